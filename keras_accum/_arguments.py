@@ -1,0 +1,151 @@
+"""The constructor arguments that all hosts share: checks, aliases and signatures.
+
+No host is imported here. A class takes the arguments of its stock optimizer, in their order, and
+then the ones of `OWN`, by keyword.
+"""
+
+import inspect
+import numbers
+
+OWN = {
+    "accum_iters": 1,
+    "reduction": "mean",
+    "skip_nonfinite": False,
+    "lr": None,
+    "decay": None,
+}
+REDUCTIONS = ("mean", "sum")
+
+
+def signature(stock, fixed=(), more=()):
+    """The signature of `stock`, less what a class fixes, and then our own keywords and `more`."""
+    parameters = [
+        parameter
+        for name, parameter in inspect.signature(stock.__init__).parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        and name not in fixed
+        and name != "self"
+    ]
+    own = [(name, default) for name, default in OWN.items()] + [(name, None) for name in more]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for name, default in own
+    ]
+    return inspect.Signature(parameters)
+
+
+def bind(cls, args, kwargs, unknown):
+    """The arguments of one call by name, with `lr` and None resolved.
+
+    `unknown` is the type of error that the stock class raises for an unknown keyword.
+
+    None stands for the host's default in the arguments for which older code wrote it.
+    """
+    parameters = cls.__signature__.parameters
+    strange = {name: value for name, value in kwargs.items() if name not in parameters}
+    if strange:
+        raise unknown(
+            f"Argument(s) not recognized: {strange}. {cls.__name__} takes {', '.join(parameters)}."
+        )
+    given = dict(cls.__signature__.bind(*args, **kwargs).arguments)
+    lr = given.pop("lr", None)
+    if lr is not None:
+        if given.get("learning_rate") is not None:
+            raise ValueError(
+                "`lr` is another name of `learning_rate`: give one of them. "
+                f"Received: lr={lr}, learning_rate={given['learning_rate']}"
+            )
+        given["learning_rate"] = lr
+    return {
+        name: value
+        for name, value in given.items()
+        if value is not None or name not in ("decay", "epsilon", "name")
+    }
+
+
+def pop_own(given):
+    """Take our own arguments out of `given`, checked, with their defaults."""
+    return {
+        name: _CHECKS[name](given.pop(name, default))
+        for name, default in OWN.items()
+        if name != "lr"
+    }
+
+
+def check_one_accumulation(own, gradient_accumulation_steps):
+    if gradient_accumulation_steps and (own["accum_iters"] != 1 or own["skip_nonfinite"]):
+        raise ValueError(
+            "`gradient_accumulation_steps` is Keras's own accumulation and can't be combined with "
+            "`accum_iters`: leave it out and say how many micro-batches make an update with "
+            f"`accum_iters`. Received: gradient_accumulation_steps={gradient_accumulation_steps}, "
+            f"accum_iters={own['accum_iters']}"
+        )
+
+
+def check_accum_iters(accum_iters):
+    if (
+        isinstance(accum_iters, bool)
+        or not isinstance(accum_iters, numbers.Integral)
+        or accum_iters < 1
+    ):
+        raise _refusal(accum_iters)(
+            "`accum_iters` must be an integer >= 1: the number of micro-batches that make one "
+            f"update. Received: accum_iters={accum_iters!r}"
+        )
+    return int(accum_iters)
+
+
+def _refusal(number):
+    """A number out of range is a ValueError, anything else a TypeError."""
+    return ValueError if isinstance(number, numbers.Real) else TypeError
+
+
+def check_reduction(reduction):
+    if reduction not in REDUCTIONS:
+        raise ValueError(
+            f"`reduction` must be one of {REDUCTIONS}: what the gradients of a window are turned "
+            f"into. Received: reduction={reduction!r}"
+        )
+    return reduction
+
+
+def check_skip_nonfinite(skip_nonfinite):
+    if not isinstance(skip_nonfinite, bool):
+        raise TypeError(
+            "`skip_nonfinite` must be True or False. "
+            f"Received: skip_nonfinite={skip_nonfinite!r}"
+        )
+    return skip_nonfinite
+
+
+def check_decay(decay):
+    if decay is None:
+        return 0.0
+    if isinstance(decay, bool) or not isinstance(decay, numbers.Real) or not decay >= 0:
+        raise _refusal(decay)(
+            "`decay` must be a number >= 0: the learning rate is divided by "
+            f"1 + decay * completed updates. Received: decay={decay!r}"
+        )
+    return float(decay)
+
+
+_CHECKS = {
+    "accum_iters": check_accum_iters,
+    "reduction": check_reduction,
+    "skip_nonfinite": check_skip_nonfinite,
+    "decay": check_decay,
+}
+
+NO_ACCUMULATORS = (
+    "`accum_iters` can't become {} in an optimizer that was built at accum_iters=1: it has no "
+    "accumulators. Construct it with accum_iters >= 2, and set 1 for a start without accumulation."
+)
+
+
+def representation(optimizer, host):
+    """What an error message of another host prints when it is handed this optimizer."""
+    cls = type(optimizer)
+    return (
+        f"<{cls.__module__}.{cls.__name__} for {host}; "
+        "other Keras versions have it in keras_accum.keras3 and keras_accum.tf_keras>"
+    )

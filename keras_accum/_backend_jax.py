@@ -1,0 +1,60 @@
+"""What JAX has of its own: nothing. This is the plain `keras.ops` form of what a backend does."""
+
+import contextlib
+
+from keras import ops
+
+
+class Backend:
+    """Comes before a Keras 3 optimizer class; used as it is on JAX."""
+
+    def _runs_eagerly(self):
+        """Whether the counters can be read on the host without waiting for a device."""
+        return False
+
+    def _counter_scope(self):
+        return contextlib.nullcontext()
+
+    def _in_replicas(self, function, *arguments):
+        """Call a function outside a train step as a train step would call it."""
+        function(*arguments)
+
+    def _sum_over_replicas(self, grads, variables):
+        return grads
+
+    def _across_replicas(self, function, *tensors):
+        """Call a function that writes variables."""
+        function(*tensors)
+
+    def _on_variable(self, variable, function, *tensors):
+        """Call `function(variable, target, *tensors)`, target being what can be written."""
+        function(variable, variable, *tensors)
+
+    def _value(self, variable):
+        return variable.value
+
+    def _decays(self, variable):
+        return self._use_weight_decay(variable)
+
+    @staticmethod
+    def _gate(value, factor):
+        """value * factor, and zero where the factor is, also where value is infinite or NaN."""
+        return ops.where(factor > 0, value * factor, 0.0)
+
+    @staticmethod
+    def _all_finite(grads):
+        return ops.all(ops.stack([ops.all(ops.isfinite(g)) for g in grads]))
+
+    @staticmethod
+    def _dense(gradient):
+        return gradient
+
+    def _sum(self, accumulator, gradient):
+        return accumulator.value + ops.cast(gradient, accumulator.dtype)
+
+    def _apply_rule(self, rule, coefficients, gradient, target, slots):
+        values = rule.step(
+            ops, coefficients, gradient, self._value(target), *map(self._value, slots)
+        )
+        for variable, value in zip((target, *slots), values):
+            self.assign(variable, value)

@@ -1,0 +1,59 @@
+"""TensorFlow: replicas, sparse gradients and fused kernels.
+
+Replicas are in step: gradients are summed over them on every micro-batch, so accumulators, slots
+and counters are the same on all of them and are mirrored like any other variable.
+"""
+
+import keras
+import tensorflow as tf
+
+from keras_accum import _backend_jax, _tensorflow
+
+
+def _native(variable):
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+class Backend(_backend_jax.Backend):
+    """Comes before a Keras 3 optimizer class."""
+
+    _gate = staticmethod(_tensorflow.gate)
+    _all_finite = staticmethod(_tensorflow.all_finite)
+    _dense = staticmethod(tf.convert_to_tensor)
+
+    def _in_replicas(self, function, *arguments):
+        if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
+            function(*arguments)
+            return
+        call = tf.autograph.experimental.do_not_convert(lambda: function(*arguments))
+        self._distribution_strategy.run(call)
+
+    def _sum_over_replicas(self, grads, variables):
+        pairs = self._all_reduce_sum_gradients(list(zip(grads, map(_native, variables))))
+        return [gradient for gradient, _ in pairs]
+
+    def _across_replicas(self, function, *tensors):
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            lambda strategy, *values: function(*values), self._distribution_strategy, *tensors
+        )
+
+    def _on_variable(self, variable, function, *tensors):
+        self._distribution_strategy.extended.update(
+            _native(variable),
+            lambda target, *values: function(variable, target, *values),
+            args=tensors,
+            group=False,
+        )
+
+    def _value(self, variable):
+        return tf.convert_to_tensor(_native(variable))
+
+    def _decays(self, variable):
+        # By the native name, as the stock optimizer on TensorFlow has it.
+        return self._use_weight_decay(_native(variable))
+
+    def _sum(self, accumulator, gradient):
+        return _tensorflow.add(self._value(accumulator), gradient)
+
+    def _apply_rule(self, rule, coefficients, gradient, target, slots):
+        _tensorflow.apply_rule(rule, coefficients, gradient, target, list(map(_native, slots)))

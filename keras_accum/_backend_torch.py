@@ -1,0 +1,64 @@
+"""PyTorch runs eagerly, so the switch is known on the host.
+
+A micro-batch inside a window is one fused addition, and one that closes it is the stock optimizer
+on the average. Only under `torch.compile` is the switch a tensor, as on the other backends.
+"""
+
+import keras
+import numpy as np
+import torch
+
+from keras_accum import _backend_jax, _window
+
+
+class Backend(_backend_jax.Backend):
+    """Comes before a Keras 3 optimizer class."""
+
+    def _runs_eagerly(self):
+        return not torch.compiler.is_compiling()
+
+    def _counter_scope(self):
+        # Counters stay on the host, where reading one doesn't wait for the device.
+        return keras.device("cpu")
+
+    @torch.no_grad()
+    def _take_eagerly(self, grads, variables):
+        counted = 1
+        if self.skip_nonfinite:
+            counted = int(self._all_finite(grads))
+        step = _window.advance(np, *map(int, self._window_state()), counted=counted)
+        if counted:
+            self._accumulate(grads, variables)
+        if step.switch:
+            self._update_by_stock(step, variables)
+        self._window_position.value.fill_(int(step.position))
+        self._window_length.value.fill_(int(step.length))
+
+    def _accumulate(self, grads, variables):
+        summed, summands = [], []
+        for gradient, variable in zip(grads, variables):
+            accumulator = self._accumulator(variable).value
+            if self._overwrite_variable_with_gradient(variable):
+                accumulator.copy_(torch.maximum(accumulator, gradient))
+            else:
+                summed.append(accumulator)
+                summands.append(gradient.to(accumulator.dtype))
+        torch._foreach_add_(summed, summands)
+
+    def _update_by_stock(self, step, variables):
+        scale = float(_window.scale(np, step, self.reduction, np.float64))
+        accumulators = [self._accumulator(v).value for v in variables]
+        averages = [
+            a.clone() if self._overwrite_variable_with_gradient(v) else (a * scale).to(v.value.dtype)
+            for a, v in zip(accumulators, variables)
+        ]
+        self._stock_apply(averages, variables)
+        torch._foreach_zero_(accumulators)
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        # The fused additions write in place, and the caller's tensors are not ours to write.
+        return super().stateless_apply(
+            [v.clone() for v in optimizer_variables],
+            grads,
+            [v.clone() for v in trainable_variables],
+        )

@@ -1,0 +1,160 @@
+"""Each optimizer's mathematics, once for all hosts. No host is imported here.
+
+A rule is written as its paper has it, with one addition: a `switch` that is 1.0 on the micro-batch
+that closes a window and 0.0 on every other. It multiplies scalars only. At 0.0 each line of a
+`step` is an identity, exactly, also in floating point, provided that the gradient is finite
+(the host hands over a gradient that is zero wherever the switch is).
+
+A rule has three parts:
+
+* `slots`: the names of its per-parameter state, in the order in which `step` takes and returns it;
+* `coefficients(ops, switch, learning_rate, update, **hyperparameters)`: the gated scalars, computed
+  once per data type (`update` counts from 1) and rounded where the stock optimizers round them;
+* `step(ops, c, gradient, parameter, *slots)`: the new parameter and the new slots.
+
+`ops` is any namespace with `cast`, `maximum`, `sqrt` and `where`: `keras.ops` and `tf` are two.
+"""
+
+
+def denominator_epsilon(ops, switch, epsilon):
+    """Inside a window nothing may divide by zero, not even with epsilon=0 before the first update.
+
+    A selection: compilers are free to turn epsilon + (1 - switch) into (epsilon + 1) - switch.
+    """
+    return ops.where(switch > 0, epsilon, ops.cast(1.0, switch.dtype))
+
+
+class SGD:
+    """u <- mu u - lr G;  p <- p + u, or p + mu u - lr G with Nesterov; without momentum p - lr G."""
+
+    hyperparameters = ("momentum",)
+
+    def __init__(self, momentum, nesterov):
+        self.slots = ("momentum",) if momentum else ()
+        self.nesterov = nesterov
+
+    def coefficients(self, ops, switch, learning_rate, update, momentum):
+        momentum = ops.cast(momentum, switch.dtype)
+        return {
+            "switch": switch,
+            "rate": switch * learning_rate,
+            "momentum": momentum,
+            "friction": switch * (1 - momentum),
+        }
+
+    def step(self, ops, c, gradient, parameter, *slots):
+        if not slots:
+            return (parameter - c["rate"] * gradient,)
+        (momentum,) = slots
+        momentum = momentum - c["friction"] * momentum - c["rate"] * gradient
+        if self.nesterov:
+            moved = c["switch"] * c["momentum"] * momentum - c["rate"] * gradient
+        else:
+            moved = c["switch"] * momentum
+        return parameter + moved, momentum
+
+
+class Adam:
+    """m <- m + (1 - b1)(G - m);  v <- v + (1 - b2)(G^2 - v);  p <- p - alpha m / (sqrt(v) + eps).
+
+    alpha = lr sqrt(1 - b2^t) / (1 - b1^t): epsilon is the paper's "epsilon hat", as in every Keras.
+    """
+
+    slots = ("momentum", "velocity")
+    hyperparameters = ("beta_1", "beta_2", "epsilon")
+
+    def coefficients(self, ops, switch, learning_rate, update, beta_1, beta_2, epsilon):
+        power_1 = ops.cast(beta_1, update.dtype) ** update
+        power_2 = ops.cast(beta_2, update.dtype) ** update
+        alpha = learning_rate * ops.sqrt(1 - power_2) / (1 - power_1)
+        return {
+            "alpha": switch * alpha,
+            "rate_1": switch * (1 - beta_1),
+            "rate_2": switch * (1 - beta_2),
+            "epsilon": denominator_epsilon(ops, switch, epsilon),
+        }
+
+    def moments(self, c, gradient, momentum, velocity):
+        momentum = momentum + c["rate_1"] * (gradient - momentum)
+        velocity = velocity + c["rate_2"] * (gradient * gradient - velocity)
+        return momentum, velocity
+
+    def step(self, ops, c, gradient, parameter, momentum, velocity):
+        momentum, velocity = self.moments(c, gradient, momentum, velocity)
+        parameter = parameter - c["alpha"] * momentum / (ops.sqrt(velocity) + c["epsilon"])
+        return parameter, momentum, velocity
+
+
+class AMSGrad(Adam):
+    """Adam with v replaced in the last line by vhat <- max(vhat, v)."""
+
+    slots = ("momentum", "velocity", "velocity_hat")
+
+    def step(self, ops, c, gradient, parameter, momentum, velocity, velocity_hat):
+        momentum, velocity = self.moments(c, gradient, momentum, velocity)
+        velocity_hat = ops.maximum(velocity_hat, velocity)
+        parameter = parameter - c["alpha"] * momentum / (ops.sqrt(velocity_hat) + c["epsilon"])
+        return parameter, momentum, velocity, velocity_hat
+
+
+class RMSprop:
+    """v <- v + (1 - rho)(G^2 - v);  d <- lr G / sqrt(v + eps);  u <- mu u + d;  p <- p - u.
+
+    Centered: a <- a + (1 - rho)(G - a), and v - a^2 in place of v. Without momentum: p <- p - d.
+    Hosts differ in where epsilon sits: `epsilon_in_root` is sqrt(v + eps), else sqrt(v) + eps.
+    """
+
+    hyperparameters = ("rho", "momentum", "epsilon")
+
+    def __init__(self, momentum, centered, epsilon_in_root):
+        self.slots = (
+            ("velocity",)
+            + (("momentum",) if momentum else ())
+            + (("average_gradient",) if centered else ())
+        )
+        self.epsilon_in_root = epsilon_in_root
+
+    def coefficients(self, ops, switch, learning_rate, update, rho, momentum, epsilon):
+        return {
+            "switch": switch,
+            "rate": switch * learning_rate,
+            "rho": switch * (1 - rho),
+            "friction": switch * (1 - momentum),
+            "epsilon": denominator_epsilon(ops, switch, epsilon),
+        }
+
+    def step(self, ops, c, gradient, parameter, *slots):
+        new = dict(zip(self.slots, slots))
+        new["velocity"] = second = new["velocity"] + c["rho"] * (
+            gradient * gradient - new["velocity"]
+        )
+        if "average_gradient" in new:
+            average = new["average_gradient"]
+            new["average_gradient"] = average = average + c["rho"] * (gradient - average)
+            second = second - average * average
+        if self.epsilon_in_root:
+            root = ops.sqrt(second + c["epsilon"])
+        else:
+            root = ops.sqrt(second) + c["epsilon"]
+        moved = c["rate"] * gradient / root
+        if "momentum" in new:
+            new["momentum"] = new["momentum"] - c["friction"] * new["momentum"] + moved
+            moved = c["switch"] * new["momentum"]
+        return (parameter - moved,) + tuple(new[name] for name in self.slots)
+
+
+def decay_weights(ops, switch, learning_rate, weight_decay, parameter):
+    """Decoupled weight decay, once per update: p <- p - lr wd p."""
+    rate = switch * learning_rate * ops.cast(weight_decay, switch.dtype)
+    return parameter - rate * parameter
+
+
+def average_weights(ops, switch, update, ema_momentum, average, parameter):
+    """Moving average of the weights, once per update; the first update sets it to the weights."""
+    follow = switch * (1 - ema_momentum * ops.cast(update > 1, switch.dtype))
+    return average + follow * (parameter - average)
+
+
+def decayed(learning_rate, decay, completed_updates):
+    """Keras 2's time decay: lr / (1 + decay * completed updates)."""
+    return learning_rate / (1 + decay * completed_updates)

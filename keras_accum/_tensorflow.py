@@ -1,0 +1,80 @@
+"""What both TensorFlow hosts need of TensorFlow: gates, sparse gradients and fused kernels.
+
+No Keras is imported here. A fused kernel does in one pass what `step` of its rule says, from the
+same gated scalars.
+"""
+
+import tensorflow as tf
+
+from keras_accum import _rules
+
+
+def gate(value, factor):
+    """value * factor, and zero where the factor is, also where value is infinite or NaN."""
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(gate(value.values, factor), value.indices, value.dense_shape)
+    return tf.math.multiply_no_nan(value, factor)
+
+
+def all_finite(grads):
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
+    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in values])
+
+
+def add(accumulator, gradient):
+    """The accumulator's value plus a gradient, repeated indices of a sparse one added up."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.tensor_scatter_nd_add(
+            accumulator, gradient.indices[:, None], tf.cast(gradient.values, accumulator.dtype)
+        )
+    return accumulator + tf.cast(gradient, accumulator.dtype)
+
+
+def apply_rule(rule, c, gradient, parameter, slots):
+    """Write the new parameter and slots, variables all, and return the operations."""
+    kernel = _KERNELS.get(type(rule))
+    if kernel is not None:
+        return [kernel(rule, c, gradient, parameter, *slots)]
+    variables = (parameter,) + tuple(slots)
+    # Each variable is read once, so that in a TensorFlow 1 graph no read can follow a write.
+    values = rule.step(tf, c, gradient, *map(tf.convert_to_tensor, variables))
+    return [variable.assign(value) for variable, value in zip(variables, values)]
+
+
+def _sgd(rule, c, gradient, parameter, *slots):
+    if not slots:
+        return tf.raw_ops.ResourceApplyGradientDescent(
+            var=parameter.handle, alpha=c["rate"], delta=gradient, use_locking=True
+        )
+    # Keras's own momentum kernel adds the velocity to the parameter without a scalar that could
+    # gate it. This one, u <- mu u + d; p <- p - lr u, is the same with d = -rate G and lr = -switch.
+    return tf.raw_ops.ResourceApplyMomentum(
+        var=parameter.handle,
+        accum=slots[0].handle,
+        lr=-c["switch"],
+        grad=-c["rate"] * gradient,
+        momentum=1 - c["friction"],
+        use_nesterov=rule.nesterov,
+        use_locking=True,
+    )
+
+
+def _adam(rule, c, gradient, parameter, momentum, velocity):
+    # The bias correction is in alpha already: with both powers at zero the kernel takes lr as it is.
+    zero = tf.zeros([], gradient.dtype)
+    return tf.raw_ops.ResourceApplyAdam(
+        var=parameter.handle,
+        m=momentum.handle,
+        v=velocity.handle,
+        beta1_power=zero,
+        beta2_power=zero,
+        lr=c["alpha"],
+        beta1=1 - c["rate_1"],
+        beta2=1 - c["rate_2"],
+        epsilon=c["epsilon"],
+        grad=gradient,
+        use_locking=True,
+    )
+
+
+_KERNELS = {_rules.SGD: _sgd, _rules.Adam: _adam}

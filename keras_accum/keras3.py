@@ -1,0 +1,368 @@
+"""The optimizers for Keras 3, on its TensorFlow, JAX and PyTorch backends.
+
+Each class is the stock optimizer of its name with another `apply`. At `accum_iters=1` it is the
+stock optimizer altogether. Above, `apply` adds the gradients to the accumulators and runs the rule
+with gated scalars (see `_rules`), so that one traced program serves every micro-batch.
+
+What a backend does in its own way is in `_backend_<name>`; the rest is `keras.ops`.
+"""
+
+import importlib
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_accum import _arguments, _docs, _rules, _window
+
+_backend = importlib.import_module(f"keras_accum._backend_{keras.backend.backend()}")
+
+
+def _stock(name):
+    """The class that `keras.optimizers.<name>(...)` makes; torch has its own behind that name."""
+    public = getattr(keras.optimizers, name)
+    return type(public.__new__(public))
+
+
+class AccumulatingOptimizer(_backend.Backend):
+    """Everything Keras, for all classes. A class names it before its stock optimizer and has
+
+    * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
+    * `fixed`: the stock arguments that the class decides itself.
+    """
+
+    fixed = {}
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if AccumulatingOptimizer in cls.__bases__:
+            cls.__signature__ = _arguments.signature(cls.__bases__[-1], cls.fixed)
+            cls.__doc__ = _docs.docstring(cls, host="keras3")
+
+    def __init__(self, *args, **kwargs):
+        given = _arguments.bind(type(self), args, kwargs, unknown=ValueError)
+        own = _arguments.pop_own(given)
+        rate = given.get("learning_rate")
+        if isinstance(rate, (int, np.number)) and not isinstance(rate, bool):
+            given["learning_rate"] = float(rate)
+        given.setdefault("name", None)
+        _arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
+
+        super().__init__(**given, **self.fixed)
+        self.reduction = own["reduction"]
+        self.skip_nonfinite = own["skip_nonfinite"]
+        self.decay = own["decay"]
+        self._accum_iters = own["accum_iters"]
+        # Written past Keras's attribute tracking: the stock class tracks its slots itself.
+        self.__dict__["_slots"] = {}
+        self.__dict__["_receivers"] = set()
+
+    # -- state ---------------------------------------------------------------------------------
+
+    @property
+    def _accumulates(self):
+        return self._accum_iters > 1
+
+    @property
+    def _is_stock(self):
+        """Whether there is nothing here that the stock optimizer doesn't do."""
+        return not (self._accumulates or self.skip_nonfinite or self.decay)
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        if not self._accumulates:
+            return
+        self._window_position = self._add_counter("window_position", 0)
+        self._window_length = self._add_counter("window_length", self._accum_iters)
+        self._next_window_length = self._add_counter("accum_iters", self._accum_iters)
+        self._accumulators = [self._add_accumulator(variable) for variable in variables]
+
+    def _add_counter(self, name, value):
+        with self._counter_scope():
+            return self.add_variable(
+                shape=(),
+                initializer=keras.initializers.Constant(value),
+                dtype="int",
+                aggregation="only_first_replica",
+                name=name,
+            )
+
+    def _add_accumulator(self, variable):
+        if keras.backend.standardize_dtype(variable.dtype) not in ("float16", "bfloat16"):
+            return self.add_variable_from_reference(variable, name="accumulator")
+        # A sum of many half precision gradients overflows or stalls in half precision.
+        return self.add_variable(
+            shape=variable.shape,
+            dtype="float32",
+            name=f"{variable.name}_accumulator",
+            layout=getattr(variable, "_layout", None),
+        )
+
+    def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
+        variable = super().add_variable_from_reference(
+            reference_variable, name=name, initializer=initializer
+        )
+        self._slots[name, self._var_key(reference_variable)] = variable
+        return variable
+
+    @property
+    def completed_updates(self):
+        """The number of updates made: what schedules, `decay` and bias correction count. An int."""
+        return int(ops.convert_to_numpy(self.iterations))
+
+    @property
+    def window_position(self):
+        """The number of micro-batches in the open window, 0 when none is open. An int."""
+        if not (self._accumulates and self.built):
+            return 0
+        return int(ops.convert_to_numpy(self._window_position))
+
+    @property
+    def accum_iters(self):
+        """The number of micro-batches that make one update. Set it: the next window has it."""
+        if not (self._accumulates and self.built):
+            return self._accum_iters
+        return int(ops.convert_to_numpy(self._next_window_length))
+
+    @accum_iters.setter
+    def accum_iters(self, accum_iters):
+        accum_iters = _arguments.check_accum_iters(accum_iters)
+        if not self.built:
+            self._accum_iters = accum_iters
+        elif self._accumulates:
+            self._next_window_length.assign(accum_iters)
+        elif accum_iters != 1:
+            raise ValueError(_arguments.NO_ACCUMULATORS.format(accum_iters))
+
+    @property
+    def lr(self):
+        """Keras 2's name of `learning_rate`."""
+        return self.learning_rate
+
+    @lr.setter
+    def lr(self, learning_rate):
+        self.learning_rate = learning_rate
+
+    def get_config(self):
+        config = super().get_config()
+        for name in self.fixed:
+            del config[name]
+        config.update(
+            accum_iters=self.accum_iters,
+            reduction=self.reduction,
+            skip_nonfinite=self.skip_nonfinite,
+            decay=self.decay,
+        )
+        return config
+
+    def __repr__(self):
+        return _arguments.representation(self, "Keras 3")
+
+    # -- one micro-batch -----------------------------------------------------------------------
+
+    def apply(self, grads, trainable_variables=None):
+        if self._is_stock:
+            return super().apply(grads, trainable_variables)
+        grads = list(grads)
+        if not grads:
+            return None
+        if trainable_variables is None:
+            if not self.built or len(grads) != len(self._trainable_variables):
+                return super().apply(grads)  # raises what the stock optimizer raises
+            trainable_variables = self._trainable_variables
+        trainable_variables = list(trainable_variables)
+        with keras.name_scope(self.name):
+            self.build(trainable_variables)
+            self._check_variables_are_known(trainable_variables)
+            self._take(*self._filter_empty_gradients(grads, trainable_variables))
+
+    def _stock_apply(self, grads, variables):
+        super().apply(grads, variables)
+
+    def _take(self, grads, variables):
+        """Add the gradients of one micro-batch, and update if that closes the window."""
+        self._receivers.update(self._get_variable_index(v) for v in variables)
+        if self._accumulates and not self.decay and self._runs_eagerly():
+            self._take_eagerly(grads, variables)
+            return
+        grads = self._sum_over_replicas(grads, variables)
+        counted = 1
+        if self.skip_nonfinite:
+            counted = ops.cast(self._all_finite(grads), "int32")
+            grads = [self._gate(g, ops.cast(counted, g.dtype)) for g in grads]
+        step = _window.advance(ops, *self._window_state(), counted=counted)
+        totals = [self._total(g, v) for g, v in zip(grads, variables)]
+        self._update(step, totals, variables)
+
+    def apply_partial_window(self):
+        """Close the open window now: one update from the micro-batches that it holds.
+
+        With `reduction="mean"` their sum is divided by how many they are. Does nothing when no
+        window is open. To be called between train steps.
+        """
+        if self.window_position == 0:
+            return
+        position, length, _ = self._window_state()
+        variables = [
+            v
+            for i, v in enumerate(self._trainable_variables)
+            # A freshly loaded optimizer doesn't know yet which variables have a gradient.
+            if i in self._receivers or not self._receivers
+        ]
+        self._in_replicas(self._update_from_accumulators, variables)
+
+    def _update_from_accumulators(self, variables):
+        position, length, _ = self._window_state()
+        totals = [self._value(self._accumulator(v)) for v in variables]
+        self._update(_window.close(position, length), totals, variables)
+
+    def _window_state(self):
+        """Position, length and next length of the window, as values."""
+        if not self._accumulates:
+            return 0, 1, 1
+        return (
+            self._value(self._window_position),
+            self._value(self._window_length),
+            self._value(self._next_window_length),
+        )
+
+    def _accumulator(self, variable):
+        return self._accumulators[self._get_variable_index(variable)]
+
+    def _total(self, gradient, variable):
+        """The window's sum with this gradient in it; the maximum for what a gradient overwrites."""
+        if not self._accumulates:
+            return self._dense(gradient)
+        accumulator = self._accumulator(variable)
+        if self._overwrite_variable_with_gradient(variable):
+            return ops.maximum(self._value(accumulator), gradient)
+        return self._sum(accumulator, gradient)
+
+    def _update(self, step, totals, variables):
+        """The rule with gated scalars and what goes with it, each once per closed window."""
+        averages = [self._average(step, total) for total in totals]
+        averages = self._clip_gradients(averages)
+        moving = self._trainable_variables if self.use_ema else variables
+        dtypes = {keras.backend.standardize_dtype(v.dtype) for v in moving}
+        scalars = {dtype: self._scalars(step, dtype) for dtype in dtypes}
+        self._across_replicas(
+            lambda *tensors: self._write(variables, moving, *tensors), averages, totals, scalars
+        )
+        if self._accumulates:
+            self._window_position.assign(step.position)
+            self._window_length.assign(step.length)
+        self._iterations.assign_add(step.switch)
+
+    def _average(self, step, total):
+        scale = _window.scale(ops, step, self.reduction, lambda x: ops.cast(x, total.dtype))
+        if self.loss_scale_factor is not None:
+            scale = scale / self.loss_scale_factor
+        return self._gate(total, scale)
+
+    def _scalars(self, step, dtype):
+        """What the update of a variable of this data type needs besides tensors."""
+        learning_rate = self._get_current_learning_rate()
+        if self.decay:
+            learning_rate = _rules.decayed(
+                ops.cast(learning_rate, dtype), self.decay, ops.cast(self._iterations, dtype)
+            )
+        learning_rate = ops.cast(learning_rate, dtype)
+        switch = ops.cast(step.switch, dtype)
+        update = ops.cast(self._iterations + 1, dtype)
+        rule = self._rule()
+        hyperparameters = {name: getattr(self, name) for name in rule.hyperparameters}
+        return {
+            "switch": switch,
+            "learning_rate": learning_rate,
+            "update": update,
+            "rule": rule.coefficients(ops, switch, learning_rate, update, **hyperparameters),
+        }
+
+    def _write(self, variables, moving, averages, totals, scalars):
+        """All assignments to weights and slots. On TensorFlow this runs across replicas."""
+
+        def scalars_of(variable):
+            return scalars[keras.backend.standardize_dtype(variable.dtype)]
+
+        for variable, average, total in zip(variables, averages, totals):
+            self._on_variable(
+                variable, self._write_variable, average, total, scalars_of(variable)
+            )
+        if self.use_ema:
+            for variable in moving:
+                self._on_variable(variable, self._write_moving_average, scalars_of(variable))
+        for variable in variables:
+            if variable.constraint is not None:
+                self._on_variable(variable, self._constrain, scalars_of(variable))
+
+    def _write_variable(self, variable, target, average, total, scalars):
+        switch = scalars["switch"]
+        if self._overwrite_variable_with_gradient(variable):
+            self.assign(target, ops.where(switch > 0, total, self._value(target)))
+        else:
+            if self.weight_decay is not None and self._decays(variable):
+                self.assign(
+                    target,
+                    _rules.decay_weights(
+                        ops, switch, scalars["learning_rate"], self.weight_decay, self._value(target)
+                    ),
+                )
+            rule = self._rule()
+            slots = [self._slots[name, self._var_key(variable)] for name in rule.slots]
+            average = ops.cast(average, variable.dtype)
+            self._apply_rule(rule, scalars["rule"], average, target, slots)
+        if self._accumulates:
+            hold = ops.cast(1 - switch, total.dtype)
+            self.assign(self._accumulator(variable), self._gate(total, hold))
+
+    def _write_moving_average(self, variable, target, scalars):
+        average = self._model_variables_moving_average[self._get_variable_index(variable)]
+        if average is None:
+            return
+        switch, update = scalars["switch"], scalars["update"]
+        value = self._value(target)
+        new_average = _rules.average_weights(
+            ops, switch, update, self.ema_momentum, self._value(average), value
+        )
+        self.assign(average, new_average)
+        if self.ema_overwrite_frequency:
+            overwrites = switch * ops.cast(
+                update % self.ema_overwrite_frequency == 0, switch.dtype
+            )
+            self.assign(target, ops.where(overwrites > 0, new_average, value))
+
+    def _constrain(self, variable, target, scalars):
+        value = self._value(target)
+        constrained = variable.constraint(value)
+        self.assign(target, ops.where(scalars["switch"] > 0, constrained, value))
+
+
+_register = keras.saving.register_keras_serializable(package="keras_accum")
+
+
+@_register
+class SGDAccumulate(AccumulatingOptimizer, _stock("SGD")):
+    def _rule(self):
+        return _rules.SGD(momentum=self.momentum != 0, nesterov=self.nesterov)
+
+
+@_register
+class AdamAccumulate(AccumulatingOptimizer, _stock("Adam")):
+    def _rule(self):
+        return _rules.AMSGrad() if self.amsgrad else _rules.Adam()
+
+
+@_register
+class AMSGradAccumulate(AccumulatingOptimizer, _stock("Adam")):
+    fixed = {"amsgrad": True}
+
+    def _rule(self):
+        return _rules.AMSGrad()
+
+
+@_register
+class RMSpropAccumulate(AccumulatingOptimizer, _stock("RMSprop")):
+    def _rule(self):
+        return _rules.RMSprop(self.momentum > 0, self.centered, epsilon_in_root=True)
