@@ -1,1 +1,28 @@
+"""Gradient accumulation for Keras: the weights of a large batch in the memory of a small one.
+
+`from keras_accum import AdamAccumulate` takes the class for the Keras that is in use; importing
+`keras_accum` itself imports no framework. `keras_accum.keras3` and `keras_accum.tf_keras` say
+outright which Keras is meant.
+"""
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "AMSGradAccumulate",
+    "AdamAccumulate",
+    "ApplyPartialWindow",
+    "RMSpropAccumulate",
+    "SGDAccumulate",
+]
+
+
+def __getattr__(name):
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from keras_accum import _host
+
+    return getattr(_host.module(), name)
+
+
+def __dir__():
+    return sorted(list(globals()) + __all__)

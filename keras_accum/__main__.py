@@ -19,7 +19,7 @@ LEARN = 1500  # of the 1797 digits; the others are for testing
 
 # --optimizer: our class, the arguments of both sides, those that only the stock side needs.
 OPTIMIZERS = {
-    "sgd": ("SGDAccumulate", {"learning_rate": 0.05, "momentum": 0.9}, {}),
+    "sgd": ("SGDAccumulate", {"learning_rate": 0.02, "momentum": 0.9}, {}),
     "adam": ("AdamAccumulate", {}, {}),
     "amsgrad": ("AMSGradAccumulate", {}, {"amsgrad": True}),
     "rmsprop": ("RMSpropAccumulate", {}, {}),

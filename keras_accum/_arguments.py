@@ -68,7 +68,7 @@ def pop_own(given):
     return {
         name: _CHECKS[name](given.pop(name, default))
         for name, default in OWN.items()
-        if name != "lr"
+        if name in _CHECKS
     }
 
 
@@ -129,11 +129,22 @@ def check_decay(decay):
     return float(decay)
 
 
+def check_learning_rate(learning_rate, allowed=()):
+    """A number as a float; a callable, a schedule and what else is `allowed` as it is."""
+    if isinstance(learning_rate, numbers.Real) and not isinstance(learning_rate, bool):
+        return float(learning_rate)
+    if isinstance(learning_rate, allowed) or callable(learning_rate):
+        return learning_rate
+    raise TypeError(
+        "`learning_rate` must be a number, a LearningRateSchedule or a callable without "
+        f"arguments. Received: learning_rate={learning_rate!r}"
+    )
+
+
 _CHECKS = {
     "accum_iters": check_accum_iters,
     "reduction": check_reduction,
     "skip_nonfinite": check_skip_nonfinite,
-    "decay": check_decay,
 }
 
 NO_ACCUMULATORS = (

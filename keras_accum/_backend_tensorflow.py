@@ -22,11 +22,7 @@ class Backend(_backend_jax.Backend):
     _dense = staticmethod(tf.convert_to_tensor)
 
     def _in_replicas(self, function, *arguments):
-        if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
-            function(*arguments)
-            return
-        call = tf.autograph.experimental.do_not_convert(lambda: function(*arguments))
-        self._distribution_strategy.run(call)
+        _tensorflow.in_replicas(self._distribution_strategy, lambda: function(*arguments))
 
     def _sum_over_replicas(self, grads, variables):
         pairs = self._all_reduce_sum_gradients(list(zip(grads, map(_native, variables))))

@@ -30,6 +30,15 @@ def add(accumulator, gradient):
     return accumulator + tf.cast(gradient, accumulator.dtype)
 
 
+def in_replicas(strategy, function):
+    """Call a function as `strategy.run` does a train step, from outside of one or from within."""
+    outside = not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()
+    if strategy is not None and outside:
+        strategy.run(tf.autograph.experimental.do_not_convert(function))
+    else:
+        function()
+
+
 def apply_rule(rule, c, gradient, parameter, slots):
     """Write the new parameter and slots, variables all, and return the operations."""
     kernel = _KERNELS.get(type(rule))

@@ -17,9 +17,9 @@ from collections import namedtuple
 Step = namedtuple("Step", "switch count length position")
 
 
-def advance(ops, position, length, accum_iters, counted=1):
+def advance(ops, position, length, accum_iters, counted):
     """One micro-batch. A micro-batch that was dropped (`counted` 0) moves and closes nothing."""
-    length = ops.where(position == 0, accum_iters, length)
+    length = ops.where(ops.equal(position, 0), accum_iters, length)
     count = position + counted
     switch = ops.where(count >= length, counted, 0)
     return Step(switch, count, length, count * (1 - switch))

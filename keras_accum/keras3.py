@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_accum import _arguments, _docs, _rules, _window
+from keras_accum import _arguments, _callbacks, _docs, _rules, _window
 
 _backend = importlib.import_module(f"keras_accum._backend_{keras.backend.backend()}")
 
@@ -42,6 +42,7 @@ class AccumulatingOptimizer(_backend.Backend):
     def __init__(self, *args, **kwargs):
         given = _arguments.bind(type(self), args, kwargs, unknown=ValueError)
         own = _arguments.pop_own(given)
+        decay = _arguments.check_decay(given.pop("decay", None))
         rate = given.get("learning_rate")
         if isinstance(rate, (int, np.number)) and not isinstance(rate, bool):
             given["learning_rate"] = float(rate)
@@ -51,7 +52,7 @@ class AccumulatingOptimizer(_backend.Backend):
         super().__init__(**given, **self.fixed)
         self.reduction = own["reduction"]
         self.skip_nonfinite = own["skip_nonfinite"]
-        self.decay = own["decay"]
+        self.decay = decay
         self._accum_iters = own["accum_iters"]
         # Written past Keras's attribute tracking: the stock class tracks its slots itself.
         self.__dict__["_slots"] = {}
@@ -188,11 +189,12 @@ class AccumulatingOptimizer(_backend.Backend):
             self._take_eagerly(grads, variables)
             return
         grads = self._sum_over_replicas(grads, variables)
-        counted = 1
+        position, length, next_length = self._window_state()
+        counted = ops.ones_like(position)
         if self.skip_nonfinite:
-            counted = ops.cast(self._all_finite(grads), "int32")
+            counted = ops.cast(self._all_finite(grads), position.dtype)
             grads = [self._gate(g, ops.cast(counted, g.dtype)) for g in grads]
-        step = _window.advance(ops, *self._window_state(), counted=counted)
+        step = _window.advance(ops, position, length, next_length, counted)
         totals = [self._total(g, v) for g, v in zip(grads, variables)]
         self._update(step, totals, variables)
 
@@ -221,12 +223,9 @@ class AccumulatingOptimizer(_backend.Backend):
     def _window_state(self):
         """Position, length and next length of the window, as values."""
         if not self._accumulates:
-            return 0, 1, 1
-        return (
-            self._value(self._window_position),
-            self._value(self._window_length),
-            self._value(self._next_window_length),
-        )
+            return [ops.cast(value, "int32") for value in (0, 1, 1)]
+        counters = self._window_position, self._window_length, self._next_window_length
+        return [self._value(counter) for counter in counters]
 
     def _accumulator(self, variable):
         return self._accumulators[self._get_variable_index(variable)]
@@ -366,3 +365,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, _stock("Adam")):
 class RMSpropAccumulate(AccumulatingOptimizer, _stock("RMSprop")):
     def _rule(self):
         return _rules.RMSprop(self.momentum > 0, self.centered, epsilon_in_root=True)
+
+
+class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback):
+    __doc__ = _callbacks.ApplyPartialWindow.__doc__

@@ -1,0 +1,47 @@
+"""What the callbacks do, for all hosts. No host is imported here."""
+
+
+class ApplyPartialWindow:
+    """Close the window that is open at the end of an epoch, before validation if there is one.
+
+    Without it an unfinished window is carried over into the next epoch. With it, its gradients
+    make an update of their own (`apply_partial_window()` of the optimizer). List it before
+    callbacks that save the model.
+
+    Raises:
+        TypeError: at the start of training, if the model's optimizer is none of keras_accum.
+
+    Example:
+
+    ```python
+    model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+    model.fit(x, y, batch_size=10, callbacks=[ApplyPartialWindow()])
+    ```
+    """
+
+    def on_train_begin(self, logs=None):
+        self._training = False
+        if not hasattr(self._optimizer(), "apply_partial_window"):
+            raise TypeError(
+                "ApplyPartialWindow needs a model that is compiled with an optimizer of "
+                f"keras_accum. Received: optimizer={self._optimizer()!r}"
+            )
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._training = True
+
+    def on_test_begin(self, logs=None):
+        self._close()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._close()
+        self._training = False
+
+    def _close(self):
+        if self._training:
+            self._optimizer().apply_partial_window()
+
+    def _optimizer(self):
+        optimizer = self.model.optimizer
+        # A LossScaleOptimizer has the accumulating one inside.
+        return getattr(optimizer, "inner_optimizer", optimizer)

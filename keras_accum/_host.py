@@ -1,0 +1,63 @@
+"""Which Keras the user has. Nothing is imported here before it is asked for."""
+
+import importlib
+import os
+
+
+def uses_legacy_keras():
+    """Whether TensorFlow's own switch points `tf.keras` at the `tf_keras` package."""
+    return os.environ.get("TF_USE_LEGACY_KERAS", "0").lower() in ("1", "true")
+
+
+def _installed_version(package):
+    """The version of an installed package as a tuple, None when there is none."""
+    try:
+        from importlib import metadata
+    except ImportError:  # Python 3.7
+        import importlib_metadata as metadata
+    try:
+        version = metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def module():
+    """The module of this package for the user's Keras, by the rule that TensorFlow itself uses."""
+    if uses_legacy_keras():
+        return importlib.import_module("keras_accum.tf_keras")
+    version = _installed_version("keras")
+    if version is None:
+        raise ImportError(
+            "keras_accum found no Keras. Install one: `pip install keras_accum[tensorflow]`, "
+            "`[jax]` or `[torch]` for Keras 3, `[legacy]` for tf_keras."
+        )
+    if version >= (3, 0):
+        return importlib.import_module("keras_accum.keras3")
+    if version >= (2, 4):
+        return importlib.import_module("keras_accum.tf_keras")
+    raise ImportError(
+        "keras_accum needs Keras 3 (keras_accum.keras3), or tf_keras or Keras 2.4 to 2.15 "
+        f"(keras_accum.tf_keras). Found: keras {'.'.join(map(str, version))}"
+    )
+
+
+def import_keras_2():
+    """The Keras 2 that runs on the installed TensorFlow 2: `tf.keras` itself up to 2.15."""
+    import tensorflow as tf
+
+    version = tuple(int(part) for part in tf.__version__.split(".")[:2])
+    if version < (2, 4):
+        raise ImportError(
+            "keras_accum.tf_keras needs TensorFlow 2.4 or newer. "
+            f"Found: tensorflow {tf.__version__}"
+        )
+    if version < (2, 16) and not uses_legacy_keras():
+        return tf.keras
+    try:
+        return importlib.import_module("tf_keras")
+    except ImportError as error:
+        raise ImportError(
+            "keras_accum.tf_keras needs the package tf_keras on TensorFlow 2.16 and newer: "
+            f"`pip install keras_accum[legacy]`. Found: tensorflow {tf.__version__}"
+        ) from error
