@@ -17,19 +17,22 @@ OWN = {
 REDUCTIONS = ("mean", "sum")
 
 
-def signature(stock, fixed=(), more=()):
-    """The signature of `stock`, less what a class fixes, and then our own keywords and `more`."""
+def signature(stock, fixed, more):
+    """The signature of `stock`, less what a class fixes, and then our own keywords and `more`.
+
+    `more` has names and defaults.
+    """
     parameters = [
-        parameter
+        # The stock default name is the stock class's.
+        parameter.replace(default=None) if name == "name" else parameter
         for name, parameter in inspect.signature(stock.__init__).parameters.items()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         and name not in fixed
         and name != "self"
     ]
-    own = [(name, default) for name, default in OWN.items()] + [(name, None) for name in more]
     parameters += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-        for name, default in own
+        for name, default in {**OWN, **more}.items()
     ]
     return inspect.Signature(parameters)
 

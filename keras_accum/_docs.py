@@ -1,5 +1,205 @@
-"""The public docstrings, put together from what is common and what is not."""
+"""The public docstrings, put together from what the optimizers share and what they don't."""
+
+_SHARED_ARGUMENTS = """\
+        accum_iters: Integer >= 1, default 1. The number of micro-batches that make one update. At 1
+            this is the stock optimizer, without an accumulator or any other extra variable.
+        reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
+            average, which is the gradient of the big batch if the loss averages over samples, or
+            their sum, for a loss that sums.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
+            NaN element: it isn't added and doesn't count. Otherwise it spoils its own window, as it
+            would spoil the big batch, and nothing after it but what the weights carry on.
+        lr: Another name of `learning_rate`.
+        decay: Float >= 0, default 0. The learning rate is divided by
+            1 + decay * completed updates."""
+
+_HOST_ARGUMENTS = {
+    "keras3": """\
+        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
+            learning_rate * weight_decay of themselves.
+        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+            Clip the window's average: each weight's norm, each element, the norm of all together.
+        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
+            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
+            overwrite the weights with it every so many updates.
+        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
+            gradients are divided by.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        name: String, default the class's name in snake case.""",
+    "tf_keras": """\
+        name: String, default the class's name.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
+            average: each weight's norm, each element, the norm of all together.
+        gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
+            sums each micro-batch's gradients over the replicas.
+        gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
+            They transform the window's average.""",
+}
+
+_OPTIMIZERS = {
+    "SGDAccumulate": {
+        "line": "Gradient descent with momentum, one update per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches:
+
+        u <- momentum * u - learning_rate * G
+        p <- p + u                                      momentum
+        p <- p + momentum * u - learning_rate * G       Nesterov momentum
+        p <- p - learning_rate * G                      momentum = 0""",
+        "arguments": """\
+        learning_rate: Float >= 0, default 0.01, a LearningRateSchedule or a callable without
+            arguments; a schedule counts updates, not micro-batches.
+        momentum: Float in [0, 1], default 0.
+        nesterov: Boolean, default False.""",
+        "slots": {"keras3": "`momentum` (u)", "tf_keras": "`momentum` (u)"},
+        "paper": """\
+    On the importance of initialization and momentum in deep learning. Ilya Sutskever, James
+    Martens, George Dahl, Geoffrey Hinton, 2013.""",
+    },
+    "AdamAccumulate": {
+        "line": "Adam, one update per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches, t = 1, 2, ... its number:
+
+        m <- m + (1 - beta_1) * (G - m)
+        v <- v + (1 - beta_2) * (G^2 - v)
+        p <- p - learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)
+
+    Epsilon is the paper's "epsilon hat", outside the root, as in every Keras. PyTorch and optax
+    have Algorithm 1's, which is smaller by sqrt(1 - beta_2^t).""",
+        "arguments": """\
+        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
+            arguments; a schedule counts updates, not micro-batches.
+        beta_1: Float in [0, 1), default 0.9.
+        beta_2: Float in [0, 1), default 0.999.
+        epsilon: Float >= 0, default 1e-7; None is the default.
+        amsgrad: Boolean, default False. See AMSGradAccumulate.""",
+        "slots": {
+            "keras3": "`momentum` (m), `velocity` (v), with amsgrad `velocity_hat`",
+            "tf_keras": "`m`, `v`, with amsgrad `vhat`",
+        },
+        "paper": """\
+    Adam: A Method for Stochastic Optimization. Diederik P. Kingma, Jimmy Ba, 2014.""",
+    },
+    "AMSGradAccumulate": {
+        "line": "AMSGrad, Adam with a second moment that never falls, per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches, t = 1, 2, ... its number:
+
+        m <- m + (1 - beta_1) * (G - m)
+        v <- v + (1 - beta_2) * (G^2 - v)
+        w <- max(w, v)
+        p <- p - learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(w) + epsilon)
+
+    The maximum is of v before its bias correction, as in every Keras. PyTorch takes it after.""",
+        "arguments": """\
+        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
+            arguments; a schedule counts updates, not micro-batches.
+        beta_1: Float in [0, 1), default 0.9.
+        beta_2: Float in [0, 1), default 0.999.
+        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        "slots": {
+            "keras3": "`momentum` (m), `velocity` (v), `velocity_hat` (w)",
+            "tf_keras": "`m`, `v`, `vhat` (w)",
+        },
+        "paper": """\
+    On the Convergence of Adam and Beyond. Sashank J. Reddi, Satyen Kale, Sanjiv Kumar, 2018.""",
+    },
+    "RMSpropAccumulate": {
+        "line": "RMSprop, plain or centered, one update per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches:
+
+        v <- v + (1 - rho) * (G^2 - v)
+        a <- a + (1 - rho) * (G - a)                    centered, else a = 0
+        d <- learning_rate * G / {root}
+        u <- momentum * u + d
+        p <- p - u                                      momentum = 0: p <- p - d
+
+    {convention}""",
+        "arguments": """\
+        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
+            arguments; a schedule counts updates, not micro-batches.
+        rho: Float in [0, 1), default 0.9.
+        momentum: Float in [0, 1], default 0.
+        epsilon: Float >= 0, default 1e-7; None is the default.
+        centered: Boolean, default False. Divide by the deviation of the gradient instead of its
+            root mean square.""",
+        "slots": {
+            "keras3": "`velocity` (v), with momentum `momentum` (u), centered `average_gradient` (a)",
+            "tf_keras": "`rms` (v), with momentum `momentum` (u), centered `mg` (a)",
+        },
+        "paper": """\
+    Lecture 6.5, RMSprop: divide the gradient by a running average of its recent magnitude. Tijmen
+    Tieleman, Geoffrey Hinton, 2012. Centered: Generating Sequences With Recurrent Neural Networks.
+    Alex Graves, 2013.""",
+        "keras3": {
+            "root": "sqrt(v - a^2 + epsilon)",
+            "convention": "Epsilon is under the root in Keras 3; Keras 2 without momentum has it "
+            "outside.",
+        },
+        "tf_keras": {
+            "root": "(sqrt(v - a^2) + epsilon)",
+            "convention": "With momentum, this host has epsilon under the root, as Keras 3 always "
+            "has.",
+        },
+    },
+}
+
+_TEMPLATE = """{line}
+
+{mathematics}
+
+    Inside a window weights and slots are exactly unchanged, and the traced graph has no branch.
+
+    Args:
+{arguments}
+{host_arguments}
+{shared_arguments}
+
+    State, all of it in `{variables}`:
+        iterations: integer scalar, completed updates.
+        {slots}: each of its variable's shape and data type.
+        accumulator: the gradient sum of the open window, of its variable's shape and data type,
+            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next three.
+        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
+            open window, how many close it, and how many will close the next.
+
+    Raises:
+        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
+            is allowed and what was received.
+
+    Paper:
+{paper}
+
+    Example:
+
+    >>> import numpy as np
+    >>> {import_keras}
+    >>> from keras_accum.{host} import {name}
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer={name}(accum_iters=5), loss="mse")
+    >>> history = model.fit(np.ones((50, 3)), np.ones((50, 1)), batch_size=10, verbose=0)
+    >>> model.optimizer.completed_updates
+    1
+"""
 
 
-def docstring(cls, host):
-    return cls.__doc__
+def docstring(name, host, import_keras):
+    """The docstring of an optimizer on a host, None if it isn't one of this package's own."""
+    if name not in _OPTIMIZERS:
+        return None
+    texts = _OPTIMIZERS[name]
+    return _TEMPLATE.format(
+        name=name,
+        host=host,
+        import_keras=import_keras,
+        line=texts["line"],
+        mathematics=texts["mathematics"].format(**texts.get(host, {})),
+        arguments=texts["arguments"],
+        host_arguments=_HOST_ARGUMENTS[host],
+        shared_arguments=_SHARED_ARGUMENTS,
+        variables={"keras3": "variables", "tf_keras": "weights"}[host],
+        slots=texts["slots"][host],
+        paper=texts["paper"],
+    )

@@ -58,6 +58,7 @@ def import_keras_2():
         return importlib.import_module("tf_keras")
     except ImportError as error:
         raise ImportError(
-            "keras_accum.tf_keras needs the package tf_keras on TensorFlow 2.16 and newer: "
-            f"`pip install keras_accum[legacy]`. Found: tensorflow {tf.__version__}"
+            "keras_accum.tf_keras needs the package tf_keras on TensorFlow 2.16 and newer, and "
+            "wherever TF_USE_LEGACY_KERAS is set: `pip install keras_accum[legacy]`. "
+            f"Found: tensorflow {tf.__version__}"
         ) from error

@@ -28,16 +28,20 @@ class AccumulatingOptimizer(_backend.Backend):
     """Everything Keras, for all classes. A class names it before its stock optimizer and has
 
     * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
-    * `fixed`: the stock arguments that the class decides itself.
+    * `fixed`: the stock arguments that the class decides itself;
+    * `rule_arguments`: what the rule takes and the stock optimizer doesn't, with defaults.
     """
 
     fixed = {}
+    rule_arguments = {}
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         if AccumulatingOptimizer in cls.__bases__:
-            cls.__signature__ = _arguments.signature(cls.__bases__[-1], cls.fixed)
-            cls.__doc__ = _docs.docstring(cls, host="keras3")
+            cls.__signature__ = _arguments.signature(
+                cls.__bases__[-1], cls.fixed, cls.rule_arguments
+            )
+            cls.__doc__ = cls.__doc__ or _docs.docstring(cls.__name__, "keras3", "import keras")
 
     def __init__(self, *args, **kwargs):
         given = _arguments.bind(type(self), args, kwargs, unknown=ValueError)
@@ -48,8 +52,11 @@ class AccumulatingOptimizer(_backend.Backend):
             given["learning_rate"] = float(rate)
         given.setdefault("name", None)
         _arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
+        added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
 
         super().__init__(**given, **self.fixed)
+        for name, value in added.items():
+            setattr(self, name, value)
         self.reduction = own["reduction"]
         self.skip_nonfinite = own["skip_nonfinite"]
         self.decay = decay
@@ -67,7 +74,7 @@ class AccumulatingOptimizer(_backend.Backend):
     @property
     def _is_stock(self):
         """Whether there is nothing here that the stock optimizer doesn't do."""
-        return not (self._accumulates or self.skip_nonfinite or self.decay)
+        return not (self._accumulates or self.skip_nonfinite or self.decay or self.rule_arguments)
 
     def build(self, variables):
         if self.built:
@@ -150,6 +157,7 @@ class AccumulatingOptimizer(_backend.Backend):
         config = super().get_config()
         for name in self.fixed:
             del config[name]
+        config.update({name: getattr(self, name) for name in self.rule_arguments})
         config.update(
             accum_iters=self.accum_iters,
             reduction=self.reduction,

@@ -13,6 +13,10 @@ from keras_accum import _arguments, _callbacks, _docs, _host, _rules, _tensorflo
 keras = _host.import_keras_2()
 _stock = getattr(keras.optimizers, "legacy", keras.optimizers)
 
+_IMPORT = (
+    "import tf_keras as keras" if keras.__name__ == "tf_keras" else "from tensorflow import keras"
+)
+
 # What an optimizer takes besides the stock class's named arguments.
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
 
@@ -22,16 +26,19 @@ class AccumulatingOptimizer:
 
     * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
     * `slot_names`: the stock names of the rule's slots;
-    * `fixed`: the stock arguments that the class decides itself.
+    * `fixed`: the stock arguments that the class decides itself;
+    * `rule_arguments`: what the rule takes and the stock optimizer doesn't, with defaults.
     """
 
     fixed = {}
+    rule_arguments = {}
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         if AccumulatingOptimizer in cls.__bases__:
-            cls.__signature__ = _arguments.signature(cls.__bases__[-1], cls.fixed, more=_MORE)
-            cls.__doc__ = _docs.docstring(cls, host="tf_keras")
+            more = {**cls.rule_arguments, **dict.fromkeys(_MORE)}
+            cls.__signature__ = _arguments.signature(cls.__bases__[-1], cls.fixed, more)
+            cls.__doc__ = cls.__doc__ or _docs.docstring(cls.__name__, "tf_keras", _IMPORT)
 
     def __init__(self, *args, **kwargs):
         given = _arguments.bind(type(self), args, kwargs, unknown=TypeError)
@@ -41,8 +48,11 @@ class AccumulatingOptimizer:
                 given["learning_rate"], allowed=(tf.Tensor, tf.Variable)
             )
         given.setdefault("name", type(self).__name__)
+        added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
 
         super().__init__(**given, **self.fixed)
+        for name, value in added.items():
+            self._set_hyper(name, value)
         self.reduction = own["reduction"]
         self.skip_nonfinite = own["skip_nonfinite"]
         self._accum_iters = own["accum_iters"]
@@ -59,7 +69,7 @@ class AccumulatingOptimizer:
     @property
     def _is_stock(self):
         """Whether there is nothing here that the stock optimizer doesn't do."""
-        return not (self._accumulates or self.skip_nonfinite)
+        return not (self._accumulates or self.skip_nonfinite or self.rule_arguments)
 
     def _create_slots(self, var_list):
         super()._create_slots(var_list)
@@ -135,6 +145,8 @@ class AccumulatingOptimizer:
         config = super().get_config()
         for name in self.fixed:
             del config[name]
+        for name in self.rule_arguments:
+            config[name] = self._serialize_hyperparameter(name)
         config.update(
             accum_iters=self.accum_iters,
             reduction=self.reduction,

@@ -1,0 +1,33 @@
+"""Packaging. The package itself needs only the Keras that is already there; an extra brings one."""
+
+import re
+from pathlib import Path
+
+from setuptools import setup
+
+HERE = Path(__file__).resolve().parent
+# Read, not imported: a build must not depend on what the package imports.
+VERSION = re.search(r'^__version__ = "(.+)"', (HERE / "keras_accum/__init__.py").read_text(), re.M)
+
+DEMO = ["scikit-learn", "matplotlib", "tqdm"]
+EXTRAS = {
+    "tensorflow": ["keras>=3.6", "tensorflow>=2.16.1"],
+    "jax": ["keras>=3.6", "jax"],
+    "torch": ["keras>=3.6", "torch>=2.1"],
+    "legacy": ["tf_keras>=2.16", "tensorflow>=2.16.1"],
+    "demo": DEMO,  # python -m keras_accum
+    "test": ["pytest>=7", *DEMO],
+}
+
+setup(
+    name="keras_accum",
+    version=VERSION.group(1),
+    description="Gradient accumulation for Keras: optimizers that train as the big batch would",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    packages=["keras_accum"],
+    python_requires=">=3.7",
+    install_requires=["importlib_metadata; python_version < '3.8'"],
+    extras_require=EXTRAS,
+)

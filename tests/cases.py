@@ -1,0 +1,29 @@
+"""The table of optimizers that every promise is tested over. Adding an optimizer is adding a row.
+
+The learning rates are powers of two, so that no host rounds them, and of a size that moves weights
+by about 0.1 in the few updates of a test.
+"""
+
+from collections import namedtuple
+
+# name: of the stock optimizer, see `hosts.stock`; ours is the one called <name>Accumulate.
+Case = namedtuple("Case", "name arguments")
+
+CASES = {
+    "sgd": Case("SGD", {"learning_rate": 2**-3}),
+    "momentum": Case("SGD", {"learning_rate": 2**-4, "momentum": 0.9}),
+    "nesterov": Case("SGD", {"learning_rate": 2**-4, "momentum": 0.8, "nesterov": True}),
+    "adam": Case("Adam", {"learning_rate": 2**-5}),
+    "adam_betas": Case("Adam", {"learning_rate": 2**-5, "beta_1": 0.7, "beta_2": 0.95}),
+    "amsgrad": Case("AMSGrad", {"learning_rate": 2**-5, "beta_2": 0.9, "epsilon": 1e-4}),
+    "rmsprop": Case("RMSprop", {"learning_rate": 2**-6}),
+    "rmsprop_momentum": Case("RMSprop", {"learning_rate": 2**-7, "rho": 0.8, "momentum": 0.7}),
+    "rmsprop_centered": Case("RMSprop", {"learning_rate": 2**-6, "centered": True}),
+    "rmsprop_both": Case(
+        "RMSprop", {"learning_rate": 2**-7, "momentum": 0.7, "centered": True, "epsilon": 1e-4}
+    ),
+}
+
+# For a promise that doesn't depend on the rule: one without slots and one with all there is.
+FEW = {name: CASES[name] for name in ("sgd", "adam")}
+NAMES = sorted({case.name for case in CASES.values()})

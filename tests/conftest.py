@@ -1,0 +1,21 @@
+import hosts
+import pytest
+
+# Warnings are errors here, but these are about the hosts' own code.
+IGNORED = [
+    r"__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # Keras on torch
+    r"`torch.jit.script_method` is deprecated:DeprecationWarning",  # torch.compile itself
+]
+
+
+def pytest_configure(config):
+    for warning in IGNORED:
+        config.addinivalue_line("filterwarnings", f"ignore:{warning}")
+
+
+@pytest.fixture(autouse=True)
+def same_start():
+    """Each test begins in a fresh Keras with the same random numbers."""
+    hosts.keras.backend.clear_session()
+    hosts.keras.backend.set_floatx(hosts.FLOATX)
+    hosts.keras.utils.set_random_seed(0)

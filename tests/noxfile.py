@@ -1,0 +1,72 @@
+"""Every check of the project, each in a fresh environment: `nox -f tests/noxfile.py`.
+
+The package is installed as a built wheel and pytest runs in this folder, where the source tree
+cannot be imported: what passes here is what a user would install.
+"""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.default_venv_backend = "venv"  # from the standard library
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+@nox.session
+def lint(session):
+    """The style, by the rules in pyproject.toml."""
+    session.install("ruff==0.17.5")
+    session.run("ruff", "check", str(PROJECT))
+
+
+@nox.session
+def keras3_tensorflow(session):
+    check(session, "keras3", "tensorflow", "tensorflow==2.21.*", KERAS_BACKEND="tensorflow")
+
+
+@nox.session
+def keras3_jax(session):
+    check(session, "keras3", "jax", KERAS_BACKEND="jax")
+
+
+@nox.session
+def keras3_torch(session):
+    check(session, "keras3", "torch", "torch==2.13.0", KERAS_BACKEND="torch")
+
+
+@nox.session
+def tf_keras(session):
+    """Keras 2 beside a TensorFlow whose own Keras is 3."""
+    pins = "tensorflow==2.21.*", "tf_keras==2.21.*"
+    check(session, "tf_keras", "legacy", *pins, TF_USE_LEGACY_KERAS="1")
+
+
+def python_for_tensorflow_2_15():
+    """A Python that TensorFlow 2.15 has wheels for and that does run (a version manager's shim may
+    not), or False."""
+    for name in ("python3.11", "python3.10", "python3.9"):
+        program = shutil.which(name)
+        if program and subprocess.run([program, "-c", ""], capture_output=True).returncode == 0:
+            return program
+    return False
+
+
+@nox.session(python=python_for_tensorflow_2_15())
+def tf_keras_2_15(session):
+    """The last TensorFlow whose own tf.keras is Keras 2."""
+    if not session.python:
+        session.skip("TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11, and none of them is here")
+    check(session, "tf_keras", None, "tensorflow-cpu==2.15.*")
+
+
+def check(session, host, extra, *requirements, **environment):
+    """Run the tests of one host, on the wheel with `extra` and on exactly these `requirements`."""
+    extras = f"{extra},test" if extra else "test"
+    session.install(f"{PROJECT}[{extras}]", *requirements)
+    settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
+    settings.update(KERAS_ACCUM_TEST_HOST=host, TF_CPP_MIN_LOG_LEVEL="2")
+    session.run("python", "-m", "pytest", *session.posargs, env=settings)

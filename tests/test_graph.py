@@ -1,0 +1,103 @@
+"""TensorFlow graphs of one micro-batch: no conditional in them, and the fused kernels."""
+
+import hosts
+import pytest
+from cases import CASES
+from training import Shrink
+
+if not hosts.IS_TENSORFLOW:
+    pytest.skip("about TensorFlow graphs", allow_module_level=True)
+
+tf = hosts.tf
+
+CONTROL_FLOW = {
+    *("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"),
+    *("Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "Exit", "NextIteration"),
+}
+
+OPTIONS = {
+    "plain": {},
+    "sum": {"reduction": "sum"},
+    "clipnorm": {"clipnorm": 0.3},
+    "clipvalue": {"clipvalue": 0.1},
+    "global_clipnorm": {"global_clipnorm": 0.5},
+    "decay": {"decay": 0.25},
+    "skip_nonfinite": {"skip_nonfinite": True},
+}
+if hosts.IS_KERAS3:
+    OPTIONS["weight_decay"] = {"weight_decay": 0.2}
+    OPTIONS["ema_overwrite"] = {"use_ema": True, "ema_overwrite_frequency": 2}
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def operations(function, *arguments):
+    """The types of all operations in the traced graph and in the functions it calls."""
+    graph = tf.function(function).get_concrete_function(*arguments).graph.as_graph_def()
+    nodes = list(graph.node)
+    for called in graph.library.function:
+        nodes += called.node_def
+    return {node.op for node in nodes}
+
+
+def operations_of_apply(optimizer, sparse=False, constraint=None):
+    """The graph of apply_gradients, the gradients given."""
+    if hosts.IS_KERAS3:
+        w = hosts.keras.Variable([[1.0], [2.0]], dtype=hosts.FLOATX, name="w")
+        w.constraint = constraint
+    else:
+        w = tf.Variable([[1.0], [2.0]], dtype=hosts.FLOATX, name="w", constraint=constraint)
+
+    def apply(values):
+        if sparse:
+            values = tf.IndexedSlices(values, tf.constant([1, 1]), tf.constant([2, 1]))
+        optimizer.apply_gradients([(values, w)])
+
+    return operations(apply, tf.TensorSpec([2, 1], hosts.FLOATX))
+
+
+def test_the_search_finds_a_conditional_in_a_function():
+    inner = tf.function(lambda x: tf.cond(x > 0, lambda: x, lambda: -x))
+    assert operations(lambda x: inner(x), tf.TensorSpec([])) & CONTROL_FLOW
+
+
+@every_case
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_no_conditional(case, options):
+    optimizer = hosts.ours(case.name, **{**case.arguments, "accum_iters": 4, **options})
+    assert not operations_of_apply(optimizer) & CONTROL_FLOW
+
+
+@every_case
+@pytest.mark.parametrize("accum_iters", [1, 2, 1000])
+def test_no_conditional_at_any_length(case, accum_iters):
+    optimizer = hosts.ours(case.name, accum_iters=accum_iters, **case.arguments)
+    assert not operations_of_apply(optimizer) & CONTROL_FLOW
+
+
+@every_case
+def test_no_conditional_with_a_constraint(case):
+    optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
+    assert not operations_of_apply(optimizer, constraint=Shrink()) & CONTROL_FLOW
+
+
+@every_case
+def test_no_conditional_with_a_sparse_gradient(case):
+    optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
+    assert not operations_of_apply(optimizer, sparse=True) & CONTROL_FLOW
+
+
+KERNELS = {
+    "sgd": "ResourceApplyGradientDescent",
+    "momentum": "ResourceApplyMomentum",
+    "nesterov": "ResourceApplyMomentum",
+    "adam": "ResourceApplyAdam",
+    "adam_betas": "ResourceApplyAdam",
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_fused_kernel(name):
+    case = CASES[name]
+    optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
+    assert KERNELS[name] in operations_of_apply(optimizer)

@@ -1,0 +1,164 @@
+"""One training by our optimizer in micro-batches, one by the stock optimizer in big batches.
+
+The big batch is the only reference there is: nothing here computes what an optimizer should do.
+"""
+
+import functools
+from collections import namedtuple
+
+import hosts
+import numpy as np
+from hosts import keras
+
+LENGTH = 4  # micro-batches in a window
+MICRO = 2  # samples in a micro-batch
+BIG = LENGTH * MICRO
+WINDOWS = 3  # in an epoch
+EPOCHS = 2
+SAMPLES = WINDOWS * BIG
+UPDATES = WINDOWS * EPOCHS
+
+Trained = namedtuple("Trained", "start weights slots")
+
+
+def data():
+    """Inputs and targets. Gradients are far from zero, where float32 could not tell their sign."""
+    random = np.random.default_rng(1)
+    x = random.uniform(-1, 1, (SAMPLES, 3)).astype(hosts.FLOATX)
+    y = random.uniform(1, 2, (SAMPLES, 2)).astype(hosts.FLOATX)
+    return x, y
+
+
+def batches(size, arrays=None):
+    """The data as a list of batches."""
+    x, y = arrays or data()
+    return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+
+
+def dense_model(**arguments):
+    """A small network; the arguments go to both layers. Slots are known by the names given here."""
+    return keras.Sequential(
+        [
+            keras.Input((3,)),
+            keras.layers.Dense(4, activation="tanh", name="hidden", **arguments),
+            keras.layers.Dense(2, name="out", **arguments),
+        ],
+        name="model",
+    )
+
+
+@keras.utils.register_keras_serializable("tests")
+class Shrink(keras.constraints.Constraint):
+    """Not idempotent: applied once too often it shows."""
+
+    def __call__(self, w):
+        return w * 0.9
+
+
+def initialize(model):
+    """The same weights for models of the same shapes, none of them near zero."""
+    random = np.random.default_rng(2)
+    shapes = [w.shape for w in model.get_weights()]
+    model.set_weights([random.choice([-1, 1], s) * random.uniform(0.2, 0.6, s) for s in shapes])
+    return model
+
+
+def compiled(model, optimizer, loss="mse", **arguments):
+    """Without XLA unless asked for: here compiling takes longer than training."""
+    if hosts.IS_KERAS3 and hosts.IS_TENSORFLOW:
+        arguments = {"jit_compile": False, **arguments}
+    model.compile(optimizer, loss, **arguments)
+    return initialize(model)
+
+
+def fit(model, batch_size, arrays=None, **arguments):
+    x, y = arrays or data()
+    settings = {"epochs": EPOCHS, "shuffle": False, "verbose": 0, **arguments}
+    return model.fit(x, y, batch_size=batch_size, **settings)
+
+
+def weights(model):
+    return {v.path if hosts.IS_KERAS3 else v.name: hosts.array(v) for v in model.weights}
+
+
+def inner(optimizer):
+    """The optimizer inside a LossScaleOptimizer."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def slots(model):
+    """The optimizer's state as {name: array}."""
+    found = hosts.slots(inner(model.optimizer), model.trainable_variables)
+    return {name: hosts.array(v) for name, v in found.items()}
+
+
+def state(model):
+    """All that only an update may move: weights and slots but for the bookkeeping of a window."""
+    bookkeeping = ("accumulator", "window_position", "window_length")
+    optimizer = {
+        name: value
+        for name, value in slots(model).items()
+        if not any(word in name for word in bookkeeping)
+    }
+    return {**weights(model), **optimizer}
+
+
+def set_state(model, values):
+    variables = {v.path if hosts.IS_KERAS3 else v.name: v for v in model.weights}
+    variables.update(hosts.slots(inner(model.optimizer), model.trainable_variables))
+    for name, value in values.items():
+        variables[name].assign(value)
+
+
+def train(optimizer, batch_size, build=dense_model, compile=None, **fit_arguments):
+    """Compile and fit a fresh model."""
+    model = compiled(build(), optimizer, **(compile or {}))
+    start = weights(model)
+    fit(model, batch_size, **fit_arguments)
+    return Trained(start, weights(model), slots(model))
+
+
+@functools.lru_cache(maxsize=None)
+def _big_batch(name, arguments):
+    return train(hosts.stock(name, **dict(arguments)), BIG)
+
+
+def big_batch(case):
+    """The plain stock training, done once for all tests that compare with it."""
+    return _big_batch(case.name, tuple(case.arguments.items()))
+
+
+def assert_equal(actual, expected, **tolerance):
+    """All that the stock optimizer has is in ours, and the same. Ours may have more."""
+    assert expected and set(expected) <= set(actual), f"{set(expected)} not in {set(actual)}"
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            actual[name], value, **(tolerance or hosts.TOLERANCE), err_msg=name
+        )
+
+
+def assert_moved(start, end, by=0.02):
+    for name, value in end.items():
+        assert np.abs(value - start[name]).max() > by, f"{name} hardly moved: a test of nothing"
+
+
+def assert_same_training(actual, expected, **tolerance):
+    assert_moved(expected.start, expected.weights)
+    assert_equal(actual.start, expected.start, rtol=0, atol=0)
+    assert_equal(actual.weights, expected.weights, **tolerance)
+    assert_equal(actual.slots, expected.slots, **tolerance)
+
+
+def assert_equals_big_batch(
+    case, both=None, ours=None, stock=None, callbacks=list, build=dense_model, compile=None
+):
+    """LENGTH micro-batches to an update give all weights and all slots of the big batch.
+
+    `both`, `ours` and `stock` are arguments of the optimizers in addition to those of the case.
+    """
+    arguments = {**case.arguments, **(both or {})}
+    theirs = hosts.stock(case.name, **{**arguments, **(stock or {})})
+    expected = train(theirs, BIG, build, compile, callbacks=callbacks())
+    accumulating = hosts.ours(case.name, accum_iters=LENGTH, **{**arguments, **(ours or {})})
+    actual = train(accumulating, MICRO, build, compile, callbacks=callbacks())
+    assert_same_training(actual, expected)
