@@ -11,12 +11,12 @@ VERSION = re.search(r'^__version__ = "(.+)"', (HERE / "keras_accum/__init__.py")
 
 DEMO = ["scikit-learn", "matplotlib", "tqdm"]
 EXTRAS = {
-    "tensorflow": ["keras>=3.6", "tensorflow>=2.16.1"],
-    "jax": ["keras>=3.6", "jax"],
-    "torch": ["keras>=3.6", "torch>=2.1"],
+    "tensorflow": ["keras>=3.10", "tensorflow>=2.16.1"],
+    "jax": ["keras>=3.10", "jax"],
+    "torch": ["keras>=3.10", "torch>=2.1"],
     "legacy": ["tf_keras>=2.16", "tensorflow>=2.16.1"],
     "demo": DEMO,  # python -m keras_accum
-    "test": ["pytest>=7", *DEMO],
+    "test": ["pytest>=7", "pytest-xdist", *DEMO],
 }
 
 setup(

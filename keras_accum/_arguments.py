@@ -115,8 +115,7 @@ def check_reduction(reduction):
 def check_skip_nonfinite(skip_nonfinite):
     if not isinstance(skip_nonfinite, bool):
         raise TypeError(
-            "`skip_nonfinite` must be True or False. "
-            f"Received: skip_nonfinite={skip_nonfinite!r}"
+            f"`skip_nonfinite` must be True or False. Received: skip_nonfinite={skip_nonfinite!r}"
         )
     return skip_nonfinite
 

@@ -43,13 +43,16 @@ class Backend(_backend_jax.Backend):
             else:
                 summed.append(accumulator)
                 summands.append(gradient.to(accumulator.dtype))
-        torch._foreach_add_(summed, summands)
+        if summed:
+            torch._foreach_add_(summed, summands)
 
     def _update_by_stock(self, step, variables):
         scale = float(_window.scale(np, step, self.reduction, np.float64))
         accumulators = [self._accumulator(v).value for v in variables]
         averages = [
-            a.clone() if self._overwrite_variable_with_gradient(v) else (a * scale).to(v.value.dtype)
+            a.clone()
+            if self._overwrite_variable_with_gradient(v)
+            else (a * scale).to(v.value.dtype)
             for a, v in zip(accumulators, variables)
         ]
         self._stock_apply(averages, variables)

@@ -59,7 +59,8 @@ _OPTIMIZERS = {
     "AdamAccumulate": {
         "line": "Adam, one update per window of micro-batches.",
         "mathematics": """\
-    With G the average gradient of a window of `accum_iters` micro-batches, t = 1, 2, ... its number:
+    With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
+    number of the update:
 
         m <- m + (1 - beta_1) * (G - m)
         v <- v + (1 - beta_2) * (G^2 - v)
@@ -84,7 +85,8 @@ _OPTIMIZERS = {
     "AMSGradAccumulate": {
         "line": "AMSGrad, Adam with a second moment that never falls, per window of micro-batches.",
         "mathematics": """\
-    With G the average gradient of a window of `accum_iters` micro-batches, t = 1, 2, ... its number:
+    With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
+    number of the update:
 
         m <- m + (1 - beta_1) * (G - m)
         v <- v + (1 - beta_2) * (G^2 - v)
@@ -126,8 +128,8 @@ _OPTIMIZERS = {
         centered: Boolean, default False. Divide by the deviation of the gradient instead of its
             root mean square.""",
         "slots": {
-            "keras3": "`velocity` (v), with momentum `momentum` (u), centered `average_gradient` (a)",
-            "tf_keras": "`rms` (v), with momentum `momentum` (u), centered `mg` (a)",
+            "keras3": "`velocity` (v), with momentum `momentum` (u), centered `average_gradient`",
+            "tf_keras": "`rms` (v), with momentum `momentum` (u), centered `mg`",
         },
         "paper": """\
     Lecture 6.5, RMSprop: divide the gradient by a running average of its recent magnitude. Tijmen

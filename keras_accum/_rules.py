@@ -25,7 +25,7 @@ def denominator_epsilon(ops, switch, epsilon):
 
 
 class SGD:
-    """u <- mu u - lr G;  p <- p + u, or p + mu u - lr G with Nesterov; without momentum p - lr G."""
+    """u <- mu u - lr G;  p <- p + u;  Nesterov: p <- p + mu u - lr G;  mu = 0: p <- p - lr G."""
 
     hyperparameters = ("momentum",)
 

@@ -55,8 +55,8 @@ def _sgd(rule, c, gradient, parameter, *slots):
         return tf.raw_ops.ResourceApplyGradientDescent(
             var=parameter.handle, alpha=c["rate"], delta=gradient, use_locking=True
         )
-    # Keras's own momentum kernel adds the velocity to the parameter without a scalar that could
-    # gate it. This one, u <- mu u + d; p <- p - lr u, is the same with d = -rate G and lr = -switch.
+    # Keras's own momentum kernel adds the velocity to the parameter with no scalar to gate it. This
+    # one, u <- mu u + d; p <- p - lr u, does the same from d = -rate G and lr = -switch.
     return tf.raw_ops.ResourceApplyMomentum(
         var=parameter.handle,
         accum=slots[0].handle,
@@ -69,7 +69,7 @@ def _sgd(rule, c, gradient, parameter, *slots):
 
 
 def _adam(rule, c, gradient, parameter, momentum, velocity):
-    # The bias correction is in alpha already: with both powers at zero the kernel takes lr as it is.
+    # Alpha has the bias correction in it: with both powers at zero the kernel takes lr as it is.
     zero = tf.zeros([], gradient.dtype)
     return tf.raw_ops.ResourceApplyAdam(
         var=parameter.handle,

@@ -159,7 +159,8 @@ class AccumulatingOptimizer(_backend.Backend):
             del config[name]
         config.update({name: getattr(self, name) for name in self.rule_arguments})
         config.update(
-            accum_iters=self.accum_iters,
+            # What now counts, but never 1 for a state that has accumulators.
+            accum_iters=self.accum_iters if self.accum_iters > 1 else self._accum_iters,
             reduction=self.reduction,
             skip_nonfinite=self.skip_nonfinite,
             decay=self.decay,
@@ -294,9 +295,7 @@ class AccumulatingOptimizer(_backend.Backend):
             return scalars[keras.backend.standardize_dtype(variable.dtype)]
 
         for variable, average, total in zip(variables, averages, totals):
-            self._on_variable(
-                variable, self._write_variable, average, total, scalars_of(variable)
-            )
+            self._on_variable(variable, self._write_variable, average, total, scalars_of(variable))
         if self.use_ema:
             for variable in moving:
                 self._on_variable(variable, self._write_moving_average, scalars_of(variable))
@@ -310,11 +309,10 @@ class AccumulatingOptimizer(_backend.Backend):
             self.assign(target, ops.where(switch > 0, total, self._value(target)))
         else:
             if self.weight_decay is not None and self._decays(variable):
+                learning_rate, value = scalars["learning_rate"], self._value(target)
                 self.assign(
                     target,
-                    _rules.decay_weights(
-                        ops, switch, scalars["learning_rate"], self.weight_decay, self._value(target)
-                    ),
+                    _rules.decay_weights(ops, switch, learning_rate, self.weight_decay, value),
                 )
             rule = self._rule()
             slots = [self._slots[name, self._var_key(variable)] for name in rule.slots]
@@ -335,9 +333,7 @@ class AccumulatingOptimizer(_backend.Backend):
         )
         self.assign(average, new_average)
         if self.ema_overwrite_frequency:
-            overwrites = switch * ops.cast(
-                update % self.ema_overwrite_frequency == 0, switch.dtype
-            )
+            overwrites = switch * ops.cast(update % self.ema_overwrite_frequency == 0, switch.dtype)
             self.assign(target, ops.where(overwrites > 0, new_average, value))
 
     def _constrain(self, variable, target, scalars):

@@ -148,7 +148,8 @@ class AccumulatingOptimizer:
         for name in self.rule_arguments:
             config[name] = self._serialize_hyperparameter(name)
         config.update(
-            accum_iters=self.accum_iters,
+            # What now counts, but never 1 for a state that has accumulators.
+            accum_iters=self.accum_iters if self.accum_iters > 1 else self._accum_iters,
             reduction=self.reduction,
             skip_nonfinite=self.skip_nonfinite,
         )
@@ -292,9 +293,7 @@ class AccumulatingOptimizer:
         slots = [self.get_slot(variable, self.slot_names[name]) for name in self._rule().slots]
         average = tf.cast(average, target.dtype.base_dtype)
         switch = scalars["switch"]
-        operations = _tensorflow.apply_rule(
-            self._rule(), scalars["rule"], average, target, slots
-        )
+        operations = _tensorflow.apply_rule(self._rule(), scalars["rule"], average, target, slots)
         if self._accumulates:
             hold = tf.cast(1 - switch, total.dtype)
             accumulator = self._accumulators[variable.ref()]

@@ -15,7 +15,6 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def same_start():
-    """Each test begins in a fresh Keras with the same random numbers."""
-    hosts.keras.backend.clear_session()
+    """Each test begins with the same data type and random numbers."""
     hosts.keras.backend.set_floatx(hosts.FLOATX)
     hosts.keras.utils.set_random_seed(0)

@@ -34,6 +34,7 @@ IS_TORCH = BACKEND == "torch"
 if IS_TENSORFLOW:
     import tensorflow as tf
 
+if IS_TENSORFLOW and "TF_CONFIG" not in os.environ:
     cpu = tf.config.list_physical_devices("CPU")[0]
     two = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(cpu, two)
@@ -45,16 +46,16 @@ FLOATX = "float64" if IS_TENSORFLOW else "float32"
 TOLERANCE = {"rtol": 0, "atol": 1e-12} if IS_TENSORFLOW else {"rtol": 1e-5, "atol": 1e-6}
 
 
-def stock(name, **arguments):
-    """The optimizer that the class `<name>Accumulate` stands for."""
-    if name == "AMSGrad":
-        name, arguments = "Adam", {"amsgrad": True, **arguments}
+def stock(optimizer, **arguments):
+    """The optimizer that the class `<optimizer>Accumulate` stands for."""
+    if optimizer == "AMSGrad":
+        optimizer, arguments = "Adam", {"amsgrad": True, **arguments}
     optimizers = keras.optimizers if IS_KERAS3 else keras.optimizers.legacy
-    return getattr(optimizers, name)(**arguments)
+    return getattr(optimizers, optimizer)(**arguments)
 
 
-def ours(name, **arguments):
-    return getattr(accum, f"{name}Accumulate")(**arguments)
+def ours(optimizer, **arguments):
+    return getattr(accum, f"{optimizer}Accumulate")(**arguments)
 
 
 def take(table, index):

@@ -4,34 +4,23 @@ import hosts
 import numpy as np
 import pytest
 from cases import CASES
-from training import BIG, LENGTH, MICRO, assert_equal, assert_moved, batches
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    START,
+    assert_equal,
+    assert_moved,
+    batches,
+    linear_variables,
+    squares,
+    values,
+)
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="a TensorFlow loop")
 jax_only = pytest.mark.skipif(hosts.BACKEND != "jax", reason="a JAX loop")
 torch_only = pytest.mark.skipif(not hosts.IS_TORCH, reason="a PyTorch loop")
-
-START = {"w": np.array([[0.5, -0.25], [0.375, 0.5], [-0.5, 0.25]]), "b": np.array([0.25, -0.5])}
-
-
-def loss(w, b, x, y):
-    """The mean squared error of a linear model, in the operators that all backends have."""
-    return (((x @ w + b) - y) ** 2).mean()
-
-
-def tensorflow_loss(w, b, x, y):
-    return hosts.tf.reduce_mean((x @ w + b - y) ** 2)
-
-
-def new_variables():
-    return [hosts.variable(value, name) for name, value in START.items()]
-
-
-def found(optimizer, variables):
-    slots = hosts.slots(optimizer, variables)
-    values = dict(zip(START, variables), **slots)
-    return {name: hosts.array(value) for name, value in values.items()}
-
 
 def both_sides(case, loop):
     """Run a loop with stock and big batches, then with ours and micro-batches, and compare."""
@@ -46,13 +35,13 @@ def both_sides(case, loop):
 @pytest.mark.parametrize("way", ["eager", "tf.function", "jit_compile"])
 def test_apply_gradients(case, way):
     def loop(optimizer, size):
-        variables = new_variables()
+        variables = linear_variables()
         native = [hosts.native(v) for v in variables]
 
         def step(x, y):
             with hosts.tf.GradientTape() as tape:
-                value = tensorflow_loss(*native, x, y)
-            optimizer.apply_gradients(zip(tape.gradient(value, native), variables))
+                loss = hosts.tf.reduce_mean(squares(*native, x, y))
+            optimizer.apply_gradients(zip(tape.gradient(loss, native), variables))
 
         if way != "eager":
             # The legacy AMSGrad has a kernel that XLA can't compile. Ours must do without.
@@ -65,7 +54,7 @@ def test_apply_gradients(case, way):
                 traces = step.experimental_get_tracing_count()
         if way != "eager":
             assert step.experimental_get_tracing_count() == traces, "traced again"
-        return found(optimizer, variables)
+        return values(optimizer, variables)
 
     both_sides(case, loop)
 
@@ -76,7 +65,7 @@ def test_jitted_stateless_apply(case):
     import jax
 
     def loop(optimizer, size):
-        variables = new_variables()
+        variables = linear_variables()
         optimizer.build(variables)
         weights = [v.value for v in variables]
         state = [v.value for v in optimizer.variables]
@@ -85,7 +74,7 @@ def test_jitted_stateless_apply(case):
         @jax.jit
         def step(weights, state, x, y):
             traces.append(1)
-            gradients = jax.grad(lambda weights: loss(*weights, x, y))(weights)
+            gradients = jax.grad(lambda weights: squares(*weights, x, y).mean())(weights)
             return optimizer.stateless_apply(state, gradients, weights)
 
         for x, y in batches(size):
@@ -93,7 +82,7 @@ def test_jitted_stateless_apply(case):
         assert len(traces) == 1, "traced again"
         for variable, value in zip([*variables, *optimizer.variables], [*weights, *state]):
             variable.assign(value)
-        return found(optimizer, variables)
+        return values(optimizer, variables)
 
     both_sides(case, loop)
 
@@ -104,12 +93,12 @@ def test_eager_apply(case):
     import jax
 
     def loop(optimizer, size):
-        variables = new_variables()
+        variables = linear_variables()
         for x, y in batches(size):
             weights = [v.value for v in variables]
-            gradients = jax.grad(lambda weights, x, y: loss(*weights, x, y))(weights, x, y)
+            gradients = jax.grad(lambda weights, x, y: squares(*weights, x, y).mean())(weights, x, y)
             optimizer.apply(gradients, variables)
-        return found(optimizer, variables)
+        return values(optimizer, variables)
 
     both_sides(case, loop)
 
@@ -121,19 +110,20 @@ def test_torch_loop(case, stateless):
     import torch
 
     def loop(optimizer, size):
-        variables = new_variables()
+        variables = linear_variables()
         optimizer.build(variables)
         for x, y in batches(size):
             for variable in variables:
                 variable.value.grad = None
-            loss(*(v.value for v in variables), torch.tensor(x), torch.tensor(y)).backward()
+            loss = squares(*(v.value for v in variables), torch.tensor(x), torch.tensor(y)).mean()
+            loss.backward()
             gradients = [v.value.grad for v in variables]
             with torch.no_grad():
                 if stateless:
                     apply_stateless(optimizer, gradients, variables)
                 else:
                     optimizer.apply(gradients, variables)
-        return found(optimizer, variables)
+        return values(optimizer, variables)
 
     def apply_stateless(optimizer, gradients, variables):
         state = [v.value for v in optimizer.variables]
@@ -149,17 +139,15 @@ def test_torch_loop(case, stateless):
     both_sides(case, loop)
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2 takes pairs of gradient and variable")
 @every_case
 def test_apply_without_variables(case):
-    """Once built, Keras 3 optimizers know them; Keras 2 takes pairs."""
-    if not hosts.IS_KERAS3:
-        pytest.skip("Keras 2 takes pairs of gradient and variable")
-
     def loop(optimizer, size):
-        variables = new_variables()
+        variables = linear_variables()
         optimizer.build(variables)
         for _ in range(6 * BIG // size):
-            optimizer.apply([hosts.keras.ops.ones_like(v) for v in variables])
-        return found(optimizer, variables)
+            ones = [np.ones(v.shape, hosts.FLOATX) for v in variables]
+            optimizer.apply([hosts.keras.ops.convert_to_tensor(one) for one in ones])
+        return values(optimizer, variables)
 
     both_sides(case, loop)

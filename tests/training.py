@@ -118,6 +118,29 @@ def train(optimizer, batch_size, build=dense_model, compile=None, **fit_argument
     return Trained(start, weights(model), slots(model))
 
 
+# -- a linear model without Keras, for hand-written loops ---------------------------------------
+
+START = {"w": np.array([[0.5, -0.25], [0.375, 0.5], [-0.5, 0.25]]), "b": np.array([0.25, -0.5])}
+
+
+def linear_variables():
+    return [hosts.variable(value, name) for name, value in START.items()]
+
+
+def squares(w, b, x, y):
+    """The squared errors, in the operators that all backends have."""
+    return (x @ w + b - y) ** 2
+
+
+def values(optimizer, variables):
+    """Weights and slots as {name: array}."""
+    found = {**dict(zip(START, variables)), **hosts.slots(optimizer, variables)}
+    return {name: hosts.array(value) for name, value in found.items()}
+
+
+# -- comparisons -------------------------------------------------------------------------------
+
+
 @functools.lru_cache(maxsize=None)
 def _big_batch(name, arguments):
     return train(hosts.stock(name, **dict(arguments)), BIG)

@@ -1,0 +1,24 @@
+"""One process of two: `python multi_worker.py RESULT`, with TF_CONFIG in the environment.
+
+Trains by a `strategy.run` loop and writes the weights to RESULT. See test_distribution.py.
+"""
+
+import json
+import os
+import sys
+
+# Before anything else in TensorFlow: it must start the server of this process.
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+import hosts  # noqa: E402
+import numpy as np  # noqa: E402
+from cases import CASES  # noqa: E402
+from test_distribution import in_strategy  # noqa: E402
+
+hosts.keras.backend.set_floatx(hosts.FLOATX)
+case = CASES["adam"]
+values = in_strategy(strategy, case, {"clipnorm": 0.3})
+worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+np.savez(f"{sys.argv[1]}-{worker}.npz", **values)

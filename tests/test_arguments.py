@@ -1,0 +1,237 @@
+"""Constructor arguments: their order, what is refused and how, and what a config keeps."""
+
+import inspect
+import os
+import subprocess
+import sys
+import textwrap
+
+import hosts
+import numpy as np
+import pytest
+from cases import CASES, NAMES
+from hosts import keras
+from training import compiled, data, dense_model, fit, slots
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+every_class = pytest.mark.parametrize("name", NAMES)
+keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
+
+
+# -- signatures --------------------------------------------------------------------------------
+
+
+def parameters(function):
+    kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+    return [p for p in inspect.signature(function).parameters.values() if p.kind not in kinds]
+
+
+@every_class
+def test_the_stock_arguments_come_first(name):
+    """In their order and with their defaults, so that positional calls mean the same."""
+    stock = parameters(hosts.stock(name).__init__)
+    stock = [p for p in stock if not (name == "AMSGrad" and p.name == "amsgrad")]
+    ours = parameters(getattr(hosts.accum, f"{name}Accumulate"))
+    assert [p.name for p in ours[: len(stock)]] == [p.name for p in stock]
+    for mine, theirs in zip(ours, stock):
+        assert mine.default == theirs.default or mine.name == "name"
+    added = {p.name: (p.default, p.kind) for p in ours[len(stock) :]}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    assert added["accum_iters"] == (1, keyword)
+    assert added["reduction"] == ("mean", keyword)
+    assert added["skip_nonfinite"] == (False, keyword)
+    assert {"lr", "decay"} <= set(added)
+
+
+def test_positional_arguments():
+    config = hosts.ours("RMSprop", accum_iters=2).get_config()
+    positional = hosts.accum.RMSpropAccumulate(0.5, 0.75, 0.25, 1e-3, accum_iters=2).get_config()
+    changed = {"learning_rate": 0.5, "rho": 0.75, "momentum": 0.25, "epsilon": 1e-3}
+    assert {**config, **changed, "name": ""} == {**positional, "name": ""}
+
+
+# -- refusals ----------------------------------------------------------------------------------
+
+REFUSED = [
+    # arguments, what the message must say: the argument, what is allowed, what was received
+    ({"accum_iters": 0}, ["accum_iters", "integer >= 1", "accum_iters=0"]),
+    ({"accum_iters": -1}, ["accum_iters", "integer >= 1", "accum_iters=-1"]),
+    ({"accum_iters": 2.5}, ["accum_iters", "integer >= 1", "accum_iters=2.5"]),
+    ({"accum_iters": True}, ["accum_iters", "integer >= 1", "accum_iters=True"]),
+    ({"accum_iters": "5"}, ["accum_iters", "integer >= 1", "accum_iters='5'"]),
+    ({"accum_iters": None}, ["accum_iters", "integer >= 1", "accum_iters=None"]),
+    ({"reduction": "max"}, ["reduction", "mean", "sum", "reduction='max'"]),
+    ({"reduction": None}, ["reduction", "mean", "sum", "reduction=None"]),
+    ({"skip_nonfinite": 1}, ["skip_nonfinite", "True or False", "skip_nonfinite=1"]),
+    ({"accumulate": 5}, ["accumulate", "accum_iters", "5"]),
+    ({"learning_rate": "abc"}, ["learning_rate", "LearningRateSchedule", "abc"]),
+    ({"lr": "abc"}, ["learning_rate", "LearningRateSchedule", "abc"]),
+    ({"lr": 0.5, "learning_rate": 0.25}, ["lr=0.5", "learning_rate=0.25"]),
+    ({"decay": -0.5}, ["decay", "-0.5"]),
+    ({"clipnorm": 1.0, "clipvalue": 2.0}, ["clipnorm", "clipvalue"]),
+]
+if hosts.IS_KERAS3:
+    both = {"gradient_accumulation_steps": 4, "accum_iters": 5}
+    said = ["gradient_accumulation_steps=4", "accum_iters=5"]
+    REFUSED += [(both, said), ({"decay": "0.1"}, ["decay", ">= 0", "decay='0.1'"])]
+
+
+@every_class
+@pytest.mark.parametrize("arguments, said", REFUSED, ids=[str(bad) for bad, _ in REFUSED])
+def test_refused(name, arguments, said):
+    with pytest.raises((TypeError, ValueError)) as refusal:
+        hosts.ours(name, **arguments)
+    for words in said:
+        assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize("accum_iters", [0, -1, 2.5, True, "5", None])
+def test_refused_by_the_setter(accum_iters):
+    optimizer = hosts.ours("SGD", accum_iters=2)
+    with pytest.raises((TypeError, ValueError), match="accum_iters.*integer >= 1.*Received"):
+        optimizer.accum_iters = accum_iters
+    assert optimizer.accum_iters == 2
+
+
+@every_class
+def test_numpy_integers_are_integers(name):
+    accum_iters = hosts.ours(name, accum_iters=np.int64(3)).get_config()["accum_iters"]
+    assert accum_iters == 3 and type(accum_iters) is int  # as JSON needs it
+
+
+def test_accumulation_cannot_start_without_accumulators():
+    model = compiled(dense_model(), hosts.ours("SGD"))
+    model.optimizer.accum_iters = 1
+    fit(model, 8)
+    model.optimizer.accum_iters = 1
+    with pytest.raises(ValueError, match="accum_iters.*5.*accum_iters=1"):
+        model.optimizer.accum_iters = 5
+
+
+def test_length_set_before_training():
+    model = compiled(dense_model(), hosts.ours("SGD"))
+    model.optimizer.accum_iters = 4
+    fit(model, 2, epochs=1)
+    assert model.optimizer.accum_iters == 4
+    assert model.optimizer.completed_updates == len(data()[0]) / 8
+
+
+def test_the_other_host_in_compile():
+    """Either Keras, handed the other's optimizer, fails in words that name the right import."""
+    try:
+        import keras as keras3
+        import tf_keras  # noqa: F401
+    except ImportError:
+        pytest.skip("there is only one Keras here")
+    if keras3.__version__ < "3" or not hosts.IS_TENSORFLOW:
+        pytest.skip("there is only one Keras for this backend")
+    program = textwrap.dedent(
+        """
+        import importlib, sys
+        model_of, optimizer_of = sys.argv[1:]
+        keras = importlib.import_module({"keras3": "keras"}.get(model_of, model_of))
+        accum = importlib.import_module("keras_accum." + optimizer_of)
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        try:
+            model.compile(accum.AdamAccumulate(accum_iters=2), "mse")
+        except Exception as error:
+            assert "keras_accum." + optimizer_of in str(error), error
+            assert "keras_accum." + model_of in str(error), error
+        else:
+            sys.exit("the other host's optimizer was taken")
+        """
+    )
+    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "0", "KERAS_BACKEND": "tensorflow"}
+    for pair in (["keras3", "tf_keras"], ["tf_keras", "keras3"]):
+        subprocess.run([sys.executable, "-c", program, *pair], env=environment, check=True)
+
+
+# -- the same arguments under other names ------------------------------------------------------
+
+
+def rate(value):
+    return float(hosts.array(value))
+
+
+@every_class
+def test_lr_is_learning_rate(name):
+    optimizer = hosts.ours(name, lr=0.5)
+    assert rate(optimizer.lr) == rate(optimizer.learning_rate) == 0.5
+    optimizer.lr = 0.25
+    assert rate(optimizer.lr) == rate(optimizer.learning_rate) == 0.25
+    optimizer.learning_rate = 0.125
+    assert rate(optimizer.lr) == 0.125
+    assert optimizer.get_config()["learning_rate"] == 0.125
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "SGD"])
+def test_no_epsilon_is_the_default_one(name):
+    default = hosts.ours(name).get_config()["epsilon"]
+    assert hosts.ours(name, epsilon=None).get_config()["epsilon"] == default > 0
+
+
+@every_class
+def test_integer_learning_rate(name):
+    assert hosts.ours(name, learning_rate=1).get_config()["learning_rate"] == 1.0
+
+
+def test_call_from_the_copied_class():
+    """AdamAccumulate as it is called across the web, and a script around it."""
+    optimizer = hosts.accum.AdamAccumulate(lr=0.001, decay=1e-5, accum_iters=5)
+    x = np.random.default_rng(0).normal(size=(100, 6))
+    y = np.eye(3)[np.arange(100) % 3]
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((6,)), layers.Dense(8, "relu"), layers.Dense(3, "softmax")]
+    )
+    model.compile(optimizer, loss="categorical_crossentropy", metrics=["accuracy"])
+    before = model.get_weights()
+    model.fit(x, y, batch_size=10, epochs=2, verbose=0)
+    assert optimizer.completed_updates == 4
+    assert all((a != b).any() for a, b in zip(before, model.get_weights()))
+
+
+# -- configs -----------------------------------------------------------------------------------
+
+
+@every_case
+def test_config_round_trip(case):
+    arguments = {
+        **case.arguments,
+        **{"accum_iters": 3, "reduction": "sum", "skip_nonfinite": True, "decay": 0.25},
+        **{"clipnorm": 0.5, "name": "mine"},
+    }
+    if hosts.IS_KERAS3:
+        arguments.update(weight_decay=0.125, use_ema=True, ema_momentum=0.5)
+    optimizer = hosts.ours(case.name, **arguments)
+    config = optimizer.get_config()
+    assert {name: config[name] for name in arguments} == arguments
+    assert type(optimizer).from_config(dict(config)).get_config() == config
+
+
+@every_class
+def test_config_round_trip_of_a_schedule(name):
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 2, 0.75)
+    optimizer = hosts.ours(name, learning_rate=schedule, accum_iters=2)
+    again = type(optimizer).from_config(optimizer.get_config())
+    assert again.get_config() == optimizer.get_config()
+    assert again.get_config()["learning_rate"]["config"]["decay_rate"] == 0.75
+
+
+@every_class
+def test_config_keeps_a_changed_length(name):
+    optimizer = hosts.ours(name, accum_iters=2)
+    model = compiled(dense_model(), optimizer)
+    model.train_on_batch(*data())
+    optimizer.accum_iters = 7
+    assert optimizer.get_config()["accum_iters"] == 7
+    assert slots(model)  # built, so the length is that of the state
+
+
+@every_class
+def test_serialized_and_deserialized_by_keras(name):
+    """Registered: found again without custom_objects."""
+    optimizer = hosts.ours(name, accum_iters=3)
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(again) is type(optimizer)
+    assert again.get_config() == optimizer.get_config()

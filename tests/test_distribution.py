@@ -1,0 +1,179 @@
+"""Several devices, each with its share of a micro-batch, give what one gives with the big batch."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import hosts
+import numpy as np
+import pytest
+from cases import CASES, FEW
+from hosts import keras
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    START,
+    assert_equal,
+    assert_moved,
+    assert_same_training,
+    batches,
+    big_batch,
+    data,
+    linear_variables,
+    squares,
+    train,
+    values,
+)
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+few_cases = pytest.mark.parametrize("case", FEW.values(), ids=FEW)
+tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
+keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
+
+PARTIAL = 2  # micro-batches at the end that are closed as a partial window
+
+
+def whole_and_partial():
+    """Arrays of seven windows, and of two micro-batches more."""
+    arrays = [np.concatenate([array] * 3) for array in data()]
+    end = 7 * BIG
+    return [a[:end] for a in arrays], [a[end : end + PARTIAL * MICRO] for a in arrays]
+
+
+def single_device(case, options):
+    """The stock optimizer on one device: big batches, then the two micro-batches as one."""
+    optimizer = hosts.stock(case.name, **{**case.arguments, **options})
+    variables = linear_variables()
+    native = [hosts.native(v) for v in variables]
+    whole, partial = whole_and_partial()
+    for x, y in [*batches(BIG, whole), partial]:
+        with hosts.tf.GradientTape() as tape:
+            loss = hosts.tf.reduce_mean(squares(*native, x, y))
+        hosts.apply(optimizer, tape.gradient(loss, native), variables)
+    return values(optimizer, variables)
+
+
+def in_strategy(strategy, case, options):
+    """Our optimizer in micro-batches, each shared out among the replicas."""
+    tf = hosts.tf
+    with strategy.scope():
+        variables = linear_variables()
+        optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **options})
+
+    @tf.function
+    def step(x, y):
+        def replica(x, y):
+            native = [hosts.native(v) for v in variables]
+            with tf.GradientTape() as tape:
+                # A replica's part of the mean over the micro-batch.
+                loss = tf.reduce_sum(squares(*native, x, y)) / (MICRO * y.shape[1])
+            optimizer.apply_gradients(zip(tape.gradient(loss, native), variables))
+
+        strategy.run(replica, (x, y))
+
+    def shared_out(array):
+        replicas = strategy.num_replicas_in_sync
+
+        def share(context):
+            return tf.constant(array[context.replica_id_in_sync_group :: replicas])
+
+        return strategy.experimental_distribute_values_from_function(share)
+
+    for x, y in sum((batches(MICRO, arrays) for arrays in whole_and_partial()), []):
+        step(shared_out(x), shared_out(y))
+    assert optimizer.window_position == PARTIAL
+    optimizer.apply_partial_window()
+    return values(optimizer, variables)
+
+
+OPTIONS = {
+    "plain": {},
+    "clipnorm": {"clipnorm": 0.3},
+    "clipvalue": {"clipvalue": 0.1},
+    "global_clipnorm": {"global_clipnorm": 0.5},
+}
+if hosts.IS_KERAS3:
+    OPTIONS["all"] = {
+        "weight_decay": 0.2,
+        "use_ema": True,
+        "ema_momentum": 0.6,
+        "clipvalue": 0.3,
+    }
+
+
+@tensorflow_only
+@every_case
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_mirrored_strategy(case, options):
+    strategy = hosts.tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    assert strategy.num_replicas_in_sync == 2
+    expected = single_device(case, options)
+    assert_moved(START, {name: expected[name] for name in START})
+    assert_equal(in_strategy(strategy, case, options), expected)
+
+
+@tensorflow_only
+@few_cases
+def test_mirrored_strategy_with_fit(case):
+    strategy = hosts.tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+        actual = train(ours, MICRO)
+    assert_same_training(actual, big_batch(case))
+
+
+def two_free_ports():
+    sockets = [socket.socket() for _ in range(2)]
+    for s in sockets:
+        s.bind(("localhost", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        closing(s).__exit__()
+    return ports
+
+
+@tensorflow_only
+def test_two_processes(tmp_path):
+    """MultiWorkerMirroredStrategy, each worker a process."""
+    workers = [f"localhost:{port}" for port in two_free_ports()]
+    script = Path(__file__).with_name("multi_worker.py")
+    processes = []
+    for index in range(2):
+        task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, str(script), str(tmp_path / "worker")],
+                env={**os.environ, "TF_CONFIG": json.dumps(task)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    for process in processes:
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+
+    expected = single_device(CASES["adam"], {"clipnorm": 0.3})
+    assert_moved(START, {name: expected[name] for name in START})
+    for index in range(2):
+        with np.load(tmp_path / f"worker-{index}.npz") as actual:
+            assert_equal(dict(actual), expected)
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="keras.distribution is for JAX")
+@every_case
+def test_jax_data_parallel(case):
+    expected = big_batch(case)
+    devices = keras.distribution.list_devices()
+    assert len(devices) == 2
+    keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
+    try:
+        actual = train(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), MICRO)
+    finally:
+        keras.distribution.set_distribution(None)
+    assert_same_training(actual, expected)

@@ -1,0 +1,35 @@
+"""At accum_iters=1 our classes pass the installed Keras's own tests of its optimizers.
+
+Keras 3 ships those tests in its wheel; each runs here with our class under the stock name.
+"""
+
+import importlib
+
+import hosts
+import pytest
+
+pytestmark = [
+    pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 ships its tests"),
+    pytest.mark.filterwarnings("default"),  # they are Keras's own, as are their warnings
+]
+
+
+def keras_tests():
+    if not hosts.IS_KERAS3:
+        return []
+    cases = []
+    for stock in ("SGD", "Adam", "RMSprop"):
+        module = importlib.import_module(f"keras.src.optimizers.{stock.lower()}_test")
+        suite = getattr(module, f"{stock}Test")
+        names = [name for name in dir(suite) if name.startswith("test_")]
+        cases += [pytest.param(module, suite, stock, n, id=f"{stock}-{n}") for n in names]
+    return cases
+
+
+@pytest.mark.parametrize("module, suite, stock, name", keras_tests())
+def test_as_the_stock_optimizer(module, suite, stock, name, monkeypatch):
+    monkeypatch.setattr(module, stock, getattr(hosts.accum, f"{stock}Accumulate"))
+    result = suite(name).run()
+    assert result.testsRun == 1 or result.skipped
+    problems = [trace for _, trace in result.failures + result.errors]
+    assert not problems, problems[0]

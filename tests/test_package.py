@@ -1,0 +1,62 @@
+"""The package as a user meets it: imports, the choice of host, docstrings."""
+
+import doctest
+import os
+import subprocess
+import sys
+
+import hosts
+import keras_accum
+import pytest
+
+FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "torch", "numpy")
+
+
+def python(program, **environment):
+    """What a new Python process prints."""
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+@pytest.mark.parametrize("module", ["", "._rules", "._window", "._arguments", "._callbacks"])
+def test_import_needs_no_framework(module):
+    program = f"import sys, keras_accum{module}; print(*set(sys.modules) & {set(FRAMEWORKS)})"
+    assert python(program) == ""
+
+
+def test_import_takes_the_keras_in_use():
+    program = "from keras_accum import AdamAccumulate; print(AdamAccumulate.__module__)"
+    assert python(program) == f"keras_accum.{hosts.HOST}"
+    if hosts.IS_KERAS3:
+        assert python(program, TF_USE_LEGACY_KERAS="0") == "keras_accum.keras3"
+
+
+def test_the_environment_chooses_tf_keras():
+    pytest.importorskip("tf_keras")
+    program = "from keras_accum import AdamAccumulate; print(AdamAccumulate.__module__)"
+    assert python(program, TF_USE_LEGACY_KERAS="1") == "keras_accum.tf_keras"
+
+
+def test_names():
+    assert set(keras_accum.__all__) <= set(dir(keras_accum))
+    for name in keras_accum.__all__:
+        assert getattr(keras_accum, name) is getattr(hosts.accum, name)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        keras_accum.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize("name", keras_accum.__all__)
+def test_docstring_example(name):
+    """Every public name has one, and it runs."""
+    public = getattr(hosts.accum, name)
+    examples = doctest.DocTestFinder(recurse=False).find(public, name, globs={})
+    assert examples and examples[0].examples, f"{name} has no example"
+    failures, attempted = doctest.DocTestRunner().run(examples[0])
+    assert attempted and not failures

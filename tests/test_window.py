@@ -1,0 +1,334 @@
+"""What a window promises at each micro-batch: nothing moves inside it, and all of it counts."""
+
+import hosts
+import keras_accum
+import numpy as np
+import pytest
+from cases import CASES, FEW
+from hosts import keras
+from training import (
+    BIG,
+    EPOCHS,
+    LENGTH,
+    MICRO,
+    Shrink,
+    assert_equal,
+    assert_moved,
+    assert_same_training,
+    batches,
+    compiled,
+    data,
+    dense_model,
+    set_state,
+    state,
+    train,
+    weights,
+)
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+few_cases = pytest.mark.parametrize("case", FEW.values(), ids=FEW)
+
+BITWISE = {"rtol": 0, "atol": 0}
+
+
+def models(case, ours=None, stock=None, build=dense_model, **compile):
+    """The same model, compiled with our optimizer and with the stock one."""
+    ours = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **(ours or {})})
+    stock = hosts.stock(case.name, **{**case.arguments, **(stock or {})})
+    return compiled(build(), ours, **compile), compiled(build(), stock)
+
+
+def stock_model():
+    return compiled(dense_model(), "sgd")
+
+
+def train_on(model, arrays, batch_size=MICRO):
+    for x, y in batches(batch_size, arrays):
+        model.train_on_batch(x, y)
+
+
+def everything(case):
+    """Each option that acts on an update, as arguments of ours and of the stock optimizer."""
+    both = {"clipnorm": 0.3}
+    if hosts.IS_KERAS3:
+        both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
+    decayed = hosts.decayed(case.arguments["learning_rate"], 0.25, updates=9)
+    return {"decay": 0.25, **both}, {**both, **decayed}
+
+
+# -- nothing moves inside ----------------------------------------------------------------------
+
+
+@every_case
+@pytest.mark.parametrize("options", ["plain", "everything"])
+def test_only_the_end_of_a_window_moves_anything(case, options):
+    if options == "plain":
+        ours, model, reference = None, *models(case)
+    else:
+        ours, stock = everything(case)
+        # Compiled by XLA, which is free to rewrite arithmetic, as far as there is one.
+        xla = {} if hosts.IS_TORCH else {"jit_compile": True}
+        build = lambda: dense_model(kernel_constraint=Shrink())  # noqa: E731
+        model, reference = models(case, ours, stock, build, **xla)
+    optimizer = model.optimizer
+
+    for updates, (x, y) in enumerate(batches(BIG)):
+        start = state(model)
+        for position, (xs, ys) in enumerate(batches(MICRO, (x, y))):
+            assert (optimizer.window_position, optimizer.completed_updates) == (position, updates)
+            assert_equal(state(model), start, **BITWISE) if position else None
+            model.train_on_batch(xs, ys)
+        assert (optimizer.window_position, optimizer.completed_updates) == (0, updates + 1)
+        reference.train_on_batch(x, y)
+        assert_moved(start, weights(model), by=1e-3)
+        assert_equal(state(model), state(reference))
+
+
+@every_case
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_bad_micro_batch_spoils_its_own_window_only(case, bad):
+    model, reference = models(case)
+    first, second, third = batches(BIG)
+    train_on(model, first)
+    reference.train_on_batch(*first)
+
+    intact = state(model)
+    for i, (x, y) in enumerate(batches(MICRO, second)):
+        assert_equal(state(model), intact, **BITWISE)
+        model.train_on_batch(x, np.full_like(y, bad) if i == 1 else y)
+    # As it does with the big batch.
+    assert any(not np.isfinite(w).all() for w in weights(model).values())
+    for accumulator in hosts.accumulators(model.optimizer):
+        assert not hosts.array(accumulator).any()
+
+    set_state(model, intact)
+    train_on(model, third)
+    reference.train_on_batch(*third)
+    assert_moved(intact, weights(model), by=1e-3)
+    assert_equal(state(model), state(reference))
+
+
+@every_case
+def test_a_clipped_infinite_gradient_is_a_large_one(case):
+    """clipvalue makes a number of it, as it does of the big batch's."""
+    gradients = np.array([[1, -2], [np.inf, 0.5], [1, 3], [1, -np.inf], *[[0.5, -1.0]] * 4])
+
+    def run(optimizer, steps):
+        w = hosts.variable([1.0, 2.0], "w")
+        for gradient in steps:
+            hosts.apply(optimizer, [gradient.astype(hosts.FLOATX)], [w])
+        found = {name: hosts.array(v) for name, v in hosts.slots(optimizer, [w]).items()}
+        return {"w": hosts.array(w), **found}
+
+    arguments = {**case.arguments, "clipvalue": 0.75}
+    expected = run(hosts.stock(case.name, **arguments), gradients.reshape(2, 4, 2).mean(axis=1))
+    ours = hosts.ours(case.name, accum_iters=LENGTH, **arguments)
+    assert np.isfinite(expected["w"]).all()
+    assert_moved({"w": [1, 2]}, {"w": expected["w"]}, by=1e-3)
+    assert_equal(run(ours, gradients), expected)
+
+
+@every_case
+@pytest.mark.parametrize("length", [1, LENGTH])
+def test_skip_nonfinite(case, length):
+    """A bad micro-batch is as if it had never been, also at the end or the start of a window."""
+    model, reference = models(case, {"accum_iters": length, "skip_nonfinite": True})
+    for i, (x, y) in enumerate(batches(MICRO)):
+        for bad in (np.inf, np.nan)[: i % 3]:
+            before = model.optimizer.window_position, model.optimizer.completed_updates
+            weights_before = state(model)
+            model.train_on_batch(x, np.full_like(y, bad))
+            assert_equal(state(model), weights_before, **BITWISE)
+            after = model.optimizer.window_position, model.optimizer.completed_updates
+            assert after == before
+        model.train_on_batch(x, y)
+    start = weights(reference)
+    train_on(reference, data(), length * MICRO)
+    assert_moved(start, weights(reference))
+    assert_equal(state(model), state(reference))
+
+
+@few_cases
+def test_skip_nonfinite_with_everything(case):
+    ours, stock = everything(case)
+    ours["skip_nonfinite"] = True
+    model, reference = models(
+        case, ours, stock, lambda: dense_model(kernel_constraint=Shrink())
+    )
+    start = weights(reference)
+    for i, (x, y) in enumerate(batches(MICRO)):
+        if i % 3 == 0:
+            model.train_on_batch(x, np.full_like(y, np.inf))
+        model.train_on_batch(x, y)
+    train_on(reference, data(), BIG)
+    assert_moved(start, weights(reference))
+    assert_equal(state(model), state(reference))
+
+
+# -- the length of a window --------------------------------------------------------------------
+
+
+class Counting:
+    """A loss that counts how often it is traced; eager execution counts each call."""
+
+    def __init__(self):
+        self.traces = 0
+
+    def __call__(self, y, p):
+        self.traces += 1
+        return (y - p) ** 2
+
+
+@every_case
+def test_new_length_takes_effect_at_the_next_window(case):
+    loss = Counting()
+    model, reference = models(case, loss=loss)
+    start = weights(model)
+    for i, (x, y) in enumerate(batches(MICRO)):
+        if i == 1:
+            model.optimizer.accum_iters = 2
+            traces = loss.traces
+            assert traces > 0
+        assert model.optimizer.accum_iters == (LENGTH if i == 0 else 2)
+        model.train_on_batch(x, y)
+    if not hosts.IS_TORCH:
+        assert loss.traces == traces, "the train step was traced again"
+
+    x, y = data()
+    reference.train_on_batch(x[:BIG], y[:BIG])
+    train_on(reference, (x[BIG:], y[BIG:]), 2 * MICRO)
+    assert model.optimizer.completed_updates == reference.optimizer.iterations
+    assert_moved(start, weights(model))
+    assert_equal(state(model), state(reference))
+
+
+@few_cases
+def test_callback_sets_the_length(case):
+    class Shorten(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.optimizer.accum_iters = (LENGTH, 1)[epoch]
+
+    model, reference = models(case)
+    start = weights(model)
+    x, y = data()
+    settings = {"shuffle": False, "verbose": 0}
+    model.fit(x, y, batch_size=MICRO, epochs=2, callbacks=[Shorten()], **settings)
+    reference.fit(x, y, batch_size=BIG, **settings)
+    reference.fit(x, y, batch_size=MICRO, **settings)
+    assert_moved(start, weights(model))
+    assert_equal(state(model), state(reference))
+
+
+# -- windows that are not full -----------------------------------------------------------------
+
+
+@every_case
+def test_window_goes_on_in_the_next_epoch(case):
+    """Twelve micro-batches an epoch, eight to a window: nothing is lost, nothing is applied."""
+    x, y = data()
+    twice = np.concatenate([x, x]), np.concatenate([y, y])
+    expected = train(
+        hosts.stock(case.name, **case.arguments), 2 * BIG, arrays=twice, epochs=1
+    )
+    ours = hosts.ours(case.name, accum_iters=2 * LENGTH, **case.arguments)
+    assert_same_training(train(ours, MICRO, epochs=EPOCHS), expected)
+    assert ours.window_position == 0
+
+
+@every_case
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_partial_window(case, reduction):
+    """Three of four micro-batches, applied, are the big batch of three; then windows are full."""
+    three, rest = 3 * MICRO, 3 * MICRO + BIG
+    x, y = data()
+    model, _ = models(case, {"reduction": reduction})
+    reference = compiled(dense_model(), hosts.stock(case.name, **case.arguments))
+    start = weights(model)
+
+    model.optimizer.apply_partial_window()  # nothing built, nothing open
+    train_on(model, (x[:three], y[:three]))
+    assert_equal(weights(model), start, **BITWISE)
+    model.optimizer.apply_partial_window()
+    assert (model.optimizer.window_position, model.optimizer.completed_updates) == (0, 1)
+    applied = state(model)
+    model.optimizer.apply_partial_window()  # none is open
+    assert_equal(state(model), applied, **BITWISE)
+    train_on(model, (x[three:rest], y[three:rest]))
+    assert (model.optimizer.window_position, model.optimizer.completed_updates) == (0, 2)
+
+    # Of a sum the stock optimizer needs the gradient times the number of micro-batches.
+    summed = reduction == "sum"
+    reference.compile(reference.optimizer, "mse", loss_weights=[3 if summed else 1])
+    reference.train_on_batch(x[:three], y[:three])
+    reference.compile(reference.optimizer, "mse", loss_weights=[LENGTH if summed else 1])
+    reference.train_on_batch(x[three:rest], y[three:rest])
+    assert_moved(start, weights(model), by=1e-3)
+    assert_equal(state(model), state(reference))
+
+
+LEFTOVER = 5  # of the twelve micro-batches of an epoch: windows of five, five and two
+
+
+@every_case
+def test_callback_closes_the_last_window_of_an_epoch(case):
+    """As the stock optimizer has its last batch, the short one; also for the validation loss."""
+
+    def run(optimizer, batch_size, *callbacks):
+        model = compiled(dense_model(), optimizer)
+        x, y = data()
+        settings = {"epochs": EPOCHS, "shuffle": False, "verbose": 0, "validation_data": (x, y)}
+        history = model.fit(x, y, batch_size=batch_size, callbacks=callbacks, **settings)
+        return state(model), history.history["val_loss"]
+
+    start = weights(stock_model())
+    expected, losses = run(hosts.stock(case.name, **case.arguments), LEFTOVER * MICRO)
+    ours = hosts.ours(case.name, accum_iters=LEFTOVER, **case.arguments)
+    actual, our_losses = run(ours, MICRO, hosts.accum.ApplyPartialWindow())
+    assert_moved(start, {name: expected[name] for name in start})
+    assert_equal(actual, expected)
+    np.testing.assert_allclose(our_losses, losses, rtol=1e-6)
+
+
+@few_cases
+def test_callback_finds_the_optimizer_inside_a_loss_scaling_one(case):
+    keras.backend.set_floatx("float32")
+    arrays = [array.astype("float32") for array in data()]
+
+    def run(optimizer, batch_size, *callbacks):
+        scaled = hosts.loss_scaled(optimizer, initial_scale=8.0)
+        return train(scaled, batch_size, arrays=arrays, callbacks=callbacks)
+
+    expected = run(hosts.stock(case.name, **case.arguments), LEFTOVER * MICRO)
+    ours = hosts.ours(case.name, accum_iters=LEFTOVER, **case.arguments)
+    actual = run(ours, MICRO, keras_accum.ApplyPartialWindow())
+    assert_same_training(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_callback_needs_our_optimizer():
+    model = stock_model()
+    with pytest.raises(TypeError, match="ApplyPartialWindow needs .* keras_accum. Received"):
+        model.fit(*data(), callbacks=[hosts.accum.ApplyPartialWindow()], verbose=0)
+
+
+# -- half precision ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov"])  # the others square it
+def test_half_precision_sum_does_not_overflow(name):
+    """Four gradients of 30000 are more than a float16 holds."""
+
+    def run(optimizer, steps):
+        w = hosts.variable([1.0], "w", "float16")
+        for _ in range(steps):
+            hosts.apply(optimizer, [np.array([30000], "float16")], [w])
+        return {"w": hosts.array(w)}
+
+    case = CASES[name]
+    arguments = {**case.arguments, "learning_rate": 2**-14}
+    ours = hosts.ours(case.name, accum_iters=LENGTH, **arguments)
+    expected = run(hosts.stock(case.name, **arguments), 1)
+    actual = run(ours, LENGTH)
+    assert_moved({"w": [1.0]}, expected, by=1)
+    assert_equal(actual, expected, **BITWISE)
+    (accumulator,) = hosts.accumulators(ours)
+    assert hosts.array(accumulator).dtype == "float32"
