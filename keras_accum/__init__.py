@@ -19,9 +19,11 @@ __all__ = [
 def __getattr__(name):
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
     from keras_accum import _host
 
-    return getattr(_host.module(), name)
+    return getattr(importlib.import_module(_host.module_name()), name)
 
 
 def __dir__():

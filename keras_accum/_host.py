@@ -1,6 +1,6 @@
 """Which Keras the user has. Nothing is imported here before it is asked for."""
 
-import importlib
+import importlib.util
 import os
 
 
@@ -22,20 +22,22 @@ def _installed_version(package):
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def module():
-    """The module of this package for the user's Keras, by the rule that TensorFlow itself uses."""
+def module_name():
+    """This package's module for the user's Keras, by the rule that TensorFlow itself uses."""
     if uses_legacy_keras():
-        return importlib.import_module("keras_accum.tf_keras")
+        return "keras_accum.tf_keras"
     version = _installed_version("keras")
+    if version is None and importlib.util.find_spec("tensorflow"):
+        return "keras_accum.tf_keras"  # TensorFlow 2.4 and 2.5 have their Keras inside
     if version is None:
         raise ImportError(
             "keras_accum found no Keras. Install one: `pip install keras_accum[tensorflow]`, "
             "`[jax]` or `[torch]` for Keras 3, `[legacy]` for tf_keras."
         )
     if version >= (3, 0):
-        return importlib.import_module("keras_accum.keras3")
+        return "keras_accum.keras3"
     if version >= (2, 4):
-        return importlib.import_module("keras_accum.tf_keras")
+        return "keras_accum.tf_keras"
     raise ImportError(
         "keras_accum needs Keras 3 (keras_accum.keras3), or tf_keras or Keras 2.4 to 2.15 "
         f"(keras_accum.tf_keras). Found: keras {'.'.join(map(str, version))}"

@@ -15,6 +15,11 @@ from keras import ops
 
 from keras_accum import _arguments, _callbacks, _docs, _rules, _window
 
+if keras.backend.backend() not in ("tensorflow", "jax", "torch"):
+    raise ImportError(
+        "keras_accum.keras3 runs on the Keras backends tensorflow, jax and torch. "
+        f"Found: {keras.backend.backend()}"
+    )
 _backend = importlib.import_module(f"keras_accum._backend_{keras.backend.backend()}")
 
 

@@ -59,6 +59,7 @@ class AccumulatingOptimizer:
         self._window = None
         self._accumulators = {}
         self._receivers = set()
+        self._has_slots = False
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -73,6 +74,7 @@ class AccumulatingOptimizer:
 
     def _create_slots(self, var_list):
         super()._create_slots(var_list)
+        self._has_slots = True
         if not self._accumulates:
             return
         if self._window is None:
@@ -136,7 +138,7 @@ class AccumulatingOptimizer:
         accum_iters = _arguments.check_accum_iters(accum_iters)
         if self._window is not None:
             keras.backend.set_value(self._window[2], accum_iters)
-        elif not self._weights:
+        elif not self._has_slots:
             self._accum_iters = accum_iters
         elif accum_iters != 1:
             raise ValueError(_arguments.NO_ACCUMULATORS.format(accum_iters))
@@ -192,11 +194,8 @@ class AccumulatingOptimizer:
         def update():
             position, length, _ = self._window_state()
             totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
-            tf.__internal__.distribute.interim.maybe_merge_call(
-                self._write,
-                tf.distribute.get_strategy(),
-                *self._averages(_window.close(position, length), totals, variables),
-            )
+            averages = self._averages(_window.close(position, length), totals, variables)
+            tf.distribute.get_replica_context().merge_call(self._write, args=averages)
 
         _tensorflow.in_replicas(self._distribution_strategy, update)
 
@@ -254,10 +253,11 @@ class AccumulatingOptimizer:
             ),
         }
 
-    def _distributed_apply(self, distribution, grads_and_vars, apply_state, name):
+    # The arguments after these two come in another order before TensorFlow 2.9.
+    def _distributed_apply(self, distribution, grads_and_vars, *args, **kwargs):
         if self._is_stock:
-            return super()._distributed_apply(distribution, grads_and_vars, apply_state, name)
-        with tf.name_scope(name or self._name):
+            return super()._distributed_apply(distribution, grads_and_vars, *args, **kwargs)
+        with tf.name_scope(self._name):
             return self._write(distribution, *grads_and_vars)
 
     def _write(self, distribution, averages, totals, variables, step, scalars):

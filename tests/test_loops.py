@@ -94,10 +94,10 @@ def test_eager_apply(case):
 
     def loop(optimizer, size):
         variables = linear_variables()
+        gradients = jax.grad(lambda weights, x, y: squares(*weights, x, y).mean())
         for x, y in batches(size):
             weights = [v.value for v in variables]
-            gradients = jax.grad(lambda weights, x, y: squares(*weights, x, y).mean())(weights, x, y)
-            optimizer.apply(gradients, variables)
+            optimizer.apply(gradients(weights, x, y), variables)
         return values(optimizer, variables)
 
     both_sides(case, loop)

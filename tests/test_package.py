@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import hosts
-import keras_accum
 import pytest
+
+import keras_accum
 
 FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "torch", "numpy")
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from keras_accum import _rules
 
 

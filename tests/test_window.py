@@ -1,7 +1,6 @@
 """What a window promises at each micro-batch: nothing moves inside it, and all of it counts."""
 
 import hosts
-import keras_accum
 import numpy as np
 import pytest
 from cases import CASES, FEW
@@ -24,6 +23,8 @@ from training import (
     train,
     weights,
 )
+
+import keras_accum
 
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 few_cases = pytest.mark.parametrize("case", FEW.values(), ids=FEW)
