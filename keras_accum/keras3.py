@@ -77,9 +77,14 @@ class AccumulatingOptimizer(_backend.Backend):
         return self._accum_iters > 1
 
     @property
+    def _updates_as_stock(self):
+        """Whether an update is one that the stock optimizer can make."""
+        return not (self.decay or self.rule_arguments)
+
+    @property
     def _is_stock(self):
         """Whether there is nothing here that the stock optimizer doesn't do."""
-        return not (self._accumulates or self.skip_nonfinite or self.decay or self.rule_arguments)
+        return self._updates_as_stock and not (self._accumulates or self.skip_nonfinite)
 
     def build(self, variables):
         if self.built:
@@ -199,7 +204,7 @@ class AccumulatingOptimizer(_backend.Backend):
     def _take(self, grads, variables):
         """Add the gradients of one micro-batch, and update if that closes the window."""
         self._receivers.update(self._get_variable_index(v) for v in variables)
-        if self._accumulates and not self.decay and self._runs_eagerly():
+        if self._accumulates and self._updates_as_stock and self._runs_eagerly():
             self._take_eagerly(grads, variables)
             return
         grads = self._sum_over_replicas(grads, variables)
@@ -220,7 +225,6 @@ class AccumulatingOptimizer(_backend.Backend):
         """
         if self.window_position == 0:
             return
-        position, length, _ = self._window_state()
         variables = [
             v
             for i, v in enumerate(self._trainable_variables)
@@ -255,8 +259,7 @@ class AccumulatingOptimizer(_backend.Backend):
 
     def _update(self, step, totals, variables):
         """The rule with gated scalars and what goes with it, each once per closed window."""
-        averages = [self._average(step, total) for total in totals]
-        averages = self._clip_gradients(averages)
+        averages = self._averages(step, totals, variables)
         moving = self._trainable_variables if self.use_ema else variables
         dtypes = {keras.backend.standardize_dtype(v.dtype) for v in moving}
         scalars = {dtype: self._scalars(step, dtype) for dtype in dtypes}
@@ -268,11 +271,19 @@ class AccumulatingOptimizer(_backend.Backend):
             self._window_length.assign(step.length)
         self._iterations.assign_add(step.switch)
 
-    def _average(self, step, total):
-        scale = _window.scale(ops, step, self.reduction, lambda x: ops.cast(x, total.dtype))
-        if self.loss_scale_factor is not None:
-            scale = scale / self.loss_scale_factor
-        return self._gate(total, scale)
+    def _averages(self, step, totals, variables):
+        """The clipped averages of the window, None for what a gradient overwrites."""
+
+        def average(total):
+            scale = _window.scale(ops, step, self.reduction, lambda x: ops.cast(x, total.dtype))
+            if self.loss_scale_factor is not None:
+                scale = scale / self.loss_scale_factor
+            return self._gate(total, scale)
+
+        overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]
+        averages = [average(total) for total, skip in zip(totals, overwritten) if not skip]
+        clipped = iter(self._clip_gradients(averages))
+        return [None if skip else next(clipped) for skip in overwritten]
 
     def _scalars(self, step, dtype):
         """What the update of a variable of this data type needs besides tensors."""
@@ -284,12 +295,18 @@ class AccumulatingOptimizer(_backend.Backend):
         learning_rate = ops.cast(learning_rate, dtype)
         switch = ops.cast(step.switch, dtype)
         update = ops.cast(self._iterations + 1, dtype)
+        overwrites = step.switch
+        if self.ema_overwrite_frequency:
+            # In integers: half precision counts no further than 256 or 2048.
+            due = (self._iterations + 1) % self.ema_overwrite_frequency == 0
+            overwrites = ops.where(due, overwrites, 0)
         rule = self._rule()
         hyperparameters = {name: getattr(self, name) for name in rule.hyperparameters}
         return {
             "switch": switch,
             "learning_rate": learning_rate,
             "update": update,
+            "overwrites": ops.cast(overwrites, dtype),
             "rule": rule.coefficients(ops, switch, learning_rate, update, **hyperparameters),
         }
 
@@ -338,8 +355,7 @@ class AccumulatingOptimizer(_backend.Backend):
         )
         self.assign(average, new_average)
         if self.ema_overwrite_frequency:
-            overwrites = switch * ops.cast(update % self.ema_overwrite_frequency == 0, switch.dtype)
-            self.assign(target, ops.where(overwrites > 0, new_average, value))
+            self.assign(target, ops.where(scalars["overwrites"] > 0, new_average, value))
 
     def _constrain(self, variable, target, scalars):
         value = self._value(target)

@@ -68,7 +68,7 @@ REFUSED = [
     ({"lr": "abc"}, ["learning_rate", "LearningRateSchedule", "abc"]),
     ({"lr": 0.5, "learning_rate": 0.25}, ["lr=0.5", "learning_rate=0.25"]),
     ({"decay": -0.5}, ["decay", "-0.5"]),
-    ({"clipnorm": 1.0, "clipvalue": 2.0}, ["clipnorm", "clipvalue"]),
+    ({"clipnorm": 1.0, "global_clipnorm": 2.0}, ["clipnorm", "global_clipnorm"]),
 ]
 if hosts.IS_KERAS3:
     both = {"gradient_accumulation_steps": 4, "accum_iters": 5}

@@ -60,8 +60,8 @@ def test_schedule_counts_updates(case, schedule):
 
 @every_case
 def test_decay_counts_updates(case):
-    stock = hosts.decayed(case.arguments["learning_rate"], 0.3, UPDATES)
-    assert_equals_big_batch(case, ours={"decay": 0.3}, stock=stock)
+    stock = hosts.decayed(case.arguments["learning_rate"], 0.25, UPDATES)
+    assert_equals_big_batch(case, ours={"decay": 0.25}, stock=stock)
 
 
 def halve_each_epoch():
@@ -91,7 +91,7 @@ def test_callback_sets_learning_rate(case, make, factors):
 @few_cases
 @rate_callbacks
 def test_callback_sees_the_undecayed_rate(case, make, factors):
-    rate, decay = case.arguments["learning_rate"], 0.3
+    rate, decay = case.arguments["learning_rate"], 0.25
     # The reference is handed the rate of each single update.
     rates = [
         rate * factors[update // WINDOWS] / (1 + decay * update) for update in range(UPDATES)
@@ -168,8 +168,8 @@ def test_all_at_once(case):
     assert_equals_big_batch(
         case,
         both={"weight_decay": 0.2, "clipnorm": 0.3, **EMA["ema_overwrite"]},
-        ours={"decay": 0.3},
-        stock=hosts.decayed(case.arguments["learning_rate"], 0.3, UPDATES),
+        ours={"decay": 0.25},
+        stock=hosts.decayed(case.arguments["learning_rate"], 0.25, UPDATES),
         build=lambda: dense_model(kernel_constraint=Shrink()),
     )
 
