@@ -40,6 +40,7 @@ class Host(NamedTuple):
     floatx: str
     stock: type
     accumulate: type
+    file: str  # the kind that keeps an optimizer's state
 
 
 class Run(NamedTuple):
@@ -132,7 +133,8 @@ def find_host(options):
     if keras.backend.backend() == "tensorflow":
         keras.backend.set_floatx("float64")
     keras.utils.set_random_seed(0)
-    return Host(keras, keras.backend.floatx(), stock, accumulate)
+    file = "stopped.h5" if keras.__version__.startswith("2.") else "stopped.keras"
+    return Host(keras, keras.backend.floatx(), stock, accumulate, file)
 
 
 def describe(host):
@@ -182,6 +184,8 @@ def build(options, host, accumulated):
 
 def fit(model, digits, batch, epochs, **more):
     """Train on the digits in their order; the loss of each epoch."""
+    if epochs == 0:
+        return []
     images, labels = digits
     settings = {"batch_size": batch, "epochs": epochs, "shuffle": False, "verbose": 0}
     return model.fit(images, labels, **settings, **more).history.get("loss")
@@ -223,7 +227,7 @@ def stop_and_resume(options, host, learn):
     fit(model, learn, options.batch, options.epochs // 2)
     fit(model, [array[:stop] for array in learn], options.batch, 1)
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "stopped.keras")
+        path = os.path.join(folder, host.file)
         model.save(path)
         fresh = multiprocessing.get_context("spawn")  # inherits nothing from this process
         with ProcessPoolExecutor(1, mp_context=fresh) as new_process:

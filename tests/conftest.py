@@ -4,6 +4,7 @@ import pytest
 # Warnings are errors here, but these are about the hosts' own code.
 IGNORED = [
     r"__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # Keras on torch
+    r"non-integer arguments to randrange:DeprecationWarning",  # Keras 2.15's seeds
     r"`torch.jit.script_method` is deprecated:DeprecationWarning",  # torch.compile itself
 ]
 
