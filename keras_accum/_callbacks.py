@@ -13,10 +13,15 @@ class ApplyPartialWindow:
 
     Example:
 
-    ```python
-    model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
-    model.fit(x, y, batch_size=10, callbacks=[ApplyPartialWindow()])
-    ```
+    >>> import numpy as np
+    >>> {import_keras}
+    >>> from keras_accum.{host} import ApplyPartialWindow, SGDAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=SGDAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.ones((70, 3)), np.ones((70, 1))
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[ApplyPartialWindow()])
+    >>> model.optimizer.completed_updates
+    2
     """
 
     def on_train_begin(self, logs=None):

@@ -393,4 +393,6 @@ class RMSpropAccumulate(AccumulatingOptimizer, _stock("RMSprop")):
 
 
 class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback):
-    __doc__ = _callbacks.ApplyPartialWindow.__doc__
+    __doc__ = _callbacks.ApplyPartialWindow.__doc__.format(
+        host="keras3", import_keras="import keras"
+    )

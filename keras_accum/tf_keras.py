@@ -242,7 +242,7 @@ class AccumulatingOptimizer:
         hyperparameters = {
             name: self._get_hyper(name, dtype)
             if name in self._hyper
-            else tf.cast(getattr(self, name), dtype)
+            else tf.convert_to_tensor(getattr(self, name), dtype)  # a cast is by way of float32
             for name in rule.hyperparameters
         }
         update = tf.cast(self.iterations + 1, dtype)
@@ -352,4 +352,4 @@ class RMSpropAccumulate(AccumulatingOptimizer, _stock.RMSprop):
 
 
 class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback):
-    __doc__ = _callbacks.ApplyPartialWindow.__doc__
+    __doc__ = _callbacks.ApplyPartialWindow.__doc__.format(host="tf_keras", import_keras=_IMPORT)

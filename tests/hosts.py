@@ -50,7 +50,9 @@ def stock(optimizer, **arguments):
     """The optimizer that the class `<optimizer>Accumulate` stands for."""
     if optimizer == "AMSGrad":
         optimizer, arguments = "Adam", {"amsgrad": True, **arguments}
-    optimizers = keras.optimizers if IS_KERAS3 else keras.optimizers.legacy
+    optimizers = keras.optimizers
+    if not IS_KERAS3:
+        optimizers = getattr(optimizers, "legacy", optimizers)  # up to 2.10 there are no others
     return getattr(optimizers, optimizer)(**arguments)
 
 

@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import hosts
@@ -135,13 +134,10 @@ def test_mirrored_strategy_with_fit(strategy, case):
 
 
 def two_free_ports():
-    sockets = [socket.socket() for _ in range(2)]
-    for s in sockets:
-        s.bind(("localhost", 0))
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        closing(s).__exit__()
-    return ports
+    with socket.socket() as one, socket.socket() as two:
+        for s in (one, two):
+            s.bind(("localhost", 0))
+        return [s.getsockname()[1] for s in (one, two)]
 
 
 @tensorflow_only
@@ -161,9 +157,13 @@ def test_two_processes(tmp_path):
                 text=True,
             )
         )
-    for process in processes:
-        output, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, output
+    try:
+        for process in processes:
+            output, _ = process.communicate(timeout=300)
+            assert process.returncode == 0, output
+    finally:
+        for process in processes:
+            process.kill()  # a worker alone waits for the other for ever
 
     expected = single_device(CASES["adam"], {"clipnorm": 0.3})
     assert_moved(START, {name: expected[name] for name in START})

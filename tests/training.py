@@ -14,7 +14,7 @@ LENGTH = 4  # micro-batches in a window
 MICRO = 2  # samples in a micro-batch
 BIG = LENGTH * MICRO
 WINDOWS = 3  # in an epoch
-EPOCHS = 2
+EPOCHS = 3
 SAMPLES = WINDOWS * BIG
 UPDATES = WINDOWS * EPOCHS
 
