@@ -36,6 +36,13 @@ _HOST_ARGUMENTS = {
             They transform the window's average.""",
 }
 
+_MORE_STATE = {
+    "keras3": "",
+    "tf_keras": """
+        unapplied: integer scalar, with accum_iters > 1 only: 1 after a micro-batch that
+            a LossScaleOptimizer skipped, which it has added to iterations, else 0.""",
+}
+
 _OPTIMIZERS = {
     "SGDAccumulate": {
         "line": "Gradient descent with momentum, one update per window of micro-batches.",
@@ -165,7 +172,7 @@ _TEMPLATE = """{line}
         accumulator: the gradient sum of the open window, of its variable's shape and data type,
             float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next three.
         window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
+            open window, how many close it, and how many will close the next.{more_state}
 
     Raises:
         ValueError, TypeError: for an argument out of its range or of another type, naming it, what
@@ -203,5 +210,6 @@ def docstring(name, host, import_keras):
         shared_arguments=_SHARED_ARGUMENTS,
         variables={"keras3": "variables", "tf_keras": "weights"}[host],
         slots=texts["slots"][host],
+        more_state=_MORE_STATE[host],
         paper=texts["paper"],
     )

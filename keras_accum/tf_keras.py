@@ -57,6 +57,7 @@ class AccumulatingOptimizer:
         self.skip_nonfinite = own["skip_nonfinite"]
         self._accum_iters = own["accum_iters"]
         self._window = None
+        self._unapplied = None
         self._accumulators = {}
         self._receivers = set()
         self._has_slots = False
@@ -83,6 +84,7 @@ class AccumulatingOptimizer:
                 self._add_counter("window_length", self._accum_iters),
                 self._add_counter("accum_iters", self._accum_iters),
             )
+            self._unapplied = self._add_counter("unapplied", 0)
         for variable in var_list:
             if variable.ref() not in self._accumulators:
                 self._accumulators[variable.ref()] = self._add_accumulator(variable)
@@ -119,7 +121,10 @@ class AccumulatingOptimizer:
     @property
     def completed_updates(self):
         """The number of updates made: what schedules, `decay` and bias correction count. An int."""
-        return int(keras.backend.get_value(self.iterations))
+        updates = int(keras.backend.get_value(self.iterations))
+        if self._window is None:
+            return updates
+        return updates - int(keras.backend.get_value(self._unapplied))
 
     @property
     def window_position(self):
@@ -162,6 +167,23 @@ class AccumulatingOptimizer:
 
     # -- one micro-batch -----------------------------------------------------------------------
 
+    def _aggregate_gradients(self, grads_and_vars):
+        """Sum over replicas, and take back what a LossScaleOptimizer counted.
+
+        It calls this on every micro-batch, and adds to `iterations` in place of us where it skips
+        one. `unapplied` is 1 from here to the end of `_write`, so what it is here is what was added.
+        """
+        pairs = list(super()._aggregate_gradients(grads_and_vars))
+        if self._accumulates and tf.compat.v1.executing_eagerly_outside_functions():
+            with tf.init_scope():
+                self._create_all_weights([variable for _, variable in pairs])
+            self._take_back()
+            self._unapplied.assign(1)
+        return pairs
+
+    def _take_back(self):
+        self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
+
     def _transform_gradients(self, grads_and_vars):
         """The window's averages in place of the gradients, with all that `_write` needs."""
         if self._is_stock:
@@ -192,6 +214,7 @@ class AccumulatingOptimizer:
         ]
 
         def update():
+            self._take_back()
             position, length, _ = self._window_state()
             totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
             averages = self._averages(_window.close(position, length), totals, variables)
@@ -274,7 +297,8 @@ class AccumulatingOptimizer:
             )
         with tf.control_dependencies(operations):
             if self._accumulates:
-                for counter, value in zip(self._window, (step.position, step.length)):
+                counters = (*self._window[:2], self._unapplied)
+                for counter, value in zip(counters, (step.position, step.length, 0)):
                     operations += self._update(distribution, counter, _assign, value)
             operations += self._update(distribution, self.iterations, _add, step.switch)
         return self.iterations if tf.executing_eagerly() else tf.group(*operations)
