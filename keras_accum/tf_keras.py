@@ -171,7 +171,7 @@ class AccumulatingOptimizer:
         """Sum over replicas, and take back what a LossScaleOptimizer counted.
 
         It calls this on every micro-batch, and adds to `iterations` in place of us where it skips
-        one. `unapplied` is 1 from here to the end of `_write`, so what it is here is what was added.
+        one. `unapplied` is 1 from here to the end of `_write`: what it is here is what was added.
         """
         pairs = list(super()._aggregate_gradients(grads_and_vars))
         if self._accumulates and tf.compat.v1.executing_eagerly_outside_functions():
