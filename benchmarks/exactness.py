@@ -148,12 +148,15 @@ class Column:
             raise NotThere
         if self.name == "tf_keras":
             return self.compare(arguments={"decay": 0.125})
-        rate = 1 / 128  # the schedule computes in float32
-        schedule = self.keras.optimizers.schedules.InverseTimeDecay(rate, 1, 0.125)
-        ours = self.accumulate("Adam", learning_rate=rate, decay=0.125)
+        tf, schedules = self.tf, self.keras.optimizers.schedules
+
+        class TimeDecay(schedules.LearningRateSchedule):  # Keras's own computes in float32
+            def __call__(self, step):
+                return 0.01 / (1 + 0.125 * tf.cast(step, "float64"))
+
         return difference(
-            self.fit(ours, MICRO_BATCH),
-            self.fit(self.stock("Adam", learning_rate=schedule), MICRO_BATCH * K),
+            self.fit(self.accumulate("Adam", learning_rate=0.01, decay=0.125), MICRO_BATCH),
+            self.fit(self.stock("Adam", learning_rate=TimeDecay()), MICRO_BATCH * K),
         )
 
     def learning_rate_callbacks(self):
