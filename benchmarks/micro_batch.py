@@ -30,7 +30,7 @@ MICRO_BATCH, WINDOW = 16, 8
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", choices=CONFIGURATIONS, help="one host and backend")
-    parser.add_argument("--rounds", type=int, default=15, help="turns of each contender")
+    parser.add_argument("--rounds", type=int, default=20, help="turns of each contender")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
@@ -128,14 +128,14 @@ def conv_net(keras):
 
 
 def fits(keras, network, contenders):
-    """For each contender a function that fits twelve windows."""
+    """For each contender a function that fits four windows."""
     import numpy as np
 
     steps = {}
     for name, optimizer in contenders.items():
         model, shape = network(keras)
         generator = np.random.default_rng(0)
-        x = generator.normal(size=(12 * WINDOW * MICRO_BATCH, *shape)).astype("float32")
+        x = generator.normal(size=(4 * WINDOW * MICRO_BATCH, *shape)).astype("float32")
         y = generator.integers(0, 10, size=len(x))
         model.compile(
             optimizer=optimizer(),
