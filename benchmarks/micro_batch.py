@@ -107,13 +107,13 @@ def report(configuration, what, steps, rounds):
 
 
 def mlp(keras):
-    """3.1 M parameters: the optimizer dominates."""
+    """3.2 M parameters: the optimizer dominates."""
     layers = [keras.layers.Dense(1024, activation="relu") for _ in range(3)]
     return keras.Sequential([*layers, keras.layers.Dense(10)]), (1024,)
 
 
 def conv_net(keras):
-    """1.1 M parameters, most of the time in the convolutions."""
+    """1.2 M parameters, most of the time in the convolutions."""
     layers = keras.layers
     return keras.Sequential(
         [

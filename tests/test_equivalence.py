@@ -450,3 +450,49 @@ def test_one_micro_batch_is_the_stock_optimizer(case):
     actual = train(hosts.ours(case.name, accum_iters=1, **case.arguments), BIG)
     assert set(actual.slots) == set(expected.slots)
     assert_same_training(actual, expected, rtol=0, atol=0)
+
+
+# -- what only one host has --------------------------------------------------------------------
+
+
+@pytest.mark.skipif(hosts.IS_KERAS3, reason="an argument that only Keras 2 has")
+@few_cases
+def test_gradient_transformers_see_the_average(case):
+    """Also one that turns zeros into something else, which no micro-batch in a window may feel."""
+
+    def shift(grads_and_vars):
+        return [(2 * gradient + 0.125, variable) for gradient, variable in grads_and_vars]
+
+    assert_equals_big_batch(case, both={"gradient_transformers": [shift]})
+
+
+@pytest.mark.skipif(hosts.IS_KERAS3, reason="Keras 3 takes a float, a schedule or a callable")
+@few_cases
+def test_learning_rate_that_is_a_tensor(case):
+    assert_equals_big_batch(case, both={"learning_rate": hosts.tf.constant(0.0625)})
+
+
+@few_cases
+def test_learning_rate_that_is_a_callable(case):
+    assert_equals_big_batch(case, both={"learning_rate": lambda: 0.0625})
+
+
+@keras3_only
+def test_overwritten_by_its_gradient():
+    """A float8 scale: the largest of a window, not clipped. The reference is Keras's own."""
+
+    def run(optimizer):
+        scale, w = (keras.Variable([1.0, 2.0], name=name) for name in ("scale", "w"))
+        scale.overwrite_with_gradient = True
+        optimizer.build([scale, w])
+        seen = []
+        for g in (3.0, 1.0, 2.0, 5.0):
+            gradient = keras.ops.convert_to_tensor([g, -g], dtype=scale.dtype)
+            optimizer.apply([gradient, gradient])
+            seen.append((hosts.array(scale).copy(), hosts.array(w).copy()))
+        return seen
+
+    actual = run(hosts.ours("Adam", global_clipnorm=0.1, accum_iters=2))
+    expected = run(hosts.stock("Adam", global_clipnorm=0.1, gradient_accumulation_steps=2))
+    np.testing.assert_allclose(actual, expected, **hosts.TOLERANCE)
+    assert (actual[-1][0] == [5, 0]).all()
