@@ -1,4 +1,7 @@
-"""What the callbacks do, for all hosts. No host is imported here."""
+"""What the callbacks do, for all hosts, and their docstrings, in which a host puts its import.
+
+No host is imported here.
+"""
 
 
 class ApplyPartialWindow:
