@@ -242,7 +242,7 @@ class Column:
 
     def save_in_window(self):
         extension = "h5" if self.name == "tf_keras" else "keras"
-        custom = {c.__name__: c for c in (self.accum.AdamAccumulate,)}
+        custom = {"AdamAccumulate": self.accum.AdamAccumulate}
         stop = (2 * K + 3) * MICRO_BATCH
         settings = {"batch_size": MICRO_BATCH, "shuffle": False, "verbose": 0}
         model = self.model()

@@ -75,6 +75,17 @@ def pop_own(given):
     }
 
 
+def own_config(optimizer):
+    """Our own arguments for `get_config`, as they would be given now."""
+    accum_iters = optimizer.accum_iters
+    return {
+        # An optimizer that has accumulators must come back with them, also while it is set to 1.
+        "accum_iters": accum_iters if accum_iters > 1 else optimizer._accum_iters,
+        "reduction": optimizer.reduction,
+        "skip_nonfinite": optimizer.skip_nonfinite,
+    }
+
+
 def check_one_accumulation(own, gradient_accumulation_steps):
     if gradient_accumulation_steps and (own["accum_iters"] != 1 or own["skip_nonfinite"]):
         raise ValueError(
@@ -131,7 +142,7 @@ def check_decay(decay):
     return float(decay)
 
 
-def check_learning_rate(learning_rate, allowed=()):
+def check_learning_rate(learning_rate, allowed):
     """A number as a float; a callable, a schedule and what else is `allowed` as it is."""
     if isinstance(learning_rate, numbers.Real) and not isinstance(learning_rate, bool):
         return float(learning_rate)

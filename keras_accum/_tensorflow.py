@@ -40,10 +40,11 @@ def in_replicas(strategy, function):
 
 
 def apply_rule(rule, c, gradient, parameter, slots):
-    """Write the new parameter and slots, variables all, and return the operations."""
+    """Write the new parameter and slots, variables all, and return the operations, in a graph."""
     kernel = _KERNELS.get(type(rule))
     if kernel is not None:
-        return [kernel(rule, c, gradient, parameter, *slots)]
+        operation = kernel(rule, c, gradient, parameter, *slots)
+        return [] if operation is None else [operation]
     variables = (parameter,) + tuple(slots)
     # Each variable is read once, so that in a TensorFlow 1 graph no read can follow a write.
     values = rule.step(tf, c, gradient, *map(tf.convert_to_tensor, variables))

@@ -168,13 +168,7 @@ class AccumulatingOptimizer(_backend.Backend):
         for name in self.fixed:
             del config[name]
         config.update({name: getattr(self, name) for name in self.rule_arguments})
-        config.update(
-            # What now counts, but never 1 for a state that has accumulators.
-            accum_iters=self.accum_iters if self.accum_iters > 1 else self._accum_iters,
-            reduction=self.reduction,
-            skip_nonfinite=self.skip_nonfinite,
-            decay=self.decay,
-        )
+        config.update(_arguments.own_config(self), decay=self.decay)
         return config
 
     def __repr__(self):

@@ -1,6 +1,6 @@
 """The optimizers for Keras 2 on TensorFlow 2: `tf_keras`, and `tf.keras` up to TensorFlow 2.15.
 
-Each class is the stock OptimizerV2 of its name (`keras.optimizers.legacy.*`) with two other hooks.
+Each class is the stock OptimizerV2 of its name (`keras.optimizers.legacy.*`) with other hooks.
 At `accum_iters=1` it is the stock optimizer altogether. Above, `_transform_gradients` turns the
 summed gradients of the replicas into the window's average, and `_distributed_apply` runs the rule
 with gated scalars (see `_rules`), so that one traced graph serves every micro-batch.
@@ -154,12 +154,7 @@ class AccumulatingOptimizer:
             del config[name]
         for name in self.rule_arguments:
             config[name] = self._serialize_hyperparameter(name)
-        config.update(
-            # What now counts, but never 1 for a state that has accumulators.
-            accum_iters=self.accum_iters if self.accum_iters > 1 else self._accum_iters,
-            reduction=self.reduction,
-            skip_nonfinite=self.skip_nonfinite,
-        )
+        config.update(_arguments.own_config(self))
         return config
 
     def __repr__(self):
@@ -314,20 +309,21 @@ class AccumulatingOptimizer:
         return [operation for operation in tf.nest.flatten(done) if operation is not None]
 
     def _write_variable(self, variable, target, average, total, scalars):
-        slots = [self.get_slot(variable, self.slot_names[name]) for name in self._rule().slots]
+        rule = self._rule()
+        slots = [self.get_slot(variable, self.slot_names[name]) for name in rule.slots]
         average = tf.cast(average, target.dtype.base_dtype)
         switch = scalars["switch"]
-        operations = _tensorflow.apply_rule(self._rule(), scalars["rule"], average, target, slots)
+        operations = _tensorflow.apply_rule(rule, scalars["rule"], average, target, slots)
         if self._accumulates:
             hold = tf.cast(1 - switch, total.dtype)
             accumulator = self._accumulators[variable.ref()]
             operations.append(accumulator.assign(_tensorflow.gate(total, hold)))
         if target.constraint is not None:
-            with tf.control_dependencies([o for o in operations if o is not None]):
+            with tf.control_dependencies(operations):
                 value = target.read_value()
                 constrained = target.constraint(value)
                 operations.append(target.assign(tf.where(switch > 0, constrained, value)))
-        return tf.group(*[o for o in operations if o is not None])
+        return tf.group(*operations)
 
 
 def _assign(variable, target, value):

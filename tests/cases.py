@@ -6,6 +6,8 @@ by about 0.1 in the few updates of a test.
 
 from collections import namedtuple
 
+import pytest
+
 # name: of the stock optimizer, see `hosts.stock`; ours is the one called <name>Accumulate.
 Case = namedtuple("Case", "name arguments")
 
@@ -27,3 +29,6 @@ CASES = {
 # For a promise that doesn't depend on the rule: one without slots and one with all there is.
 FEW = {name: CASES[name] for name in ("sgd", "adam")}
 NAMES = sorted({case.name for case in CASES.values()})
+
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+few_cases = pytest.mark.parametrize("case", FEW.values(), ids=FEW)

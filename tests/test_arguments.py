@@ -9,11 +9,10 @@ import textwrap
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, NAMES
+from cases import NAMES, every_case
 from hosts import keras
 from training import compiled, data, dense_model, fit, slots
 
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 every_class = pytest.mark.parametrize("name", NAMES)
 keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, FEW
+from cases import CASES, every_case, few_cases
 from hosts import keras
 from training import (
     BIG,
@@ -29,8 +29,6 @@ from training import (
     values,
 )
 
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-few_cases = pytest.mark.parametrize("case", FEW.values(), ids=FEW)
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
 keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
 

@@ -7,7 +7,7 @@ weights and all slots compared.
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, FEW
+from cases import CASES, every_case, few_cases
 from hosts import keras
 from training import (
     BIG,
@@ -33,8 +33,6 @@ from training import (
 schedules = keras.optimizers.schedules
 callbacks = keras.callbacks
 
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-few_cases = pytest.mark.parametrize("case", FEW.values(), ids=FEW)
 keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
 
 

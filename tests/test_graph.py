@@ -2,7 +2,7 @@
 
 import hosts
 import pytest
-from cases import CASES
+from cases import CASES, every_case
 from training import Shrink
 
 if not hosts.IS_TENSORFLOW:
@@ -27,8 +27,6 @@ OPTIONS = {
 if hosts.IS_KERAS3:
     OPTIONS["weight_decay"] = {"weight_decay": 0.2}
     OPTIONS["ema_overwrite"] = {"use_ema": True, "ema_overwrite_frequency": 2}
-
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def operations(function, *arguments):

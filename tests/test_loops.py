@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import CASES
+from cases import every_case
 from training import (
     BIG,
     LENGTH,
@@ -17,7 +17,6 @@ from training import (
     values,
 )
 
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="a TensorFlow loop")
 jax_only = pytest.mark.skipif(hosts.BACKEND != "jax", reason="a JAX loop")
 torch_only = pytest.mark.skipif(not hosts.IS_TORCH, reason="a PyTorch loop")

@@ -7,7 +7,7 @@ import sys
 import hosts
 import numpy as np
 import pytest
-from cases import FEW
+from cases import few_cases
 from training import LENGTH, MICRO, assert_moved, batches, compiled, dense_model, slots, weights
 
 STOP = LENGTH + 2  # two micro-batches into the second window
@@ -36,7 +36,7 @@ def in_new_process(path, results):
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-@pytest.mark.parametrize("case", FEW.values(), ids=FEW)
+@few_cases
 def test_goes_on_in_a_new_process(case, tmp_path):
     model = compiled(dense_model(), hosts.ours(case.name, accum_iters=LENGTH, **case.arguments))
     start = weights(model)

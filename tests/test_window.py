@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, FEW
+from cases import CASES, every_case, few_cases
 from hosts import keras
 from training import (
     BIG,
@@ -25,9 +25,6 @@ from training import (
 )
 
 import keras_accum
-
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-few_cases = pytest.mark.parametrize("case", FEW.values(), ids=FEW)
 
 BITWISE = {"rtol": 0, "atol": 0}
 
