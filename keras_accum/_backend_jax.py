@@ -15,6 +15,10 @@ class Backend:
     def _counter_scope(self):
         return contextlib.nullcontext()
 
+    def _eagerly(self):
+        """A scope in which assigning to a variable isn't part of a graph that is being traced."""
+        return contextlib.nullcontext()
+
     def _in_replicas(self, function, *arguments):
         """Call a function outside a train step as a train step would call it."""
         function(*arguments)

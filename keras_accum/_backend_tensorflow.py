@@ -21,6 +21,9 @@ class Backend(_backend_jax.Backend):
     _all_finite = staticmethod(_tensorflow.all_finite)
     _dense = staticmethod(tf.convert_to_tensor)
 
+    def _eagerly(self):
+        return tf.init_scope()
+
     def _in_replicas(self, function, *arguments):
         _tensorflow.in_replicas(self._distribution_strategy, lambda: function(*arguments))
 

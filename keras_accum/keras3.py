@@ -13,7 +13,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_accum import _arguments, _callbacks, _docs, _rules, _window
+from keras_accum import _arguments, _callbacks, _docs, _rules, _saving, _state, _window
+from keras_accum._state import StateError  # noqa: F401, public
 
 if keras.backend.backend() not in ("tensorflow", "jax", "torch"):
     raise ImportError(
@@ -23,13 +24,21 @@ if keras.backend.backend() not in ("tensorflow", "jax", "torch"):
 _backend = importlib.import_module(f"keras_accum._backend_{keras.backend.backend()}")
 
 
+# Of the names that Keras gives to what it keeps for a variable, those that are none of a rule.
+_SLOT_NAMES = {
+    "average": "moving_average",
+    "accumulator": "accumulator",
+    "gradient_accumulator": "accumulator",
+}
+
+
 def _stock(name):
     """The class that `keras.optimizers.<name>(...)` makes; torch has its own behind that name."""
     public = getattr(keras.optimizers, name)
     return type(public.__new__(public))
 
 
-class AccumulatingOptimizer(_backend.Backend):
+class AccumulatingOptimizer(_saving.Saving, _backend.Backend):
     """Everything Keras, for all classes. A class names it before its stock optimizer and has
 
     * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
@@ -43,8 +52,9 @@ class AccumulatingOptimizer(_backend.Backend):
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         if AccumulatingOptimizer in cls.__bases__:
+            cls._stock_class = cls.__bases__[-1]
             cls.__signature__ = _arguments.signature(
-                cls.__bases__[-1], cls.fixed, cls.rule_arguments
+                cls._stock_class, cls.fixed, cls.rule_arguments
             )
             cls.__doc__ = cls.__doc__ or _docs.docstring(cls.__name__, "keras3", "import keras")
 
@@ -69,6 +79,7 @@ class AccumulatingOptimizer(_backend.Backend):
         # Written past Keras's attribute tracking: the stock class tracks its slots itself.
         self.__dict__["_slots"] = {}
         self.__dict__["_receivers"] = set()
+        self._has_stepped = False
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -89,9 +100,20 @@ class AccumulatingOptimizer(_backend.Backend):
     def build(self, variables):
         if self.built:
             return
+        with self._eagerly():
+            held = self._released(variables)
         super().build(variables)
-        if not self._accumulates:
+        self._build_window()
+        if held is not None:
+            with self._eagerly():
+                self._write_state(held)
+            self._held = None
+
+    def _build_window(self):
+        variables = self._trainable_variables
+        if not (self._accumulates and variables):
             return
+        self._state_format = self._add_counter("state_format", _state.FORMAT)
         self._window_position = self._add_counter("window_position", 0)
         self._window_length = self._add_counter("window_length", self._accum_iters)
         self._next_window_length = self._add_counter("accum_iters", self._accum_iters)
@@ -128,31 +150,189 @@ class AccumulatingOptimizer(_backend.Backend):
     @property
     def completed_updates(self):
         """The number of updates made: what schedules, `decay` and bias correction count. An int."""
-        return int(ops.convert_to_numpy(self.iterations))
+        return self._held_count("completed_updates", ops.convert_to_numpy(self.iterations))
 
     @property
     def window_position(self):
         """The number of micro-batches in the open window, 0 when none is open. An int."""
-        if not (self._accumulates and self.built):
-            return 0
+        if not (self._accumulates and self._is_built):
+            return self._held_count("window_position", 0)
         return int(ops.convert_to_numpy(self._window_position))
 
     @property
     def accum_iters(self):
-        """The number of micro-batches that make one update. Set it: the next window has it."""
-        if not (self._accumulates and self.built):
-            return self._accum_iters
+        """The number of micro-batches that make one update. Set it: the next window has it.
+
+        From 1 to more only before the first step, when there are no accumulators yet.
+        """
+        if not (self._accumulates and self._is_built):
+            return self._held_count("accum_iters", self._accum_iters)
         return int(ops.convert_to_numpy(self._next_window_length))
 
     @accum_iters.setter
     def accum_iters(self, accum_iters):
         accum_iters = _arguments.check_accum_iters(accum_iters)
-        if not self.built:
-            self._accum_iters = accum_iters
-        elif self._accumulates:
+        if self._accumulates and self._is_built:
             self._next_window_length.assign(accum_iters)
-        elif accum_iters != 1:
-            raise ValueError(_arguments.NO_ACCUMULATORS.format(accum_iters))
+        elif self._held is not None and "accum_iters" in self._held:
+            self._held["accum_iters"] = np.asarray(accum_iters)
+        elif self._has_stepped:
+            if accum_iters != 1:
+                raise ValueError(_arguments.NO_ACCUMULATORS.format(accum_iters))
+        else:
+            self._accum_iters = accum_iters
+            self._build_window()
+            self._recount()
+
+    @property
+    def _is_built(self):
+        # Keras's HDF5 loader builds on an empty list.
+        return bool(self._trainable_variables)
+
+    @property
+    def variables(self):
+        if self._held is None:
+            return super().variables
+        state = self.get_state()
+        names = self._state_names(_state.count(state))
+        return [keras.Variable(state[name], trainable=False, name=name) for name in names]
+
+    def _state_variables(self):
+        """All variables by their names in a state, in the order of `variables`."""
+        names = {id(self._iterations): "completed_updates", id(self._learning_rate): "learning_rate"}
+        for (slot, key), variable in self._slots.items():
+            index = self._trainable_variables_indices[key]
+            if slot in _SLOT_NAMES:
+                names[id(variable)] = f"{_SLOT_NAMES[slot]}.{index}"
+            else:
+                names[id(variable)] = _state.slot_name(self._rule(), slot, index)
+        if self._accumulates and self._is_built:
+            counters = self._window_position, self._window_length, self._next_window_length
+            names.update(zip(map(id, counters), _state.WINDOW))
+            names[id(self._state_format)] = "state_format"
+            for index, accumulator in enumerate(self._accumulators):
+                names[id(accumulator)] = f"accumulator.{index}"
+        return {names[id(variable)]: variable for variable in self._variables}
+
+    def _layout(self):
+        return _state.layout(self._state_variables(), self._trainable_variables)
+
+    def _list_names(self, variables, stock):
+        # The order is the stock optimizer's: ask one that has as many variables, of no size.
+        config = _constructor_arguments(self)
+        if stock:
+            config["accum_iters"] = 1
+        scratch = type(self)(**config)
+        scratch.build([keras.Variable(0.0) for _ in range(variables)])
+        return list(scratch._state_variables())
+
+    def _read_state(self):
+        return {
+            name: ops.convert_to_numpy(variable)
+            for name, variable in self._state_variables().items()
+            if name != "state_format"
+        }
+
+    def _rate_state(self):
+        if not isinstance(self._learning_rate, keras.Variable):
+            return {}
+        return {"learning_rate": ops.convert_to_numpy(self._learning_rate)}
+
+    def _write_state(self, state):
+        variables = self._state_variables()
+        for name, value in state.items():
+            variables[name].assign(value)
+
+    def _hold(self, state):
+        super()._hold(state)
+        self.built = False
+
+    @classmethod
+    def from_optimizer(cls, optimizer, **arguments):
+        """This class in the place of a stock optimizer, with its arguments and its state.
+
+        Args:
+            optimizer: The stock optimizer of the same rule, one with Keras's own
+                `gradient_accumulation_steps`, or one of this package. It is left as it is.
+            arguments: Constructor arguments that are to be other than the optimizer's, as
+                `accum_iters`.
+
+        Raises:
+            TypeError, ValueError: if it is an optimizer with another rule.
+
+        Example:
+
+        >>> import keras
+        >>> from keras_accum.keras3 import AdamAccumulate
+        >>> optimizer = AdamAccumulate.from_optimizer(keras.optimizers.Adam(0.01), accum_iters=5)
+        >>> optimizer.accum_iters
+        5
+        """
+        kinds = [cls._stock_class]
+        if cls._stock_class is _stock("Adam"):
+            kinds.append(_stock("AdamW"))  # Adam with another default of weight_decay
+        cls._check_source(optimizer, kinds)
+        config = _constructor_arguments(optimizer)
+        cls._check_fixed(config)
+        if isinstance(optimizer, AccumulatingOptimizer):
+            state = optimizer.get_state()
+        else:
+            del config["name"]
+            state = cls._state_of_stock(optimizer, config)
+            if config["gradient_accumulation_steps"]:
+                config["accum_iters"] = config.pop("gradient_accumulation_steps")
+        new = cls(**{**config, **arguments})
+        for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+            if hasattr(optimizer, name):
+                setattr(new, name, getattr(optimizer, name))
+        if optimizer._trainable_variables:
+            new.build(optimizer._trainable_variables)
+        new._adopt(state)
+        return new
+
+    @classmethod
+    def _state_of_stock(cls, optimizer, config):
+        names = cls(**config)._list_names(len(optimizer._trainable_variables), stock=True)
+        state = dict(zip(names, map(ops.convert_to_numpy, optimizer.variables)))
+        steps = config["gradient_accumulation_steps"]
+        if steps:  # Keras counts micro-batches
+            updates, position = divmod(int(state["completed_updates"]), steps)
+            counters = dict(zip(_state.WINDOW, (position, steps, steps)), completed_updates=updates)
+            state.update({name: np.asarray(value) for name, value in counters.items()})
+        return state
+
+    def to_stock(self):
+        """The stock optimizer with the same arguments and state, for those without this package.
+
+        `decay` becomes an InverseTimeDecay schedule, which is the same rate. Built for the same
+        variables: compile the model with it. This optimizer is left as it is.
+
+        Raises:
+            ValueError: if a window is open, if there is `decay` and a schedule, and if the rule is
+                none of a stock optimizer.
+        """
+        self._check_can_be_stock()
+        config = {**_constructor_arguments(self), **self.fixed}
+        for name in ("name", *_arguments.OWN):
+            config.pop(name, None)
+        if self.decay:
+            if not isinstance(self._learning_rate, keras.Variable):
+                raise ValueError(
+                    f"`to_stock` with decay={self.decay} and a schedule: no stock schedule is both."
+                )
+            config["learning_rate"] = keras.optimizers.schedules.InverseTimeDecay(
+                config["learning_rate"], decay_steps=1, decay_rate=self.decay
+            )
+        stock = self._stock_class(**config)
+        if self._is_built:
+            stock.build(self._trainable_variables)
+            names = self._list_names(len(self._trainable_variables), stock=True)
+            if self.decay:
+                names.remove("learning_rate")
+            state = self._read_state()
+            for name, variable in zip(names, stock.variables):
+                variable.assign(state[name])
+        return stock
 
     @property
     def lr(self):
@@ -177,6 +357,7 @@ class AccumulatingOptimizer(_backend.Backend):
     # -- one micro-batch -----------------------------------------------------------------------
 
     def apply(self, grads, trainable_variables=None):
+        self._has_stepped = True
         if self._is_stock:
             return super().apply(grads, trainable_variables)
         grads = list(grads)
@@ -355,6 +536,14 @@ class AccumulatingOptimizer(_backend.Backend):
         value = self._value(target)
         constrained = variable.constraint(value)
         self.assign(target, ops.where(scalars["switch"] > 0, constrained, value))
+
+
+def _constructor_arguments(optimizer):
+    """Of any Keras 3 optimizer: its config, less what `serialize` does to a callable rate."""
+    config = optimizer.get_config()
+    if not isinstance(optimizer._learning_rate, keras.Variable):
+        config["learning_rate"] = optimizer._learning_rate
+    return config
 
 
 _register = keras.saving.register_keras_serializable(package="keras_accum")

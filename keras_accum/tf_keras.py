@@ -6,9 +6,23 @@ summed gradients of the replicas into the window's average, and `_distributed_ap
 with gated scalars (see `_rules`), so that one traced graph serves every micro-batch.
 """
 
+import importlib
+
+import numpy as np
 import tensorflow as tf
 
-from keras_accum import _arguments, _callbacks, _docs, _host, _rules, _tensorflow, _window
+from keras_accum import (
+    _arguments,
+    _callbacks,
+    _docs,
+    _host,
+    _rules,
+    _saving,
+    _state,
+    _tensorflow,
+    _window,
+)
+from keras_accum._state import StateError  # noqa: F401, public
 
 keras = _host.import_keras_2()
 _stock = getattr(keras.optimizers, "legacy", keras.optimizers)
@@ -21,7 +35,7 @@ _IMPORT = (
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
 
 
-class AccumulatingOptimizer:
+class AccumulatingOptimizer(_saving.Saving):
     """Everything Keras, for all classes. A class names it before its stock optimizer and has
 
     * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
@@ -36,8 +50,9 @@ class AccumulatingOptimizer:
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         if AccumulatingOptimizer in cls.__bases__:
+            cls._stock_class = cls.__bases__[-1]
             more = {**cls.rule_arguments, **dict.fromkeys(_MORE)}
-            cls.__signature__ = _arguments.signature(cls.__bases__[-1], cls.fixed, more)
+            cls.__signature__ = _arguments.signature(cls._stock_class, cls.fixed, more)
             cls.__doc__ = cls.__doc__ or _docs.docstring(cls.__name__, "tf_keras", _IMPORT)
 
     def __init__(self, *args, **kwargs):
@@ -60,7 +75,9 @@ class AccumulatingOptimizer:
         self._unapplied = None
         self._accumulators = {}
         self._receivers = set()
-        self._has_slots = False
+        self._variables = []
+        self._held_keys = []
+        self._has_stepped = False
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -73,19 +90,36 @@ class AccumulatingOptimizer:
         """Whether there is nothing here that the stock optimizer doesn't do."""
         return not (self._accumulates or self.skip_nonfinite or self.rule_arguments)
 
+    def build(self, var_list):
+        """Create the state for these variables, as the first step would; the name is Keras 3's."""
+        with tf.init_scope():
+            self._create_all_weights(list(var_list))
+
+    def _create_all_weights(self, var_list):
+        held = self._released(var_list)
+        super()._create_all_weights(var_list)
+        if held is not None:
+            self._held = None
+            self._write_state(held)
+
     def _create_slots(self, var_list):
         super()._create_slots(var_list)
-        self._has_slots = True
-        if not self._accumulates:
+        known = {variable.ref() for variable in self._variables}
+        self._variables += [variable for variable in var_list if variable.ref() not in known]
+        self._build_window()
+
+    def _build_window(self):
+        if not (self._accumulates and self._variables):
             return
         if self._window is None:
+            self._state_format = self._add_counter("state_format", _state.FORMAT)
             self._window = (
                 self._add_counter("window_position", 0),
                 self._add_counter("window_length", self._accum_iters),
                 self._add_counter("accum_iters", self._accum_iters),
             )
             self._unapplied = self._add_counter("unapplied", 0)
-        for variable in var_list:
+        for variable in self._variables:
             if variable.ref() not in self._accumulators:
                 self._accumulators[variable.ref()] = self._add_accumulator(variable)
 
@@ -122,20 +156,25 @@ class AccumulatingOptimizer:
     def completed_updates(self):
         """The number of updates made: what schedules, `decay` and bias correction count. An int."""
         updates = int(keras.backend.get_value(self.iterations))
-        if self._window is None:
-            return updates
-        return updates - int(keras.backend.get_value(self._unapplied))
+        if self._window is not None:
+            updates -= int(keras.backend.get_value(self._unapplied))
+        return self._held_count("completed_updates", updates)
 
     @property
     def window_position(self):
         """The number of micro-batches in the open window, 0 when none is open. An int."""
-        return 0 if self._window is None else int(keras.backend.get_value(self._window[0]))
+        if self._window is None:
+            return self._held_count("window_position", 0)
+        return int(keras.backend.get_value(self._window[0]))
 
     @property
     def accum_iters(self):
-        """The number of micro-batches that make one update. Set it: the next window has it."""
+        """The number of micro-batches that make one update. Set it: the next window has it.
+
+        From 1 to more only before the first step, when there are no accumulators yet.
+        """
         if self._window is None:
-            return self._accum_iters
+            return self._held_count("accum_iters", self._accum_iters)
         return int(keras.backend.get_value(self._window[2]))
 
     @accum_iters.setter
@@ -143,10 +182,185 @@ class AccumulatingOptimizer:
         accum_iters = _arguments.check_accum_iters(accum_iters)
         if self._window is not None:
             keras.backend.set_value(self._window[2], accum_iters)
-        elif not self._has_slots:
+        elif self._held is not None and "accum_iters" in self._held:
+            self._held["accum_iters"] = np.asarray(accum_iters)
+        elif self._has_stepped:
+            if accum_iters != 1:
+                raise ValueError(_arguments.NO_ACCUMULATORS.format(accum_iters))
+        else:
             self._accum_iters = accum_iters
-        elif accum_iters != 1:
-            raise ValueError(_arguments.NO_ACCUMULATORS.format(accum_iters))
+            self._build_window()
+            self._recount()
+
+    @property
+    def weights(self):
+        """All of the state as variables, in the order of files, whatever created them first."""
+        if self._held is not None:
+            state = {**self.get_state(), "unapplied": np.asarray(0)}
+            names = self._list_names(_state.count(state), stock=False)
+            return [tf.Variable(state[name], trainable=False, name=name) for name in names]
+        if not self._variables:
+            return super().weights
+        return list(self._state_variables().values())
+
+    def variables(self):
+        return self.weights
+
+    @property
+    def _is_built(self):
+        return bool(self._variables)
+
+    def _list_names(self, variables, stock):
+        rule, indices = self._rule(), range(variables)
+        names = ["completed_updates"]
+        names += [_state.slot_name(rule, slot, i) for slot in rule.slots for i in indices]
+        if self._accumulates and variables and not stock:
+            names += ["state_format", *_state.WINDOW, "unapplied"]
+            names += [f"accumulator.{i}" for i in indices]
+        return names
+
+    def _state_names(self, variables):
+        names = [n for n in self._list_names(variables, stock=False) if n != "unapplied"]
+        return names + list(self._rate_state())
+
+    def _state_variables(self):
+        """All weights by their names, in the order of `_list_names`."""
+        rule = self._rule()
+        found = {"completed_updates": self.iterations}
+        for slot in rule.slots:
+            for i, variable in enumerate(self._variables):
+                found[_state.slot_name(rule, slot, i)] = self.get_slot(
+                    variable, self.slot_names[slot]
+                )
+        if self._window is not None:
+            found["state_format"] = self._state_format
+            found.update(zip(_state.WINDOW, self._window))
+            found["unapplied"] = self._unapplied
+            for i, variable in enumerate(self._variables):
+                found[f"accumulator.{i}"] = self._accumulators[variable.ref()]
+        return found
+
+    def _layout(self):
+        return _state.layout(self._state_names(len(self._variables)), self._variables)
+
+    def _read_state(self):
+        found = self._state_variables()
+        state = dict(zip(found, keras.backend.batch_get_value(list(found.values()))))
+        state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
+        state.pop("state_format", None)
+        return {**state, **self._rate_state()}
+
+    def _rate_state(self):
+        rate = self._hyper["learning_rate"]
+        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) or callable(rate):
+            return {}
+        return {"learning_rate": np.asarray(keras.backend.get_value(rate))}
+
+    def _write_state(self, state):
+        if self._window is not None:
+            state = {**state, "unapplied": np.asarray(0)}
+        if "learning_rate" in state:
+            state = dict(state)
+            self.learning_rate = float(state.pop("learning_rate"))
+        variables = self._state_variables()
+        keras.backend.batch_set_value([(variables[name], state[name]) for name in state])
+
+    def _named(self, arrays):
+        state = super()._named(arrays)
+        # What a LossScaleOptimizer added to `iterations` is no update.
+        state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
+        return state
+
+    def _released(self, variables):
+        held = super()._released(variables)
+        keys = [variable._unique_id for variable in variables]
+        if held is None or sorted(keys) != sorted(self._held_keys):
+            return held
+        # Made from another optimizer, which may have come by these variables in another order.
+        theirs = [self._held_keys.index(key) for key in keys]
+        ours = _state.renumbered(held, {index: i for i, index in enumerate(theirs)})
+        return super()._fitted(ours, dict(enumerate(variables)))
+
+    def __reduce__(self):
+        return _restored, (type(self), self.get_config(), self.get_state())
+
+    def __deepcopy__(self, memo):
+        memo.update({id(variable): variable for variable in self._variables})  # the model's
+        return super().__deepcopy__(memo)
+
+    @classmethod
+    def from_optimizer(cls, optimizer, **arguments):
+        """This class in the place of a stock optimizer, with its arguments and its state.
+
+        Args:
+            optimizer: The stock optimizer of the same rule, legacy or not, or one of this package.
+                It is left as it is. One that isn't legacy must have no `weight_decay` and no
+                `use_ema`, and its RMSprop has epsilon under the root.
+            arguments: Constructor arguments that are to be other than the optimizer's, as
+                `accum_iters`.
+
+        Raises:
+            TypeError, ValueError: if it is an optimizer with another rule.
+
+        Example:
+
+        >>> from keras_accum.tf_keras import AdamAccumulate
+        >>> optimizer = AdamAccumulate.from_optimizer(AdamAccumulate(0.01), accum_iters=5)
+        >>> optimizer.accum_iters
+        5
+        """
+        stock = cls._stock_class
+        cls._check_source(optimizer, {stock, getattr(keras.optimizers, stock.__name__)})
+        config = _constructor_arguments(optimizer)
+        cls._check_fixed(config)
+        new = cls(**{**config, **arguments})
+        if isinstance(optimizer, AccumulatingOptimizer):
+            state, keys = optimizer.get_state(), [v._unique_id for v in optimizer._variables]
+        else:
+            state, keys = new._state_of_stock(optimizer)
+        new._adopt(state)
+        new._held_keys = keys
+        return new
+
+    def _state_of_stock(self, optimizer):
+        """The state of a stock optimizer and which variables it is for."""
+        rule = self._rule()
+        found = {"completed_updates": optimizer.iterations}
+        if isinstance(optimizer, _stock.Optimizer):
+            keys = list(optimizer._slots)
+            slots = {s: [optimizer._slots[k][self.slot_names[s]] for k in keys] for s in rule.slots}
+        else:
+            keys = list(getattr(optimizer, "_index_dict", ()))
+            slots = {s: _slot_variables(optimizer, s) for s in rule.slots} if keys else {}
+        for slot, variables in slots.items():
+            found.update({_state.slot_name(rule, slot, i): v for i, v in enumerate(variables)})
+        return dict(zip(found, keras.backend.batch_get_value(list(found.values())))), keys
+
+    def to_stock(self):
+        """The stock optimizer with the same arguments and state, for those without this package.
+
+        It is the legacy optimizer, has its variables, and a model can be compiled with it. This
+        optimizer is left as it is.
+
+        Raises:
+            ValueError: if a window is open, and if the rule is none of a stock optimizer.
+        """
+        self._check_can_be_stock()
+        config = {**_constructor_arguments(self), **self.fixed}
+        for name in ("name", *_arguments.OWN):
+            if name != "decay":
+                config.pop(name, None)
+        stock = self._stock_class(**config)
+        if self._is_built:
+            stock._create_all_weights(self._variables)
+            rule, state = self._rule(), self.get_state()
+            pairs = [(stock.iterations, state["completed_updates"])]
+            for slot in rule.slots:
+                for i, variable in enumerate(self._variables):
+                    target = stock.get_slot(variable, self.slot_names[slot])
+                    pairs.append((target, state[_state.slot_name(rule, slot, i)]))
+            keras.backend.batch_set_value(pairs)
+        return stock
 
     def get_config(self):
         config = super().get_config()
@@ -273,6 +487,7 @@ class AccumulatingOptimizer:
 
     # The arguments after these two come in another order before TensorFlow 2.9.
     def _distributed_apply(self, distribution, grads_and_vars, *args, **kwargs):
+        self._has_stepped = True
         if self._is_stock:
             return super()._distributed_apply(distribution, grads_and_vars, *args, **kwargs)
         with tf.name_scope(self._name):
@@ -326,6 +541,49 @@ class AccumulatingOptimizer:
         return tf.group(*operations)
 
 
+def _restored(cls, config, state):
+    optimizer = cls.from_config(config)
+    optimizer.set_state(state)
+    return optimizer
+
+
+# What optimizers that aren't legacy have and legacy ones don't, with the values that change nothing.
+_NEWER = {
+    "is_legacy_optimizer": False,
+    "jit_compile": None,
+    "weight_decay": None,
+    "use_ema": False,
+    "ema_momentum": None,
+    "ema_overwrite_frequency": None,
+}
+
+
+def _constructor_arguments(optimizer):
+    """Of any optimizer: what `_stock` and this package's classes take of its config."""
+    config = {k: v for k, v in optimizer.get_config().items() if v is not None}
+    legacy = isinstance(optimizer, _stock.Optimizer)
+    rate = optimizer._hyper["learning_rate"] if legacy else optimizer._learning_rate
+    if callable(rate):
+        config["learning_rate"] = rate  # a schedule too; the config has it serialized
+    for name, harmless in _NEWER.items():
+        value = config.pop(name, harmless)
+        if name in ("weight_decay", "use_ema") and value != harmless:
+            raise ValueError(
+                f"`optimizer` has {name}={value}, which no legacy optimizer has, nor those of this "
+                "package on Keras 2."
+            )
+    if not isinstance(optimizer, AccumulatingOptimizer):
+        del config["name"]
+    return config
+
+
+def _slot_variables(optimizer, slot):
+    """A slot's variables in an optimizer that isn't legacy."""
+    plural = {"velocity": "velocities"}.get(slot, f"{slot}s")
+    names = plural, f"_{plural}"
+    return next(getattr(optimizer, name) for name in names if hasattr(optimizer, name))
+
+
 def _assign(variable, target, value):
     return target.assign(value)
 
@@ -333,6 +591,25 @@ def _assign(variable, target, value):
 def _add(variable, target, value):
     return target.assign_add(value)
 
+
+def _keep_state_in_keras_files():
+    """Have `.keras` files hold the state of this package's optimizers.
+
+    From TensorFlow 2.12 on, to tf_keras 2.21, the writer and the reader of these files pass over
+    every OptimizerV2. They ask a function which objects to visit: it is given ours as well.
+    """
+    package = keras.Model.__module__.rpartition(".engine.")[0]
+    try:
+        saving_lib = importlib.import_module(f"{package}.saving.saving_lib")
+        visits = saving_lib._is_keras_trackable
+    except (ImportError, AttributeError):  # before TensorFlow 2.12
+        return
+    saving_lib._is_keras_trackable = lambda obj: (
+        visits(obj) or isinstance(obj, AccumulatingOptimizer)
+    )
+
+
+_keep_state_in_keras_files()
 
 _register = keras.utils.register_keras_serializable(package="keras_accum")
 

@@ -1,0 +1,286 @@
+"""Saving, loading and moving over: what the optimizers of all hosts do with their state.
+
+No host is imported here. How a state is read from variables and written to them is the host's.
+"""
+
+import warnings
+
+import numpy as np
+
+from keras_accum import _arguments, _state
+
+_NO_ACCUM_ITERS = (
+    "This {name} was saved by a class that didn't save accum_iters: 1 is taken, an update on every "
+    "micro-batch. Give it when loading, custom_objects={{'{name}': {name}.with_accum_iters(5)}}, "
+    "or before the first step of the loaded model, model.optimizer.accum_iters = 5."
+)
+
+
+class Saving:
+    """Comes before the stock class. A host has, besides what stands here,
+
+    * `_is_built`: whether slots and accumulators are there;
+    * `_list_names(n, stock)`: the names, in the order of the host's files, of the state for n
+      variables, or of the stock optimizer's;
+    * `_layout()`: the names of the built state and their shapes;
+    * `_rate_state()`: the learning rate as a part of a state, if it's a number;
+    * `_read_state()`, `_write_state(state)`: all variables at once.
+    """
+
+    # A state that waits for the variables it belongs to. Hosts load before they build.
+    _held = None
+    # Whether the file that is being loaded counts micro-batches, and how many it had counted if it
+    # can't be said how many updates those are.
+    _counts_micro_batches = False
+    _micro_batches = None
+
+    def get_state(self):
+        """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.
+
+        The names and shapes are the same on every Keras, and `np.savez` takes the dictionary:
+
+            state_format: the version of this layout, 1.
+            completed_updates: integer scalar.
+            learning_rate: scalar, where it's a number.
+            <Rule>.<slot>.<i>: a slot of trainable variable i, as in Adam.momentum.0.
+            moving_average.<i>: on Keras 3 with use_ema.
+            window_position, window_length, accum_iters, accumulator.<i>: with accum_iters > 1,
+                the micro-batches in the open window, how many close it, how many will close the
+                next, and the open window's gradient sum.
+        """
+        state = self._read_state() if self._held is None else {**self._held, **self._rate_state()}
+        return {"state_format": np.asarray(_state.FORMAT), **state}
+
+    def set_state(self, state):
+        """Go on from a state that `get_state` returned, here or on another Keras.
+
+        An optimizer that hasn't got its variables yet keeps the state until it gets them.
+
+        Args:
+            state: {name: array}. `learning_rate` may be left out, as may the window: then a fresh
+                one is begun. The model's trainable variables must come in the same order.
+
+        Raises:
+            keras_accum.StateError: if the state doesn't fit this optimizer, naming every misfit.
+                The optimizer is then what it was.
+        """
+        if not self._is_built:
+            self._hold(state)
+            return
+        layout = self._layout()
+        state = _state.fitted(state, layout, self._described)
+        self._write_state(_state.completed(state, layout, self._accum_iters))
+
+    def _hold(self, state):
+        own = {_state.index_of(name): np.asarray(array) for name, array in state.items()}
+        held = self._fitted(state, own)
+        if "learning_rate" in held:  # it exists already, and may be set before the rest does
+            self.learning_rate = float(held.pop("learning_rate"))
+        self._held = held
+
+    def _released(self, variables):
+        """The held state, for variables that it is about to get; None if none is held."""
+        if self._held is None:
+            return None
+        return self._fitted(self._held, dict(enumerate(variables)))
+
+    def _fitted(self, state, variables):
+        """A complete state for variables by their index, whose shapes are what matters."""
+        names = self._state_names(max(_state.count(state), len(variables) - (None in variables)))
+        layout = _state.layout(names, variables)
+        state = _state.fitted(state, layout, self._described)
+        return _state.completed(state, layout, self._accum_iters)
+
+    def _state_names(self, variables):
+        """The names of the state for so many variables."""
+        return self._list_names(variables, stock=False)
+
+    def _released(self, variables):
+        """The held state, completed for variables that it is about to get; None if none is held."""
+        if self._held is None:
+            return None
+        layout = _state.layout(self._state_names(len(variables)), variables)
+        state = _state.fitted(self._held, layout, self._described)
+        return _state.completed(state, layout, self._accum_iters)
+
+    def _held_count(self, name, default):
+        return int((self._held or {}).get(name, default))
+
+    @property
+    def _described(self):
+        rule = type(self._rule()).__name__
+        return f"this {type(self).__name__}(accum_iters={self.accum_iters}), whose rule is {rule}"
+
+    # -- files -----------------------------------------------------------------------------------
+
+    def set_weights(self, weights):
+        """Go on from a list of arrays, in the order of the host's files.
+
+        It may also be a list of the stock optimizer, or one that Keras 2.0 to 2.3 wrote.
+
+        Raises:
+            keras_accum.StateError: if it is none of these. The optimizer is then what it was.
+        """
+        self.set_state(self._named(weights))
+
+    def save_own_variables(self, store):
+        """Write the state to a file of Keras, by the names of `get_state`."""
+        for name, value in self.get_state().items():
+            store[name] = value
+
+    def load_own_variables(self, store):
+        """Read the state from a file of Keras, this package's or the stock optimizer's."""
+        state = {name: np.asarray(store[name]) for name in store.keys()}
+        if not state:
+            warnings.warn(
+                f"The file holds no state of {self.name}, which is left as it was.", stacklevel=2
+            )
+            return
+        if all(name.isdigit() for name in state):
+            state = self._named([state[name] for name in sorted(state, key=int)])
+        self.set_state(state)
+
+    def _named(self, arrays):
+        arrays = [np.asarray(array) for array in arrays]
+        for stock in (False, True):
+            state = _state.named(arrays, self._names_of(len(arrays), stock))
+            if state is not None:
+                return state
+        state = _state.from_keras_2(arrays, self._rule())
+        if state is None:
+            raise _state.StateError(
+                f"A list of {len(arrays)} arrays, {arrays[0].shape if arrays else 'none'} the "
+                f"first, is not a state of {self._described}: it is another optimizer's, "
+                "truncated, or of a newer keras_accum. Nothing was changed."
+            )
+        if self._counts_micro_batches:
+            micro_batches = int(state["completed_updates"])
+            if not self._accumulates:  # accum_iters isn't known yet
+                self._micro_batches = micro_batches
+            updates = _state.updates_in(micro_batches, self._accum_iters)
+            state["completed_updates"] = np.asarray(updates)
+        return state
+
+    def _names_of(self, length, stock):
+        """The names for a list of this length, if there is a number of variables that has it."""
+        if self._is_built:
+            return self._list_names(_state.count(self._layout()), stock)
+        one, two = (len(self._list_names(n, stock)) for n in (1, 2))
+        return self._list_names((length - one) // max(two - one, 1) + 1, stock)
+
+    def _recount(self):
+        """After accum_iters was given to an optimizer that came from a file that didn't have it."""
+        if self._micro_batches is not None:
+            updates = _state.updates_in(self._micro_batches, self._accum_iters)
+            self._micro_batches = None
+            self.set_state({**self.get_state(), "completed_updates": np.asarray(updates)})
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """The optimizer that `get_config` described, also one of Keras 2.0 to 2.3."""
+        optimizer = super().from_config(dict(config), custom_objects)
+        if "lr" in config and "accum_iters" not in config:
+            warnings.warn(_NO_ACCUM_ITERS.format(name=cls.__name__), stacklevel=2)
+            optimizer._counts_micro_batches = True
+        return optimizer
+
+    @classmethod
+    def with_accum_iters(cls, accum_iters, stock=False):
+        """This class for `custom_objects`, where a file doesn't hold accum_iters.
+
+        Files of the AdamAccumulate class that was copied from the web don't, and they count
+        micro-batches, which are converted. Files of stock optimizers of Keras 2 count updates.
+
+        Args:
+            accum_iters: Integer >= 1.
+            stock: Boolean, default False. Whether the file is a stock optimizer's. Keras knows
+                those by names in lower case.
+
+        Example:
+
+            load_model(path, custom_objects={"AdamAccumulate": AdamAccumulate.with_accum_iters(5)})
+            load_model(path, custom_objects={"adam": AdamAccumulate.with_accum_iters(5, True)})
+        """
+        return _Loader(cls, _arguments.check_accum_iters(accum_iters), stock)
+
+    # -- stock optimizers --------------------------------------------------------------------------
+
+    @classmethod
+    def _check_source(cls, optimizer, kinds):
+        if hasattr(optimizer, "inner_optimizer"):
+            raise TypeError(
+                "`optimizer` is a LossScaleOptimizer: give its `inner_optimizer`, and wrap the "
+                f"result. Received: optimizer={optimizer}"
+            )
+        if type(optimizer) not in kinds and not (
+            isinstance(optimizer, Saving) and isinstance(optimizer, cls._stock_class)
+        ):
+            names = sorted({f"{kind.__module__}.{kind.__name__}" for kind in kinds})
+            raise TypeError(
+                f"`optimizer` must be one that {cls.__name__} stands for, {' or '.join(names)}, or "
+                f"of this package with the same rule. Received: optimizer={optimizer}"
+            )
+
+    @classmethod
+    def _check_fixed(cls, config):
+        """Take what the class decides itself out of a config, if it is decided in the same way."""
+        for name, value in cls.fixed.items():
+            received = config.pop(name, value)
+            if received != value:
+                raise ValueError(
+                    f"`optimizer` must have {name}={value} to become {cls.__name__}. "
+                    f"Received: {name}={received}"
+                )
+
+    def _adopt(self, state):
+        """Go on from the state of the optimizer that this one was made from."""
+        if not self._accumulates and not state.get("window_position", 0):
+            state = {
+                name: value
+                for name, value in state.items()
+                if name not in _state.WINDOW and not name.startswith("accumulator.")
+            }
+        elif self._accumulates and "accum_iters" in state:
+            state["accum_iters"] = np.asarray(self._accum_iters)
+        state.pop("learning_rate", None)  # a constructor argument, and given
+        self.set_state(state)
+
+    def _check_can_be_stock(self):
+        if self.window_position:
+            raise ValueError(
+                f"`to_stock` at window_position={self.window_position}: a stock optimizer can't "
+                "keep the gradients of an open window. Close it first, `apply_partial_window()`."
+            )
+        if self._held is not None:
+            raise ValueError(
+                "`to_stock` before the optimizer has its variables: call "
+                "`optimizer.build(model.trainable_variables)` first."
+            )
+        if self.rule_arguments:
+            raise ValueError(
+                f"{type(self).__name__} has no stock optimizer with the same rule: that has no "
+                f"{', '.join(self.rule_arguments)}."
+            )
+
+
+class _Loader:
+    """What `with_accum_iters` returns: as much of a class as loading needs."""
+
+    def __init__(self, cls, accum_iters, stock):
+        self.cls = cls
+        self.accum_iters = accum_iters
+        self.stock = stock
+        self.__name__ = cls.__name__
+
+    def from_config(self, config, custom_objects=None):
+        if config.get("accum_iters", self.accum_iters) != self.accum_iters:
+            raise ValueError(
+                f"with_accum_iters({self.accum_iters}) for a file that holds "
+                f"accum_iters={config['accum_iters']}: load it with {self.__name__} itself, and "
+                "set `model.optimizer.accum_iters` then."
+            )
+        counts_micro_batches = "accum_iters" not in config and not self.stock
+        config = {**config, "accum_iters": self.accum_iters}
+        optimizer = self.cls.from_config(config, custom_objects)
+        optimizer._counts_micro_batches = counts_micro_batches
+        return optimizer

@@ -1,0 +1,192 @@
+"""An optimizer's state as named arrays: whether it fits, and how Keras 2 wrote it.
+
+No host is imported here. A state is a dictionary of NumPy arrays, the same on every host:
+
+    state_format                    ()  the version of this layout
+    completed_updates               ()  integer, the updates made
+    learning_rate                   ()  where it's a number, not a schedule or another callable
+    <Rule>.<slot>.<i>                   a slot of trainable variable i, as in Adam.momentum.0; of the
+                                        variable's shape and data type
+    moving_average.<i>                  Keras 3 with use_ema; of the variable's shape and data type
+    window_position, window_length, accum_iters
+                                    ()  integers, with accum_iters > 1 only, see `_window`
+    accumulator.<i>                     the gradient sum of the open window, with accum_iters > 1
+                                        only; of the variable's shape and data type, float32 for
+                                        float16 and bfloat16
+"""
+
+import warnings
+
+import numpy as np
+
+FORMAT = 1
+WINDOW = ("window_position", "window_length", "accum_iters")
+
+# What Keras 2.0 to 2.3 wrote after `iterations`, slot by slot, whether it was in use or not.
+_KERAS_2_SLOTS = {
+    "SGD": ("momentum",),
+    "Adam": ("momentum", "velocity", "velocity_hat"),
+    "AMSGrad": ("momentum", "velocity", "velocity_hat"),
+    "RMSprop": ("velocity",),
+}
+
+
+class StateError(RuntimeError):
+    """An optimizer state that doesn't fit the optimizer. Nothing has been changed.
+
+    Not a ValueError: Keras's HDF5 loaders catch those and go on with a fresh optimizer.
+    """
+
+
+def slot_name(rule, slot, index):
+    return f"{type(rule).__name__}.{slot}.{index}"
+
+
+def index_of(name):
+    """Which variable an array belongs to, None for a scalar."""
+    _, dot, index = name.rpartition(".")
+    return int(index) if dot and index.isdigit() else None
+
+
+def count(names):
+    """The number of variables that the names belong to."""
+    indices = [index_of(name) for name in names]
+    return max((index + 1 for index in indices if index is not None), default=0)
+
+
+def layout(names, variables):
+    """The shapes of a state that has these names, for these variables."""
+    indices = {name: index_of(name) for name in names if name != "state_format"}
+    return {
+        name: () if index is None else tuple(variables[index].shape)
+        for name, index in indices.items()
+    }
+
+
+def fitted(state, layout, owner):
+    """The state in the order of a layout, or a StateError that names all that is wrong with it.
+
+    `layout` maps the names that the state must have to shapes, or to None for any shape. Three
+    things may be left out. `learning_rate` then stays what it is. The window and its accumulators,
+    as a stock optimizer has none, make a fresh window. All arrays, if no update was made, make a
+    fresh optimizer: it was saved before it had any.
+    """
+    state = {name: np.asarray(value) for name, value in state.items()}
+    version = state.pop("state_format", FORMAT)
+    if version > FORMAT:
+        raise StateError(
+            f"This optimizer state has format {version}, and this release of keras_accum reads up "
+            f"to format {FORMAT}: install a newer one. Nothing was changed."
+        )
+    problems = _misfits(state, layout)
+    if problems:
+        raise StateError(
+            f"This optimizer state doesn't fit {owner}. {'; '.join(problems)}. Nothing was changed."
+        )
+    return {name: state[name] for name in layout if name in state}
+
+
+def _misfits(state, layout):
+    optional = {"learning_rate"}
+    if not any(name in state for name in WINDOW):
+        optional.update(WINDOW)
+        optional.update(name for name in layout if name.startswith("accumulator."))
+    if count(state) == 0 and state.get("completed_updates", 1) == 0:
+        optional.update(name for name in layout if index_of(name) is not None)
+    missing = [name for name in layout if name not in state and name not in optional]
+    unknown = [name for name in state if name not in layout]
+    shaped = [name for name in layout if name in state and layout[name] is not None]
+    misshapen = [
+        f"{name} is {state[name].shape}, not {tuple(layout[name])}"
+        for name in shaped
+        if state[name].shape != tuple(layout[name])
+    ]
+    found = (
+        ("Missing: ", missing),
+        ("Not known here: ", unknown),
+        ("Of another shape: ", misshapen),
+        ("Not numbers: ", [name for name in state if state[name].dtype.kind in "OSUM"]),
+    )
+    return [text + _shortened(names) for text, names in found if names] or _impossible(state)
+
+
+def _shortened(names, length=8):
+    more = [f"and {len(names) - length} more"] if len(names) > length else []
+    return ", ".join(names[:length] + more)
+
+
+def _impossible(state):
+    """Counters that no training leads to: the file is damaged."""
+    counters = [name for name in ("completed_updates", *WINDOW) if name in state]
+    low = [name for name in counters if state[name] < (name in WINDOW[1:])]
+    if not low and "window_position" in state:
+        low = ["window_position"] * int(state["window_position"] >= state["window_length"])
+    return [f"Impossible: {name} = {state[name]}" for name in low]
+
+
+def completed(state, layout, accum_iters):
+    """A fitted state with what was left out of it: zeros, and a fresh window."""
+    fresh = {"window_position": 0, "window_length": accum_iters, "accum_iters": accum_iters}
+    return {
+        name: state[name] if name in state else np.full(shape, fresh.get(name, 0))
+        for name, shape in layout.items()
+        if name in state or name != "learning_rate"
+    }
+
+
+def renumbered(state, indices):
+    """The state with each variable's index replaced by `indices[index]`."""
+    new = {}
+    for name, array in state.items():
+        index = index_of(name)
+        stem = name.rpartition(".")[0]
+        new[name if index is None else f"{stem}.{indices[index]}"] = array
+    return new
+
+
+def named(arrays, names):
+    """A list of arrays as a state, None if they can't be what the names say."""
+    if len(arrays) != len(names):
+        return None
+    state = dict(zip(names, arrays))
+    shapes = {}
+    for name, array in state.items():
+        shapes.setdefault(index_of(name), set()).add(np.shape(array))
+    scalars = shapes.pop(None, set())
+    if scalars - {()} or any(len(found) > 1 for found in shapes.values()):
+        return None
+    return state
+
+
+def from_keras_2(arrays, rule):
+    """The list of arrays that an optimizer of Keras 2.0 to 2.3 saved as a state, or None."""
+    arrays = [np.asarray(array) for array in arrays]
+    names = _KERAS_2_SLOTS.get(type(rule).__name__)
+    if names is None:
+        return None
+    # RMSprop didn't save how many updates it had made.
+    iterations = arrays.pop(0) if arrays and arrays[0].ndim == 0 else np.asarray(0)
+    state = {"completed_updates": iterations}
+    variables, rest = divmod(len(arrays), len(names))
+    if rest or not np.issubdtype(iterations.dtype, np.number):
+        return None
+    for position, slot in enumerate(names):
+        for i in range(variables):
+            array = arrays[position * variables + i]
+            if slot in rule.slots:
+                state[slot_name(rule, slot, i)] = array
+            elif slot == "velocity_hat" and array.shape != (1,):
+                return None  # AMSGrad's, not the placeholder that Adam wrote
+    return state
+
+
+def updates_in(micro_batches, accum_iters):
+    """The updates that a count of micro-batches stands for."""
+    updates, pending = divmod(int(micro_batches), accum_iters)
+    if pending:
+        warnings.warn(
+            f"This model was saved {pending} of {accum_iters} micro-batches into a window, and the "
+            "file doesn't hold their gradients: a fresh window is begun in their place.",
+            stacklevel=2,
+        )
+    return updates
