@@ -13,6 +13,7 @@ __all__ = [
     "ApplyPartialWindow",
     "RMSpropAccumulate",
     "SGDAccumulate",
+    "StateError",
 ]
 
 

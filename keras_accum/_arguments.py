@@ -161,8 +161,9 @@ _CHECKS = {
 }
 
 NO_ACCUMULATORS = (
-    "`accum_iters` can't become {} in an optimizer that was built at accum_iters=1: it has no "
-    "accumulators. Construct it with accum_iters >= 2, and set 1 for a start without accumulation."
+    "`accum_iters` can't become {0} after a step at accum_iters=1, as there are no accumulators. "
+    "Set it before the first step, or compile the model with "
+    "`{1}.from_optimizer(model.optimizer, accum_iters={0})`."
 )
 
 

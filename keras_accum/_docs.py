@@ -170,13 +170,17 @@ _TEMPLATE = """{line}
         iterations: integer scalar, completed updates.
         {slots}: each of its variable's shape and data type.
         accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next three.
+            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
+        state_format: integer scalar, the version of this list, 1.
         window_position, window_length, accum_iters: integer scalars, the micro-batches in the
             open window, how many close it, and how many will close the next.{more_state}
+        `get_state` has it by names that are the same on every Keras.
 
     Raises:
         ValueError, TypeError: for an argument out of its range or of another type, naming it, what
             is allowed and what was received.
+        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
+            what is wrong with it.
 
     Paper:
 {paper}

@@ -5,14 +5,13 @@ No host is imported here. A state is a dictionary of NumPy arrays, the same on e
     state_format                    ()  the version of this layout
     completed_updates               ()  integer, the updates made
     learning_rate                   ()  where it's a number, not a schedule or another callable
-    <Rule>.<slot>.<i>                   a slot of trainable variable i, as in Adam.momentum.0; of the
-                                        variable's shape and data type
-    moving_average.<i>                  Keras 3 with use_ema; of the variable's shape and data type
+    <Rule>.<slot>.<i>                   a slot of trainable variable i, as in Adam.momentum.0; of
+                                        the variable's shape and data type
+    moving_average.<i>                  Keras 3 with use_ema; shape and data type likewise
     window_position, window_length, accum_iters
                                     ()  integers, with accum_iters > 1 only, see `_window`
     accumulator.<i>                     the gradient sum of the open window, with accum_iters > 1
-                                        only; of the variable's shape and data type, float32 for
-                                        float16 and bfloat16
+                                        only; likewise, but float32 for float16 and bfloat16
 """
 
 import warnings
@@ -52,6 +51,12 @@ def count(names):
     """The number of variables that the names belong to."""
     indices = [index_of(name) for name in names]
     return max((index + 1 for index in indices if index is not None), default=0)
+
+
+def by_index(state):
+    """For each variable of a state one of its arrays."""
+    arrays = {index_of(name): np.asarray(array) for name, array in state.items()}
+    return [arrays.get(index, np.empty(0)) for index in range(count(state))]
 
 
 def layout(names, variables):

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_accum import _arguments, _callbacks, _docs, _rules, _saving, _state, _window
+from keras_accum import _arguments, _callbacks, _docs, _optimizer, _rules, _state, _window
 from keras_accum._state import StateError  # noqa: F401, public
 
 if keras.backend.backend() not in ("tensorflow", "jax", "torch"):
@@ -38,7 +38,7 @@ def _stock(name):
     return type(public.__new__(public))
 
 
-class AccumulatingOptimizer(_saving.Saving, _backend.Backend):
+class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
     """Everything Keras, for all classes. A class names it before its stock optimizer and has
 
     * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
@@ -79,7 +79,6 @@ class AccumulatingOptimizer(_saving.Saving, _backend.Backend):
         # Written past Keras's attribute tracking: the stock class tracks its slots itself.
         self.__dict__["_slots"] = {}
         self.__dict__["_receivers"] = set()
-        self._has_stepped = False
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -150,39 +149,19 @@ class AccumulatingOptimizer(_saving.Saving, _backend.Backend):
     @property
     def completed_updates(self):
         """The number of updates made: what schedules, `decay` and bias correction count. An int."""
-        return self._held_count("completed_updates", ops.convert_to_numpy(self.iterations))
+        return self._count("completed_updates", ops.convert_to_numpy(self.iterations))
 
-    @property
-    def window_position(self):
-        """The number of micro-batches in the open window, 0 when none is open. An int."""
+    def _counters(self):
         if not (self._accumulates and self._is_built):
-            return self._held_count("window_position", 0)
-        return int(ops.convert_to_numpy(self._window_position))
+            return {}
+        counters = self._window_position, self._window_length, self._next_window_length
+        return dict(zip(_state.WINDOW, counters))
 
-    @property
-    def accum_iters(self):
-        """The number of micro-batches that make one update. Set it: the next window has it.
+    def _get_count(self, counter):
+        return int(ops.convert_to_numpy(counter))
 
-        From 1 to more only before the first step, when there are no accumulators yet.
-        """
-        if not (self._accumulates and self._is_built):
-            return self._held_count("accum_iters", self._accum_iters)
-        return int(ops.convert_to_numpy(self._next_window_length))
-
-    @accum_iters.setter
-    def accum_iters(self, accum_iters):
-        accum_iters = _arguments.check_accum_iters(accum_iters)
-        if self._accumulates and self._is_built:
-            self._next_window_length.assign(accum_iters)
-        elif self._held is not None and "accum_iters" in self._held:
-            self._held["accum_iters"] = np.asarray(accum_iters)
-        elif self._has_stepped:
-            if accum_iters != 1:
-                raise ValueError(_arguments.NO_ACCUMULATORS.format(accum_iters))
-        else:
-            self._accum_iters = accum_iters
-            self._build_window()
-            self._recount()
+    def _set_count(self, counter, value):
+        counter.assign(value)
 
     @property
     def _is_built(self):
@@ -199,7 +178,8 @@ class AccumulatingOptimizer(_saving.Saving, _backend.Backend):
 
     def _state_variables(self):
         """All variables by their names in a state, in the order of `variables`."""
-        names = {id(self._iterations): "completed_updates", id(self._learning_rate): "learning_rate"}
+        names = {id(self._iterations): "completed_updates"}
+        names[id(self._learning_rate)] = "learning_rate"  # in `variables` if it is one
         for (slot, key), variable in self._slots.items():
             index = self._trainable_variables_indices[key]
             if slot in _SLOT_NAMES:
@@ -207,8 +187,7 @@ class AccumulatingOptimizer(_saving.Saving, _backend.Backend):
             else:
                 names[id(variable)] = _state.slot_name(self._rule(), slot, index)
         if self._accumulates and self._is_built:
-            counters = self._window_position, self._window_length, self._next_window_length
-            names.update(zip(map(id, counters), _state.WINDOW))
+            names.update({id(variable): name for name, variable in self._counters().items()})
             names[id(self._state_format)] = "state_format"
             for index, accumulator in enumerate(self._accumulators):
                 names[id(accumulator)] = f"accumulator.{index}"
@@ -417,8 +396,7 @@ class AccumulatingOptimizer(_saving.Saving, _backend.Backend):
         """Position, length and next length of the window, as values."""
         if not self._accumulates:
             return [ops.cast(value, "int32") for value in (0, 1, 1)]
-        counters = self._window_position, self._window_length, self._next_window_length
-        return [self._value(counter) for counter in counters]
+        return [self._value(counter) for counter in self._counters().values()]
 
     def _accumulator(self, variable):
         return self._accumulators[self._get_variable_index(variable)]

@@ -16,8 +16,8 @@ from keras_accum import (
     _callbacks,
     _docs,
     _host,
+    _optimizer,
     _rules,
-    _saving,
     _state,
     _tensorflow,
     _window,
@@ -35,7 +35,7 @@ _IMPORT = (
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
 
 
-class AccumulatingOptimizer(_saving.Saving):
+class AccumulatingOptimizer(_optimizer.Optimizer):
     """Everything Keras, for all classes. A class names it before its stock optimizer and has
 
     * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
@@ -77,7 +77,6 @@ class AccumulatingOptimizer(_saving.Saving):
         self._receivers = set()
         self._variables = []
         self._held_keys = []
-        self._has_stepped = False
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -158,39 +157,16 @@ class AccumulatingOptimizer(_saving.Saving):
         updates = int(keras.backend.get_value(self.iterations))
         if self._window is not None:
             updates -= int(keras.backend.get_value(self._unapplied))
-        return self._held_count("completed_updates", updates)
+        return self._count("completed_updates", updates)
 
-    @property
-    def window_position(self):
-        """The number of micro-batches in the open window, 0 when none is open. An int."""
-        if self._window is None:
-            return self._held_count("window_position", 0)
-        return int(keras.backend.get_value(self._window[0]))
+    def _counters(self):
+        return {} if self._window is None else dict(zip(_state.WINDOW, self._window))
 
-    @property
-    def accum_iters(self):
-        """The number of micro-batches that make one update. Set it: the next window has it.
+    def _get_count(self, counter):
+        return int(keras.backend.get_value(counter))
 
-        From 1 to more only before the first step, when there are no accumulators yet.
-        """
-        if self._window is None:
-            return self._held_count("accum_iters", self._accum_iters)
-        return int(keras.backend.get_value(self._window[2]))
-
-    @accum_iters.setter
-    def accum_iters(self, accum_iters):
-        accum_iters = _arguments.check_accum_iters(accum_iters)
-        if self._window is not None:
-            keras.backend.set_value(self._window[2], accum_iters)
-        elif self._held is not None and "accum_iters" in self._held:
-            self._held["accum_iters"] = np.asarray(accum_iters)
-        elif self._has_stepped:
-            if accum_iters != 1:
-                raise ValueError(_arguments.NO_ACCUMULATORS.format(accum_iters))
-        else:
-            self._accum_iters = accum_iters
-            self._build_window()
-            self._recount()
+    def _set_count(self, counter, value):
+        keras.backend.set_value(counter, value)
 
     @property
     def weights(self):
@@ -234,7 +210,7 @@ class AccumulatingOptimizer(_saving.Saving):
                 )
         if self._window is not None:
             found["state_format"] = self._state_format
-            found.update(zip(_state.WINDOW, self._window))
+            found.update(self._counters())
             found["unapplied"] = self._unapplied
             for i, variable in enumerate(self._variables):
                 found[f"accumulator.{i}"] = self._accumulators[variable.ref()]
@@ -279,7 +255,7 @@ class AccumulatingOptimizer(_saving.Saving):
         # Made from another optimizer, which may have come by these variables in another order.
         theirs = [self._held_keys.index(key) for key in keys]
         ours = _state.renumbered(held, {index: i for i, index in enumerate(theirs)})
-        return super()._fitted(ours, dict(enumerate(variables)))
+        return self._fitted(ours, variables)
 
     def __reduce__(self):
         return _restored, (type(self), self.get_config(), self.get_state())
@@ -547,7 +523,7 @@ def _restored(cls, config, state):
     return optimizer
 
 
-# What optimizers that aren't legacy have and legacy ones don't, with the values that change nothing.
+# What optimizers that aren't legacy have and legacy ones don't, with values that change nothing.
 _NEWER = {
     "is_legacy_optimizer": False,
     "jit_compile": None,
@@ -605,7 +581,10 @@ def _keep_state_in_keras_files():
     except (ImportError, AttributeError):  # before TensorFlow 2.12
         return
     saving_lib._is_keras_trackable = lambda obj: (
-        visits(obj) or isinstance(obj, AccumulatingOptimizer)
+        visits(obj)
+        or isinstance(obj, AccumulatingOptimizer)
+        or isinstance(obj, _stock.Optimizer)  # a LossScaleOptimizer
+        and isinstance(getattr(obj, "inner_optimizer", None), AccumulatingOptimizer)
     )
 
 

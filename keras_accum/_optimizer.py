@@ -1,4 +1,4 @@
-"""Saving, loading and moving over: what the optimizers of all hosts do with their state.
+"""What the optimizers of all hosts share: counters, the state, loading and moving over.
 
 No host is imported here. How a state is read from variables and written to them is the host's.
 """
@@ -16,9 +16,12 @@ _NO_ACCUM_ITERS = (
 )
 
 
-class Saving:
+class Optimizer:
     """Comes before the stock class. A host has, besides what stands here,
 
+    * `_counters()`: the variables of the window by name, if they are there;
+    * `_get_count(variable)`, `_set_count(variable, value)`;
+    * `_build_window()`: creates counters and accumulators, where slots are there and they aren't;
     * `_is_built`: whether slots and accumulators are there;
     * `_list_names(n, stock)`: the names, in the order of the host's files, of the state for n
       variables, or of the stock optimizer's;
@@ -33,6 +36,44 @@ class Saving:
     # can't be said how many updates those are.
     _counts_micro_batches = False
     _micro_batches = None
+
+    # Whether a train step has been made or traced with what was there at the time.
+    _has_stepped = False
+
+    @property
+    def window_position(self):
+        """The number of micro-batches in the open window, 0 when none is open. An int."""
+        return self._count("window_position", 0)
+
+    @property
+    def accum_iters(self):
+        """The number of micro-batches that make one update. Set it: the next window has it.
+
+        From 1 to more only before the first step, when there are no accumulators yet.
+        """
+        return self._count("accum_iters", self._accum_iters)
+
+    @accum_iters.setter
+    def accum_iters(self, accum_iters):
+        accum_iters = _arguments.check_accum_iters(accum_iters)
+        counter = self._counters().get("accum_iters")
+        if counter is not None:
+            self._set_count(counter, accum_iters)
+        elif self._held is not None and "accum_iters" in self._held:
+            self._held["accum_iters"] = np.asarray(accum_iters)
+        elif not self._has_stepped:
+            self._accum_iters = accum_iters
+            self._build_window()
+            self._recount()
+        elif accum_iters != 1:
+            name = type(self).__name__
+            raise ValueError(_arguments.NO_ACCUMULATORS.format(accum_iters, name))
+
+    def _count(self, name, default):
+        """A counter's value; where it isn't there yet, that of the held state, or a default."""
+        if self._held is None and name in self._counters():
+            return self._get_count(self._counters()[name])
+        return int((self._held or {}).get(name, default))
 
     def get_state(self):
         """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.
@@ -72,22 +113,18 @@ class Saving:
         self._write_state(_state.completed(state, layout, self._accum_iters))
 
     def _hold(self, state):
-        own = {_state.index_of(name): np.asarray(array) for name, array in state.items()}
-        held = self._fitted(state, own)
+        held = self._fitted(state, _state.by_index(state))
         if "learning_rate" in held:  # it exists already, and may be set before the rest does
             self.learning_rate = float(held.pop("learning_rate"))
         self._held = held
 
     def _released(self, variables):
         """The held state, for variables that it is about to get; None if none is held."""
-        if self._held is None:
-            return None
-        return self._fitted(self._held, dict(enumerate(variables)))
+        return None if self._held is None else self._fitted(self._held, variables)
 
     def _fitted(self, state, variables):
-        """A complete state for variables by their index, whose shapes are what matters."""
-        names = self._state_names(max(_state.count(state), len(variables) - (None in variables)))
-        layout = _state.layout(names, variables)
+        """A complete state for these variables, of which only the shapes matter."""
+        layout = _state.layout(self._state_names(len(variables)), variables)
         state = _state.fitted(state, layout, self._described)
         return _state.completed(state, layout, self._accum_iters)
 
@@ -102,9 +139,6 @@ class Saving:
         layout = _state.layout(self._state_names(len(variables)), variables)
         state = _state.fitted(self._held, layout, self._described)
         return _state.completed(state, layout, self._accum_iters)
-
-    def _held_count(self, name, default):
-        return int((self._held or {}).get(name, default))
 
     @property
     def _described(self):
@@ -213,7 +247,7 @@ class Saving:
                 f"result. Received: optimizer={optimizer}"
             )
         if type(optimizer) not in kinds and not (
-            isinstance(optimizer, Saving) and isinstance(optimizer, cls._stock_class)
+            isinstance(optimizer, Optimizer) and isinstance(optimizer, cls._stock_class)
         ):
             names = sorted({f"{kind.__module__}.{kind.__name__}" for kind in kinds})
             raise TypeError(
