@@ -268,15 +268,19 @@ class Optimizer:
 
     def _adopt(self, state):
         """Go on from the state of the optimizer that this one was made from."""
-        if not self._accumulates and not state.get("window_position", 0):
-            state = {
-                name: value
-                for name, value in state.items()
-                if name not in _state.WINDOW and not name.startswith("accumulator.")
-            }
-        elif self._accumulates and "accum_iters" in state:
-            state["accum_iters"] = np.asarray(self._accum_iters)
-        state.pop("learning_rate", None)  # a constructor argument, and given
+        # A constructor argument, and given.
+        state = {name: value for name, value in state.items() if name != "learning_rate"}
+        if self._accumulates:
+            if "accum_iters" in state:
+                state["accum_iters"] = np.asarray(self._accum_iters)
+        elif state.get("window_position", 0):
+            raise ValueError(
+                f"`optimizer` is {state['window_position']} micro-batches into a window, and at "
+                "accum_iters=1 there are no accumulators: `apply_partial_window()` first, or give "
+                "accum_iters >= 2."
+            )
+        else:
+            state = _state.without_window(state)
         self.set_state(state)
 
     def _check_can_be_stock(self):

@@ -71,19 +71,13 @@ def layout(names, variables):
 def fitted(state, layout, owner):
     """The state in the order of a layout, or a StateError that names all that is wrong with it.
 
-    `layout` maps the names that the state must have to shapes, or to None for any shape. Three
-    things may be left out. `learning_rate` then stays what it is. The window and its accumulators,
-    as a stock optimizer has none, make a fresh window. All arrays, if no update was made, make a
-    fresh optimizer: it was saved before it had any.
+    `layout` maps the names that the state must have to shapes. Three things may be left out.
+    `learning_rate` then stays what it is. The window and its accumulators, as a stock optimizer has
+    none, make a fresh window. All arrays, if no update was made, make a fresh optimizer: it was
+    saved before it had any.
     """
     state = {name: np.asarray(value) for name, value in state.items()}
-    version = state.pop("state_format", FORMAT)
-    if version > FORMAT:
-        raise StateError(
-            f"This optimizer state has format {version}, and this release of keras_accum reads up "
-            f"to format {FORMAT}: install a newer one. Nothing was changed."
-        )
-    problems = _misfits(state, layout)
+    problems = _misfits(state, layout) or _impossible(state)
     if problems:
         raise StateError(
             f"This optimizer state doesn't fit {owner}. {'; '.join(problems)}. Nothing was changed."
@@ -92,27 +86,31 @@ def fitted(state, layout, owner):
 
 
 def _misfits(state, layout):
+    version = state.get("state_format", FORMAT)
+    if np.ndim(version) == 0 and np.issubdtype(np.asarray(version).dtype, np.integer):
+        if version > FORMAT:
+            reads = f"this release of keras_accum reads up to format {FORMAT}"
+            return [f"It has format {version}, and {reads}: install a newer one"]
     optional = {"learning_rate"}
-    if not any(name in state for name in WINDOW):
-        optional.update(WINDOW)
-        optional.update(name for name in layout if name.startswith("accumulator."))
+    if not any(map(is_of_window, state)):
+        optional.update(filter(is_of_window, layout))
     if count(state) == 0 and state.get("completed_updates", 1) == 0:
         optional.update(name for name in layout if index_of(name) is not None)
-    missing = [name for name in layout if name not in state and name not in optional]
-    unknown = [name for name in state if name not in layout]
-    shaped = [name for name in layout if name in state and layout[name] is not None]
-    misshapen = [
-        f"{name} is {state[name].shape}, not {tuple(layout[name])}"
-        for name in shaped
-        if state[name].shape != tuple(layout[name])
-    ]
+    expected = {"state_format": (), **layout}
     found = (
-        ("Missing: ", missing),
-        ("Not known here: ", unknown),
-        ("Of another shape: ", misshapen),
+        ("Missing: ", [name for name in layout if name not in state and name not in optional]),
+        ("Not known here: ", [name for name in state if name not in expected]),
         ("Not numbers: ", [name for name in state if state[name].dtype.kind in "OSUM"]),
+        (
+            "Of another shape: ",
+            [
+                f"{name} is {state[name].shape}, not {shape}"
+                for name, shape in expected.items()
+                if name in state and state[name].shape != shape
+            ],
+        ),
     )
-    return [text + _shortened(names) for text, names in found if names] or _impossible(state)
+    return [text + _shortened(names) for text, names in found if names]
 
 
 def _shortened(names, length=8):
@@ -122,11 +120,11 @@ def _shortened(names, length=8):
 
 def _impossible(state):
     """Counters that no training leads to: the file is damaged."""
-    counters = [name for name in ("completed_updates", *WINDOW) if name in state]
-    low = [name for name in counters if state[name] < (name in WINDOW[1:])]
-    if not low and "window_position" in state:
-        low = ["window_position"] * int(state["window_position"] >= state["window_length"])
-    return [f"Impossible: {name} = {state[name]}" for name in low]
+    least = {"completed_updates": 0, "window_position": 0, "window_length": 1, "accum_iters": 1}
+    wrong = [name for name in least if name in state and state[name] < least[name]]
+    if "window_position" in state and state["window_position"] >= state["window_length"]:
+        wrong.append("window_position")
+    return [f"Impossible: {name} = {state[name]}" for name in wrong]
 
 
 def completed(state, layout, accum_iters):
@@ -137,6 +135,14 @@ def completed(state, layout, accum_iters):
         for name, shape in layout.items()
         if name in state or name != "learning_rate"
     }
+
+
+def is_of_window(name):
+    return name in WINDOW or name.startswith("accumulator.")
+
+
+def without_window(state):
+    return {name: array for name, array in state.items() if not is_of_window(name)}
 
 
 def renumbered(state, indices):

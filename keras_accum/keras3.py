@@ -261,9 +261,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             if config["gradient_accumulation_steps"]:
                 config["accum_iters"] = config.pop("gradient_accumulation_steps")
         new = cls(**{**config, **arguments})
-        for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
-            if hasattr(optimizer, name):
-                setattr(new, name, getattr(optimizer, name))
+        _copy_exclusions(optimizer, new)
         if optimizer._trainable_variables:
             new.build(optimizer._trainable_variables)
         new._adopt(state)
@@ -303,6 +301,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
                 config["learning_rate"], decay_steps=1, decay_rate=self.decay
             )
         stock = self._stock_class(**config)
+        _copy_exclusions(self, stock)
         if self._is_built:
             stock.build(self._trainable_variables)
             names = self._list_names(len(self._trainable_variables), stock=True)
@@ -514,6 +513,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         value = self._value(target)
         constrained = variable.constraint(value)
         self.assign(target, ops.where(scalars["switch"] > 0, constrained, value))
+
+
+def _copy_exclusions(source, target):
+    """What `exclude_from_weight_decay` was told, which is in no config."""
+    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+        if hasattr(source, name):
+            setattr(target, name, getattr(source, name))
 
 
 def _constructor_arguments(optimizer):

@@ -249,8 +249,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _released(self, variables):
         held = super()._released(variables)
+        if held is None or not self._held_keys:
+            return held
         keys = [variable._unique_id for variable in variables]
-        if held is None or sorted(keys) != sorted(self._held_keys):
+        if sorted(keys) != sorted(self._held_keys):
             return held
         # Made from another optimizer, which may have come by these variables in another order.
         theirs = [self._held_keys.index(key) for key in keys]
