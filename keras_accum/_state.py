@@ -34,6 +34,16 @@ class StateError(RuntimeError):
     """An optimizer state that doesn't fit the optimizer. Nothing has been changed.
 
     Not a ValueError: Keras's HDF5 loaders catch those and go on with a fresh optimizer.
+
+    Example:
+
+    >>> from keras_accum import AdamAccumulate, StateError
+    >>> optimizer = AdamAccumulate(accum_iters=5)
+    >>> try:
+    ...     optimizer.set_state({"completed_updates": -1})
+    ... except StateError as error:
+    ...     print("Impossible: completed_updates = -1" in str(error))
+    True
     """
 
 
