@@ -1,59 +1,261 @@
-"""A model saved in the middle of a window goes on in a new process, to the bit."""
+"""A model saved in the middle of a window goes on in a new process, to the bit, in every format."""
 
+import json
 import os
 import subprocess
 import sys
+import traceback
+from collections import namedtuple
 
 import hosts
 import numpy as np
 import pytest
-from cases import few_cases
-from training import LENGTH, MICRO, assert_moved, batches, compiled, dense_model, slots, weights
+import training
+from cases import CASES, FEW, NAMES, few_cases
+from hosts import keras
+from training import LENGTH, MICRO, assert_moved, batches, compiled, dense_model, inner, weights
+
+pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 
 STOP = LENGTH + 2  # two micro-batches into the second window
-KIND = "keras" if hosts.IS_KERAS3 else "h5"  # the file that keeps an optimizer's state
+CLASSES = {f"{name}Accumulate": getattr(hosts.accum, f"{name}Accumulate") for name in NAMES}
+
+
+def model_for(case, scaled=False, **more):
+    optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **more})
+    if scaled:
+        optimizer = hosts.loss_scaled(optimizer, initial_scale=8.0)
+    # Keras 3 can't read a loss by its name from an HDF5 file.
+    return compiled(dense_model(), optimizer, keras.losses.MeanSquaredError())
 
 
 def go_on(model, start, stop=None):
     for x, y in batches(MICRO)[start:stop]:
         model.train_on_batch(x, y)
+    return model
 
 
 def everything(model):
-    """Weights and slots in their order; paths change with a loaded model's scope."""
-    return [*weights(model).values(), *slots(model).values()]
+    """Weights and the optimizer's whole state; paths of weights change with a loaded model."""
+    return {**dict(enumerate(weights(model).values())), **inner(model.optimizer).get_state()}
 
 
-def in_new_process(path, results):
-    """What the new process does; `python test_saving.py PATH RESULTS`."""
-    ours = [c for c in vars(hosts.accum).values() if getattr(c, "__name__", "").endswith("late")]
-    custom_objects = {c.__name__: c for c in ours}
-    hosts.keras.backend.set_floatx(hosts.FLOATX)
-    model = hosts.keras.models.load_model(path, custom_objects=custom_objects)
-    assert model.optimizer.window_position == 2
-    go_on(model, STOP)
-    np.savez(results, *everything(model))
+def assert_same(actual, expected):
+    assert list(map(str, actual)) == list(map(str, expected))
+    for name, value in zip(expected, actual.values()):
+        np.testing.assert_array_equal(value, expected[name], err_msg=str(name))
 
 
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+# -- formats -----------------------------------------------------------------------------------
+
+# save(model, folder); load(folder, fresh), fresh() being such a model as was saved, untrained.
+Format = namedtuple("Format", "save load")
+
+
+def file(*extensions, custom_objects=CLASSES):
+    """A file of the whole model; of several, each but the first is saved right after loading."""
+
+    def save(model, folder):
+        model.save(folder / f"0.{extensions[0]}")
+
+    def load(folder, fresh):
+        model = None
+        for i, extension in enumerate(extensions):
+            path = folder / f"{i}.{extension}"
+            if model:
+                model.save(path)
+            model = keras.models.load_model(path, custom_objects=custom_objects)
+        return model
+
+    return Format(save, load)
+
+
+def weights_file(name):
+    def load(folder, fresh):
+        model = fresh()
+        if hosts.IS_KERAS3:
+            model.optimizer.build(model.trainable_variables)
+        model.load_weights(folder / name)
+        return model
+
+    return Format(lambda model, folder: model.save_weights(folder / name), load)
+
+
+def saved_model():
+    def load(folder, fresh):
+        model = keras.models.load_model(folder / "folder", custom_objects=CLASSES)
+        model.load_weights(folder / "folder" / "variables" / "variables").expect_partial()
+        return model
+
+    return Format(lambda model, folder: model.save(folder / "folder", save_format="tf"), load)
+
+
+def checkpoint():
+    def manager(model, folder):
+        whole = hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        return hosts.tf.train.CheckpointManager(whole, folder, max_to_keep=2)
+
+    def load(folder, fresh):
+        model = fresh()
+        manager(model, folder).restore_or_initialize()
+        return model
+
+    return Format(lambda model, folder: manager(model, folder).save(), load)
+
+
+if hosts.IS_KERAS3:
+    MAIN = {"keras": file("keras"), "h5": file("h5")}
+    OTHERS = {
+        "registered": file("keras", custom_objects=None),
+        "registered_h5": file("h5", custom_objects=None),
+        "keras_again": file("keras", "keras"),
+        "h5_again": file("h5", "h5", "keras", "h5"),
+        "weights": weights_file("m.weights.h5"),
+    }
+else:
+    MAIN = {"h5": file("h5"), "keras": file("keras")}
+    OTHERS = {
+        "registered": file("h5", custom_objects=None),
+        "registered_keras": file("keras", custom_objects=None),
+        "keras_again": file("keras", "h5", "keras", "keras"),
+        "weights": weights_file("weights"),
+        "saved_model": saved_model(),
+        "checkpoint": checkpoint(),
+    }
+FORMATS = {**MAIN, **OTHERS}
+
+# Arguments that have a state or a say in it, on top of those of Adam.
+OPTIONS = {
+    "accum_iters_1": {"accum_iters": 1},
+    "schedule": {"learning_rate": keras.optimizers.schedules.ExponentialDecay(2**-5, 2, 0.5)},
+    "decay": {"decay": 0.5},
+    "clipnorm": {"clipnorm": 0.05},
+    "sum": {"reduction": "sum", "skip_nonfinite": True},
+    "scaled": {"scaled": True},
+}
+if hosts.IS_KERAS3:
+    OPTIONS["ema"] = {"use_ema": True, "ema_overwrite_frequency": 2}
+
+RUNS = {name: (case, {}) for name, case in CASES.items()}
+RUNS.update({name: (CASES["adam"], more) for name, more in OPTIONS.items()})
+SAVED = [(run, form) for run in RUNS for form in MAIN] + [(r, f) for r in FEW for f in OTHERS]
+if hosts.IS_KERAS3:
+    SAVED.remove(("scaled", "h5"))  # see test_loss_scale_optimizer_in_hdf5
+
+
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory):
+    """For each of SAVED what a run without a stop ends with, and what one new process makes of the
+    files, or the error that it met."""
+    root = tmp_path_factory.mktemp("saved")
+    keras.backend.set_floatx(hosts.FLOATX)
+    expected = {}
+    for run, (case, more) in RUNS.items():
+        model = model_for(case, **more)
+        start = weights(model)
+        go_on(model, 0, STOP)
+        forms = [form for r, form in SAVED if r == run]
+        # Once saved as HDF5, Keras 3 leaves the optimizer out of a model's `.keras` file.
+        for form in sorted(forms, key=lambda form: "h5" in form):
+            folder = root / run / form
+            folder.mkdir(parents=True)
+            FORMATS[form].save(model, folder)
+        expected[run] = everything(go_on(model, STOP))
+        assert_moved(start, weights(model), by=0.005)
+    subprocess.run([sys.executable, __file__, root], env=os.environ, check=True)
+    return root, expected
+
+
+def in_new_process(root):
+    """What the new process does; `python test_saving.py ROOT`."""
+    keras.backend.set_floatx(hosts.FLOATX)
+    for run, form in SAVED:
+        folder = root / run / form
+        case, more = RUNS[run]
+        try:
+            model = FORMATS[form].load(folder, lambda c=case, m=more: model_for(c, **m))
+            go_on(model, STOP, STOP + 1)  # TensorFlow restores what the first step creates
+            loaded = {"position": inner(model.optimizer).window_position}
+            end = everything(go_on(model, STOP + 1))
+            np.savez(folder / "end.npz", **{str(name): array for name, array in end.items()})
+        except Exception:
+            loaded = {"error": traceback.format_exc()}
+        (folder / "loaded.json").write_text(json.dumps(loaded))
+
+
+@pytest.mark.parametrize(("run", "form"), SAVED, ids=map("-".join, SAVED))
+def test_goes_on_in_a_new_process(run, form, continued):
+    root, expected = continued
+    loaded = json.loads((root / run / form / "loaded.json").read_text())
+    assert "error" not in loaded, loaded["error"]
+    assert loaded["position"] == (0 if run == "accum_iters_1" else 3)
+    with np.load(root / run / form / "end.npz") as end:
+        assert_same(dict(end), expected[run])
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2 reads it: scaled-h5 above")
+def test_loss_scale_optimizer_in_hdf5(tmp_path):
+    """Keras 3's own can't be read from HDF5. It must not go on with a fresh optimizer."""
+    model = go_on(model_for(CASES["adam"], scaled=True), 0, STOP)
+    model.save(tmp_path / "m.h5")
+    model = keras.models.load_model(tmp_path / "m.h5", custom_objects=CLASSES)
+    with pytest.raises(ValueError, match="variable"):
+        go_on(model, STOP)
+
+
+# -- Keras's callbacks -------------------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Interrupt(keras.callbacks.Callback):
+    """Ends the training as a crash would, in the middle of an epoch and of a window."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == STOP:
+            raise Interrupted
+
+
+class Restored(keras.callbacks.Callback):
+    """What another callback before it has restored."""
+
+    def on_train_begin(self, logs=None):
+        # What TensorFlow restores is there as soon as the variables are.
+        self.model.optimizer.build(self.model.trainable_variables)
+        self.found = everything(self.model)
+
+
+def fit(model, *callbacks):
+    training.fit(model, MICRO, epochs=1, callbacks=list(callbacks))
+    return model
+
+
 @few_cases
-def test_goes_on_in_a_new_process(case, tmp_path):
-    model = compiled(dense_model(), hosts.ours(case.name, accum_iters=LENGTH, **case.arguments))
-    start = weights(model)
-    go_on(model, 0, STOP)
-    path, results = tmp_path / f"model.{KIND}", tmp_path / "results.npz"
-    model.save(path)
-    go_on(model, STOP)
-    assert_moved(start, weights(model), by=0.01)
+def test_model_checkpoint(case, tmp_path):
+    path = tmp_path / ("m.keras" if hosts.IS_KERAS3 else "m.h5")
+    save = keras.callbacks.ModelCheckpoint(str(path), save_freq=STOP)
+    with pytest.raises(Interrupted):
+        fit(model_for(case), save, Interrupt())
+    model = keras.models.load_model(path, custom_objects=CLASSES)
+    assert model.optimizer.window_position == 2
+    assert_same(everything(go_on(model, STOP)), everything(go_on(model_for(case), 0)))
 
-    subprocess.run([sys.executable, __file__, path, results], env=os.environ, check=True)
-    with np.load(results) as file:
-        actual = list(file.values())
-    expected = everything(model)
-    assert len(actual) == len(expected)
-    for some, others in zip(actual, expected):
-        np.testing.assert_array_equal(some, others)
+
+@few_cases
+def test_backup_and_restore(case, tmp_path):
+    """What is restored, not the end: Keras 3 begins the epoch anew, and Keras 2 goes on in its middle
+    with the batches of its beginning."""
+    backup = {"backup_dir": str(tmp_path / "backup"), "save_freq": STOP}
+    with pytest.raises(Interrupted):
+        fit(model_for(case), keras.callbacks.BackupAndRestore(**backup), Interrupt())
+    restored = Restored()
+    fit(model_for(case), keras.callbacks.BackupAndRestore(**backup), restored)
+    assert_same(restored.found, everything(go_on(model_for(case), 0, STOP)))
 
 
 if __name__ == "__main__":
-    in_new_process(*sys.argv[1:])
+    from pathlib import Path
+
+    in_new_process(Path(sys.argv[1]))

@@ -1,0 +1,118 @@
+"""A training that is killed at any moment, and started again from its newest checkpoint, ends with
+the same bits as one that was left alone."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import hosts
+import numpy as np
+import pytest
+import training
+from hosts import keras
+from training import LENGTH
+
+KILLS = 20
+STEPS = 20 * KILLS
+SPARE = 2  # processes that are already importing while another one trains
+FILE = "newest.keras" if hosts.IS_KERAS3 else "newest.h5"
+ADAM = {"learning_rate": 2**-6, "accum_iters": LENGTH}
+
+
+def fresh():
+    optimizer = hosts.ours("Adam", **ADAM)
+    return training.compiled(training.dense_model(), optimizer, keras.losses.MeanSquaredError())
+
+
+def steps_made(optimizer):
+    return optimizer.completed_updates * LENGTH + optimizer.window_position
+
+
+def step(model):
+    """The next micro-batch: the optimizer's state says which one that is."""
+    batches = training.batches(training.MICRO)
+    model.train_on_batch(*batches[steps_made(model.optimizer) % len(batches)])
+
+
+def everything(model):
+    return [*training.weights(model).values(), *model.optimizer.get_state().values()]
+
+
+def train(folder):
+    """What the process that gets killed does; `python test_killed.py FOLDER`.
+
+    A file is written under another name and then renamed, which is one step or none.
+    """
+    sys.stdin.readline()
+    keras.backend.set_floatx(hosts.FLOATX)
+    model = fresh()
+    if (folder / FILE).exists():
+        model = keras.models.load_model(
+            folder / FILE, custom_objects={"AdamAccumulate": hosts.accum.AdamAccumulate}
+        )
+    while steps_made(model.optimizer) < STEPS:
+        step(model)
+        model.save(folder / f"next-{FILE}")
+        os.replace(folder / f"next-{FILE}", folder / FILE)
+        print("step", steps_made(model.optimizer), flush=True)
+    np.savez(folder / "end.npz", *everything(model))
+    print("end", flush=True)
+
+
+def start(folder):
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", __file__, folder],
+        env=os.environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def messages(process):
+    """What the process says of its training."""
+    return (line.strip() for line in process.stdout if line.startswith(("step", "end")))
+
+
+@pytest.fixture
+def processes(tmp_path):
+    started = []
+    yield lambda: started.append(start(tmp_path)) or started[-1]
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_killed_twenty_times(tmp_path, processes):
+    random.seed(1)
+    waiting = [processes() for _ in range(SPARE)]
+    for left in reversed(range(KILLS + 1)):
+        process = waiting.pop(0)
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        if left >= SPARE:
+            waiting.append(processes())
+        said = messages(process)
+        if left:
+            for _ in range(random.randint(1, 2)):
+                assert next(said, None), process.stderr.read()
+            time.sleep(random.uniform(0, 0.05))  # into a later step, or into its file
+            process.kill()
+            assert process.wait() == -signal.SIGKILL, "it was at its end: more STEPS are needed"
+    assert "end" in list(said), process.stderr.read()
+
+    alone = fresh()
+    for _ in range(STEPS):
+        step(alone)
+    with np.load(tmp_path / "end.npz") as end:
+        for actual, expected in zip(end.values(), everything(alone)):
+            np.testing.assert_array_equal(actual, expected)
+
+
+if __name__ == "__main__":
+    train(Path(sys.argv[1]))
