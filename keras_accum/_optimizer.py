@@ -176,24 +176,29 @@ class Optimizer:
 
     def _named(self, arrays):
         arrays = [np.asarray(array) for array in arrays]
-        for stock in (False, True):
-            state = _state.named(arrays, self._names_of(len(arrays), stock))
-            if state is not None:
-                return state
-        state = _state.from_keras_2(arrays, self._rule())
+        state = _state.named(arrays, self._names_of(len(arrays), stock=False))
+        if state is None or not self._accumulates:
+            state = _state.named(arrays, self._names_of(len(arrays), stock=True))
+            state = state or _state.from_keras_2(arrays, self._rule())
+            self._convert_count(state)
         if state is None:
             raise _state.StateError(
                 f"A list of {len(arrays)} arrays, {arrays[0].shape if arrays else 'none'} the "
                 f"first, is not a state of {self._described}: it is another optimizer's, "
                 "truncated, or of a newer keras_accum. Nothing was changed."
             )
-        if self._counts_micro_batches:
-            micro_batches = int(state["completed_updates"])
-            if not self._accumulates:  # accum_iters isn't known yet
-                self._micro_batches = micro_batches
-            updates = _state.updates_in(micro_batches, self._accum_iters)
-            state["completed_updates"] = np.asarray(updates)
         return state
+
+    def _convert_count(self, state):
+        """Count updates where the file counts micro-batches."""
+        if state is None or not self._counts_micro_batches:
+            return
+        self._counts_micro_batches = False
+        micro_batches = int(state["completed_updates"])
+        if not self._accumulates:  # accum_iters isn't known yet
+            self._micro_batches = micro_batches
+        updates = _state.updates_in(micro_batches, self._accum_iters)
+        state["completed_updates"] = np.asarray(updates)
 
     def _names_of(self, length, stock):
         """The names for a list of this length, if there is a number of variables that has it."""

@@ -245,7 +245,7 @@ def test_model_checkpoint(case, tmp_path):
 
 @few_cases
 def test_backup_and_restore(case, tmp_path):
-    """What is restored, not the end: Keras 3 begins the epoch anew, and Keras 2 goes on in its middle
+    """What is restored, not the end: Keras 3 begins the epoch anew, Keras 2 goes on in its middle
     with the batches of its beginning."""
     backup = {"backup_dir": str(tmp_path / "backup"), "save_freq": STOP}
     with pytest.raises(Interrupted):
