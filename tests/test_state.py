@@ -1,0 +1,385 @@
+"""The state by names: what it holds, what goes on from it, and what it refuses."""
+
+import io
+
+import h5py
+import hosts
+import numpy as np
+import pytest
+from cases import CASES, every_case
+from hosts import accum, keras
+from training import LENGTH, MICRO, batches, compiled, dense_model, weights
+
+StateError = accum.StateError
+
+SLOTS = {
+    "sgd": (),
+    "momentum": ("SGD.momentum",),
+    "nesterov": ("SGD.momentum",),
+    "adam": ("Adam.momentum", "Adam.velocity"),
+    "adam_betas": ("Adam.momentum", "Adam.velocity"),
+    "amsgrad": ("AMSGrad.momentum", "AMSGrad.velocity", "AMSGrad.velocity_hat"),
+    "rmsprop": ("RMSprop.velocity",),
+    "rmsprop_momentum": ("RMSprop.velocity", "RMSprop.momentum"),
+    "rmsprop_centered": ("RMSprop.velocity", "RMSprop.average_gradient"),
+    "rmsprop_both": ("RMSprop.velocity", "RMSprop.momentum", "RMSprop.average_gradient"),
+}
+COUNTERS = {"state_format", "completed_updates", "window_position", "window_length", "accum_iters"}
+SHAPES = {0: (2, 3), 1: (3,)}
+
+
+def variables(dtype=None):
+    random = np.random.default_rng(3)
+    return [
+        hosts.variable(random.uniform(0.5, 1, shape), f"v{i}", dtype) for i, shape in SHAPES.items()
+    ]
+
+
+def go_on(optimizer, vs, micro_batches, start=0):
+    for step in range(start, start + micro_batches):
+        random = np.random.default_rng(10 + step)
+        dtype = hosts.array(vs[0]).dtype
+        grads = [random.uniform(0.5, 1, shape).astype(dtype) for shape in SHAPES.values()]
+        hosts.apply(optimizer, grads, vs)
+    return optimizer
+
+
+def ours(case, **more):
+    return hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **more})
+
+
+def trained(case, micro_batches=LENGTH + 2, **more):
+    """An optimizer in the middle of its second window, and its variables."""
+    vs = variables()
+    return go_on(ours(case, **more), vs, micro_batches), vs
+
+
+def assert_same(actual, expected):
+    assert sorted(actual) == sorted(expected)
+    for name in expected:
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
+
+
+# -- what it holds -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_names_shapes_and_types(name):
+    state = trained(CASES[name])[0].get_state()
+    per_variable = (*SLOTS[name], "accumulator")
+    expected = {f"{slot}.{i}": shape for slot in per_variable for i, shape in SHAPES.items()}
+    expected.update(dict.fromkeys({*COUNTERS, "learning_rate"}, ()))
+    assert {name: array.shape for name, array in state.items()} == expected
+    assert {name: int(state[name]) for name in COUNTERS} == {
+        "state_format": 1,
+        "completed_updates": 1,
+        "window_position": 2,
+        "window_length": LENGTH,
+        "accum_iters": LENGTH,
+    }
+    for name, array in state.items():
+        kind = np.integer if name in COUNTERS else hosts.FLOATX
+        assert np.issubdtype(array.dtype, kind) or name == "learning_rate", name
+
+
+def test_without_accumulation_it_is_the_stock_state():
+    state = trained(CASES["adam"], accum_iters=1)[0].get_state()
+    slots = {f"{slot}.{i}" for slot in SLOTS["adam"] for i in SHAPES}
+    assert set(state) == {"state_format", "completed_updates", "learning_rate", *slots}
+
+
+def test_a_schedule_has_no_learning_rate():
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    assert "learning_rate" not in trained(CASES["sgd"], learning_rate=schedule)[0].get_state()
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
+def test_moving_averages():
+    state = trained(CASES["sgd"], use_ema=True)[0].get_state()
+    assert {name for name in state if name.startswith("moving")} == {
+        f"moving_average.{i}" for i in SHAPES
+    }
+
+
+def test_half_precision_is_accumulated_in_float32():
+    vs = variables("float16")
+    state = go_on(ours(CASES["adam"]), vs, 2).get_state()
+    assert (state["accumulator.0"].dtype, state["Adam.momentum.0"].dtype) == ("float32", "float16")
+    again = ours(CASES["adam"])
+    again.set_state(state)
+    again.build(vs)
+    assert_same(again.get_state(), state)
+
+
+# -- what goes on from it ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("built", [True, False])
+@every_case
+def test_goes_on(case, built):
+    """Handed over by a file of NumPy, to variables that are there or to come."""
+    optimizer, vs = trained(case)
+    file = io.BytesIO()
+    np.savez(file, **optimizer.get_state())
+    file.seek(0)
+    others = [hosts.variable(hosts.array(v), f"v{i}") for i, v in enumerate(vs)]
+    other = ours(case)
+    if built:
+        other.build(others)
+    other.set_state(dict(np.load(file)))
+    assert (other.completed_updates, other.window_position) == (1, 2)
+    assert_same(other.get_state(), optimizer.get_state())
+    for some, more in ((optimizer, vs), (other, others)):
+        go_on(some, more, LENGTH, start=LENGTH + 2)
+    assert_same(other.get_state(), optimizer.get_state())
+    for some, more in zip(vs, others):
+        np.testing.assert_array_equal(hosts.array(some), hosts.array(more))
+
+
+def test_amsgrad_by_either_name():
+    state = trained(CASES["amsgrad"])[0].get_state()
+    optimizer = accum.AdamAccumulate(0.5, amsgrad=True, accum_iters=2)
+    optimizer.set_state(state)
+    optimizer.build(variables())
+    assert_same(optimizer.get_state(), state)
+
+
+def test_the_state_says_how_long_windows_are():
+    state = trained(CASES["adam"])[0].get_state()
+    optimizer = ours(CASES["adam"], accum_iters=7)
+    optimizer.set_state(state)
+    assert optimizer.accum_iters == LENGTH
+    optimizer.accum_iters = 9
+    optimizer.build(variables())
+    assert (optimizer.accum_iters, int(optimizer.get_state()["window_length"])) == (9, LENGTH)
+
+
+def test_without_a_window_a_fresh_one_is_begun():
+    state = trained(CASES["adam"], accum_iters=1)[0].get_state()
+    optimizer, vs = trained(CASES["adam"])
+    optimizer.set_state(state)
+    new = optimizer.get_state()
+    assert {name: int(new[name]) for name in COUNTERS} == {
+        "state_format": 1,
+        "completed_updates": LENGTH + 2,
+        "window_position": 0,
+        "window_length": LENGTH,
+        "accum_iters": LENGTH,
+    }
+    assert not new["accumulator.0"].any()
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_a_learning_rate_may_be_left_out_or_changed(built):
+    state = trained(CASES["adam"])[0].get_state()
+    rate = state.pop("learning_rate")
+    optimizer = ours(CASES["adam"], learning_rate=0.25)
+    if built:
+        optimizer.build(variables())
+    optimizer.set_state(state)
+    assert optimizer.get_state()["learning_rate"] == 0.25
+    optimizer.set_state({**state, "learning_rate": rate})
+    assert optimizer.get_state()["learning_rate"] == rate
+    optimizer.learning_rate = 0.5
+    optimizer.build(variables())
+    assert optimizer.get_state()["learning_rate"] == 0.5
+
+
+def test_saved_before_the_first_step():
+    state = ours(CASES["adam"]).get_state()
+    optimizer, vs = trained(CASES["adam"])
+    optimizer.set_state(state)
+    assert not any(a.any() for name, a in optimizer.get_state().items() if "." in name)
+    assert (optimizer.completed_updates, optimizer.window_position) == (0, 0)
+
+
+# -- what it refuses ---------------------------------------------------------------------------
+
+
+def without(name):
+    return lambda state: {k: v for k, v in state.items() if k != name}
+
+
+def with_(**arrays):
+    return lambda state: {**state, **{k.replace("__", "."): v for k, v in arrays.items()}}
+
+
+# What is done to a state of Adam with an open window, and what the refusal says of it.
+MISFITS = {
+    "missing": (without("Adam.velocity.1"), r"Missing: Adam\.velocity\.1"),
+    "no accumulator": (without("accumulator.0"), r"Missing: accumulator\.0"),
+    "no counter": (without("window_length"), "Missing: window_length"),
+    "unknown": (with_(Adam__third__0=np.zeros(2)), r"Not known here: Adam\.third\.0"),
+    "one more": (with_(Adam__momentum__2=np.zeros(2)), r"Adam\.momentum\.2|velocity\.2"),
+    "shape": (with_(Adam__momentum__0=np.zeros((3, 2))), r"Adam\.momentum\.0 is \(3, 2\)"),
+    "scalar": (with_(completed_updates=np.zeros(2)), r"completed_updates is \(2,\)"),
+    "text": (with_(Adam__momentum__1=np.array(["a", "b", "c"])), "Not numbers: Adam"),
+    "position": (with_(window_position=LENGTH), f"Impossible: window_position = {LENGTH}"),
+    "negative": (with_(completed_updates=-1), "Impossible: completed_updates = -1"),
+    "no window": (with_(accum_iters=0), "Impossible: accum_iters = 0"),
+    "newer": (with_(state_format=2), "format 2.*install a newer one"),
+    "not a format": (with_(state_format="x"), "Not numbers: state_format"),
+}
+
+
+@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize(("change", "says"), MISFITS.values(), ids=MISFITS)
+def test_misfit(change, says, built):
+    """It is refused, and the optimizer keeps what it has, also a state that it only holds."""
+    state = trained(CASES["adam"], 3)[0].get_state()
+    optimizer, vs = ours(CASES["adam"]), variables()
+    optimizer.set_state(trained(CASES["adam"])[0].get_state())
+    if built:
+        optimizer.build(vs)
+    before, values = optimizer.get_state(), [hosts.array(v) for v in vs]
+    with pytest.raises(StateError, match=says):
+        optimizer.set_state(change(state))
+    assert_same(optimizer.get_state(), before)
+    for v, value in zip(vs, values):
+        np.testing.assert_array_equal(hosts.array(v), value)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("momentum", "adam"), ("rmsprop_momentum", "adam"), ("adam", "rmsprop_momentum")],
+)
+def test_another_rule(source, target):
+    """RMSprop with momentum has as many arrays as Adam, of the same shapes."""
+    state = trained(CASES[source])[0].get_state()
+    optimizer, _ = trained(CASES[target])
+    before = optimizer.get_state()
+    rule = SLOTS[source][0].split(".")[0]
+    with pytest.raises(StateError, match=rf"Not known here: {rule}\."):
+        optimizer.set_state(state)
+    assert_same(optimizer.get_state(), before)
+
+
+def test_a_window_needs_accumulators():
+    state = trained(CASES["adam"])[0].get_state()
+    optimizer, _ = trained(CASES["adam"], accum_iters=1)
+    with pytest.raises(StateError, match="Not known here: .*accumulator"):
+        optimizer.set_state(state)
+
+
+def test_a_learning_rate_needs_a_place():
+    state = trained(CASES["adam"])[0].get_state()
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    optimizer, _ = trained(CASES["adam"], learning_rate=schedule)
+    with pytest.raises(StateError, match="Not known here: learning_rate"):
+        optimizer.set_state(state)
+
+
+@pytest.mark.parametrize("change", [lambda w: w[:-1], lambda w: [*w, w[-1]], lambda w: w[::-1]])
+def test_a_list_of_weights_that_does_not_fit(change):
+    optimizer, _ = trained(CASES["adam"])
+    before = optimizer.get_state()
+    vs = optimizer.variables if hosts.IS_KERAS3 else optimizer.weights
+    arrays = [hosts.array(v) for v in vs]
+    with pytest.raises(StateError, match="arrays.*is not a state of this AdamAccumulate"):
+        optimizer.set_weights(change(arrays))
+    assert_same(optimizer.get_state(), before)
+    optimizer.set_weights(arrays)
+    assert_same(optimizer.get_state(), before)
+
+
+def test_held_for_other_variables():
+    """It shows when the variables come; with those it was for, the optimizer goes on."""
+    optimizer = ours(CASES["adam"])
+    state = trained(CASES["adam"])[0].get_state()
+    optimizer.set_state(state)
+    with pytest.raises(StateError, match=r"Adam\.momentum\.0 is \(2, 3\), not \(3,\)"):
+        optimizer.build(variables()[::-1])
+    optimizer.build(variables())
+    assert_same(optimizer.get_state(), state)
+
+
+# -- files -------------------------------------------------------------------------------------
+
+KERAS_FILE = "m.weights.h5" if hosts.IS_KERAS3 else "m.h5"
+
+
+def saved_model(tmp_path):
+    model = compiled(dense_model(), ours(CASES["adam"]), keras.losses.MeanSquaredError())
+    for x, y in batches(MICRO)[: LENGTH + 2]:
+        model.train_on_batch(x, y)
+    save = model.save_weights if hosts.IS_KERAS3 else model.save
+    save(tmp_path / KERAS_FILE)
+    return model
+
+
+def read(model, path):
+    if hosts.IS_KERAS3:
+        model.load_weights(path)
+    else:
+        names = {"AdamAccumulate": accum.AdamAccumulate}
+        keras.models.load_model(path, custom_objects=names)
+
+
+def remove_one(group, names):
+    del group[names["Adam.velocity.1"]]
+
+
+def reshape_one(group, names):
+    name = names["Adam.velocity.1"]
+    del group[name]
+    group[name] = np.zeros(5)
+
+
+def renew(group, names):
+    group[names["state_format"]][()] = 2
+
+
+def optimizer_group(file):
+    """The arrays of the optimizer in an HDF5 file, and where each of a state is."""
+    if hosts.IS_KERAS3:
+        group = file["optimizer/vars"]
+        return group, {name: name for name in group}
+    group = file["optimizer_weights"]
+    order = ours(CASES["adam"])._list_names(4, stock=False)
+    return group, dict(zip(order, group.attrs["weight_names"]))
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (remove_one, r"Missing: Adam\.velocity\.1|doesn't exist"),
+        (reshape_one, r"Adam\.velocity\.1 is \(5,\)|not a state"),
+        (renew, "format 2"),
+    ],
+)
+def test_a_damaged_file(change, says, tmp_path):
+    """The error says what is wrong, through what Keras makes of it, and the optimizer goes on."""
+    model = saved_model(tmp_path)
+    for x, y in batches(MICRO)[:3]:
+        model.train_on_batch(x, y)
+    before = model.optimizer.get_state()
+    with h5py.File(tmp_path / KERAS_FILE, "r+") as file:
+        change(*optimizer_group(file))
+    with pytest.raises((StateError, ValueError, KeyError), match=says):
+        read(model, tmp_path / KERAS_FILE)
+    assert_same(model.optimizer.get_state(), before)
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_a_torn_file(tmp_path):
+    """Half a file changes nothing at all."""
+    model = saved_model(tmp_path)
+    before, values = model.optimizer.get_state(), weights(model)
+    whole = (tmp_path / KERAS_FILE).read_bytes()
+    (tmp_path / KERAS_FILE).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(OSError):
+        read(model, tmp_path / KERAS_FILE)
+    assert_same(model.optimizer.get_state(), before)
+    assert_same(weights(model), values)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files of weights hold no optimizer")
+def test_a_file_without_an_optimizer(tmp_path):
+    dense_model().save_weights(tmp_path / KERAS_FILE)
+    model = compiled(dense_model(), ours(CASES["adam"]))
+    model.optimizer.build(model.trainable_variables)
+    before = model.optimizer.get_state()
+    with pytest.warns(UserWarning, match="holds no state of adam_accumulate"):
+        model.load_weights(tmp_path / KERAS_FILE)
+    assert_same(model.optimizer.get_state(), before)
