@@ -19,13 +19,18 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 if IS_KERAS3:
     import keras
 
+    IMPORT_KERAS = "import keras"
     BACKEND = keras.backend.backend()
 else:
     if importlib.util.find_spec("tf_keras"):
         os.environ["TF_USE_LEGACY_KERAS"] = "1"
         import tf_keras as keras
+
+        IMPORT_KERAS = "import tf_keras as keras"
     else:
         from tensorflow import keras
+
+        IMPORT_KERAS = "from tensorflow import keras"
 
     BACKEND = "tensorflow"
 
@@ -87,6 +92,10 @@ def decayed(learning_rate, decay, updates):
     return {"learning_rate": EachUpdate(rates)}
 
 
+def stock_variables(optimizer):
+    return optimizer.variables if IS_KERAS3 else optimizer.variables()
+
+
 def loss_scaled(optimizer, initial_scale):
     if IS_KERAS3:
         return keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=initial_scale)
@@ -120,8 +129,7 @@ def apply(optimizer, gradients, variables):
 
 
 def accumulators(optimizer):
-    variables = optimizer.variables if IS_KERAS3 else optimizer.variables()
-    return [v for v in variables if "accumulator" in v.name]
+    return [v for v in stock_variables(optimizer) if "accumulator" in v.name]
 
 
 def slots(optimizer, weights):

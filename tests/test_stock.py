@@ -1,0 +1,290 @@
+"""From a trained stock optimizer to ours and back, each going on where the other stopped."""
+
+import os
+import subprocess
+import sys
+
+import hosts
+import numpy as np
+import pytest
+import training
+from cases import CASES, every_case, few_cases
+from hosts import accum, keras
+from training import BIG, LENGTH, MICRO, batches, compiled, dense_model
+
+UPDATES = 3
+
+
+def cls_of(case):
+    return getattr(accum, f"{case.name}Accumulate")
+
+
+def stocks(case, **more):
+    """The stock optimizers that a class stands for: Keras 2 has legacy ones and others."""
+    found = [hosts.stock(case.name, **case.arguments, **more)]
+    if not hosts.IS_KERAS3:
+        name, amsgrad = case.name, {}
+        if name == "AMSGrad":
+            name, amsgrad = "Adam", {"amsgrad": True}
+        found.append(getattr(keras.optimizers, name)(**case.arguments, **more, **amsgrad))
+    return found
+
+
+def go_on(model, size, start, stop):
+    """Train on the samples from `start` to `stop` big batches."""
+    for x, y in batches(size)[start * BIG // size : stop * BIG // size]:
+        model.train_on_batch(x, y)
+    return model
+
+
+def trained(optimizer, **arguments):
+    """A model after one big batch."""
+    return go_on(compiled(dense_model(), optimizer, **arguments), BIG, 0, 1)
+
+
+def with_optimizer(model, optimizer, **arguments):
+    """The same model, compiled anew."""
+    values = model.get_weights()
+    compiled(model, optimizer, **arguments)
+    model.set_weights(values)
+    return model
+
+
+def assert_same_end(actual, expected, **tolerance):
+    training.assert_equal(training.weights(actual), training.weights(expected), **tolerance)
+
+
+# -- from stock --------------------------------------------------------------------------------
+
+
+def assert_goes_on_from(case, optimizer):
+    """After one big batch in stock hands, ours gets the others in micro-batches."""
+    twin = type(optimizer).from_config(optimizer.get_config())
+    model = trained(optimizer)
+    before = [hosts.array(v) for v in hosts.stock_variables(optimizer)]
+    mine = cls_of(case).from_optimizer(optimizer, accum_iters=LENGTH)
+    assert (mine.completed_updates, mine.accum_iters, mine.window_position) == (1, LENGTH, 0)
+    go_on(with_optimizer(model, mine), MICRO, 1, UPDATES)
+    assert mine.completed_updates == UPDATES
+    # Keras 2's optimizers that aren't legacy round some scalars to float32.
+    is_legacy = type(optimizer) is type(hosts.stock(case.name))
+    tolerance = {} if is_legacy else {"rtol": 0, "atol": 1e-6}
+    assert_same_end(model, go_on(trained(twin), BIG, 1, UPDATES), **tolerance)
+    for value, v in zip(before, hosts.stock_variables(optimizer)):
+        np.testing.assert_array_equal(hosts.array(v), value)
+
+
+@pytest.mark.parametrize("which", [0] if hosts.IS_KERAS3 else [0, 1])
+@every_case
+def test_from_stock(case, which):
+    if which and case.name == "RMSprop" and "momentum" not in case.arguments:
+        pytest.skip("epsilon is under the root in the one and not in the other")
+    assert_goes_on_from(case, stocks(case)[which])
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"learning_rate": keras.optimizers.schedules.ExponentialDecay(2**-5, 1, 0.5)},
+        {"clipnorm": 0.05},
+        {"clipvalue": 0.02},
+        {"global_clipnorm": 0.05},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+def test_arguments_go_along(more):
+    case = CASES["adam"]._replace(arguments=more)
+    for optimizer in stocks(case):
+        assert_goes_on_from(case, optimizer)
+
+
+def test_arguments_that_are_given_win():
+    source = stocks(CASES["adam"])[-1]
+    trained(source)
+    mine = accum.AdamAccumulate.from_optimizer(source, learning_rate=0.5, clipnorm=1.0)
+    assert mine.get_config()["learning_rate"] == 0.5
+    assert (mine.clipnorm, mine.accum_iters) == (1, 1)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2 has neither")
+def test_from_adamw_with_exclusions():
+    def adamw():
+        optimizer = keras.optimizers.AdamW(2**-5, weight_decay=0.5)
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+        return optimizer
+
+    source = adamw()
+    model = trained(source)
+    mine = accum.AdamAccumulate.from_optimizer(source, accum_iters=LENGTH)
+    go_on(with_optimizer(model, mine), MICRO, 1, UPDATES)
+    expected = go_on(trained(adamw()), BIG, 1, UPDATES)
+    assert_same_end(model, expected)
+    back = with_optimizer(model, mine.to_stock())
+    assert_same_end(go_on(back, BIG, 0, 1), go_on(expected, BIG, 0, 1))
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2 has no accumulation of its own")
+@every_case
+def test_from_keras_own_accumulation(case):
+    """In the middle of a window: its gradients go along."""
+    theirs = hosts.stock(case.name, **case.arguments, gradient_accumulation_steps=LENGTH)
+    model = compiled(dense_model(), theirs)
+    half = LENGTH + 2
+    for x, y in batches(MICRO)[:half]:
+        model.train_on_batch(x, y)
+    mine = cls_of(case).from_optimizer(theirs)
+    assert (mine.accum_iters, mine.completed_updates, mine.window_position) == (LENGTH, 1, 2)
+    with_optimizer(model, mine)
+    for x, y in batches(MICRO)[half:]:
+        model.train_on_batch(x, y)
+    expected = compiled(dense_model(), hosts.stock(case.name, **case.arguments))
+    assert_same_end(model, go_on(expected, BIG, 0, UPDATES))
+
+
+def test_from_ours_with_another_length():
+    model = trained(hosts.ours("Adam", accum_iters=2))
+    state = model.optimizer.get_state()
+    mine = accum.AdamAccumulate.from_optimizer(model.optimizer, accum_iters=5)
+    mine.build(model.trainable_variables)
+    new = mine.get_state()
+    assert (int(new.pop("accum_iters")), int(state.pop("accum_iters"))) == (5, 2)
+    for name in state:
+        np.testing.assert_array_equal(new[name], state[name], err_msg=name)
+    with pytest.raises(ValueError, match="1 micro-batches into a window.*apply_partial_window"):
+        accum.AdamAccumulate.from_optimizer(model.optimizer, accum_iters=1)
+    model.optimizer.apply_partial_window()
+    assert accum.AdamAccumulate.from_optimizer(model.optimizer, accum_iters=1).accum_iters == 1
+
+
+def test_refused_sources():
+    with pytest.raises(TypeError, match="one that AdamAccumulate stands for.*Adam.*Received"):
+        accum.AdamAccumulate.from_optimizer(hosts.stock("SGD"))
+    with pytest.raises(ValueError, match="must have amsgrad=True.*Received: amsgrad=False"):
+        accum.AMSGradAccumulate.from_optimizer(hosts.stock("Adam"))
+    with pytest.raises(TypeError, match="inner_optimizer"):
+        accum.AdamAccumulate.from_optimizer(hosts.loss_scaled(hosts.stock("Adam"), 8.0))
+    if not hosts.IS_KERAS3:
+        for argument in ({"weight_decay": 0.1}, {"use_ema": True}):
+            with pytest.raises(ValueError, match="no legacy optimizer has"):
+                accum.AdamAccumulate.from_optimizer(keras.optimizers.Adam(**argument))
+
+
+# -- to stock ----------------------------------------------------------------------------------
+
+
+def ours_after(updates, case, **more):
+    optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **more})
+    return go_on(compiled(dense_model(), optimizer), MICRO, 0, updates)
+
+
+@every_case
+def test_to_stock(case):
+    """It has the stock class itself, the same slots, and goes on with big batches."""
+    expected = go_on(compiled(dense_model(), hosts.stock(case.name, **case.arguments)), BIG, 0, 1)
+    model = ours_after(1, case)
+    optimizer = model.optimizer
+    stock = optimizer.to_stock()
+    assert type(stock) is type(hosts.stock(case.name))
+    go_on(with_optimizer(model, stock), BIG, 1, UPDATES)
+    assert_same_end(model, go_on(expected, BIG, 1, UPDATES))
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 0)
+
+
+@every_case
+def test_there_and_back(case):
+    optimizer = ours_after(1, case).optimizer
+    back = cls_of(case).from_optimizer(optimizer.to_stock(), accum_iters=LENGTH)
+    if not hosts.IS_KERAS3:
+        back.build(optimizer._variables)
+    state, expected = back.get_state(), optimizer.get_state()
+    assert sorted(state) == sorted(expected)
+    for name in expected:
+        np.testing.assert_array_equal(state[name], expected[name], err_msg=name)
+
+
+def test_decay_goes_along():
+    case = CASES["sgd"]
+    model = ours_after(1, case, decay=0.5)
+    go_on(with_optimizer(model, model.optimizer.to_stock()), BIG, 1, UPDATES)
+    expected = hosts.stock("SGD", **hosts.decayed(2**-3, 0.5, UPDATES))
+    expected = go_on(compiled(dense_model(), expected), BIG, 0, UPDATES)
+    # Keras 3's schedules compute in float32.
+    tolerance = {"rtol": 0, "atol": 1e-7} if hosts.IS_KERAS3 else {}
+    assert_same_end(model, expected, **tolerance)
+    if hosts.IS_KERAS3:
+        schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+        with pytest.raises(ValueError, match="decay=0.5 and a schedule"):
+            hosts.ours("SGD", learning_rate=schedule, decay=0.5).to_stock()
+
+
+def test_not_in_an_open_window():
+    model = ours_after(1, CASES["adam"])
+    model.train_on_batch(*batches(MICRO)[0])
+    with pytest.raises(ValueError, match="window_position=1.*apply_partial_window"):
+        model.optimizer.to_stock()
+
+
+def test_not_before_it_has_its_variables():
+    optimizer = hosts.ours("Adam")
+    optimizer.set_state(ours_after(1, CASES["adam"], accum_iters=1).optimizer.get_state())
+    with pytest.raises(ValueError, match=r"optimizer\.build\(model\.trainable_variables\)"):
+        optimizer.to_stock()
+    assert type(hosts.ours("Adam").to_stock()) is type(hosts.stock("Adam"))
+
+
+WITHOUT_US = """
+import sys
+sys.modules["keras_accum"] = None
+import numpy as np
+{imports}
+keras.backend.set_floatx({floatx!r})
+model = keras.models.load_model({path!r})
+with np.load({data!r}) as data:
+    model.train_on_batch(data["x"], data["y"])
+np.savez({end!r}, *model.get_weights())
+"""
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@few_cases
+def test_for_somebody_without_this_package(case, tmp_path):
+    model = ours_after(1, case)
+    with_optimizer(model, model.optimizer.to_stock(), loss=keras.losses.MeanSquaredError())
+    path = tmp_path / ("m.keras" if hosts.IS_KERAS3 else "m.h5")
+    model.save(path)
+    x, y = batches(BIG)[1]
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    program = WITHOUT_US.format(
+        imports=hosts.IMPORT_KERAS,
+        floatx=hosts.FLOATX,
+        path=str(path),
+        data=str(tmp_path / "data.npz"),
+        end=str(tmp_path / "end.npz"),
+    )
+    subprocess.run([sys.executable, "-c", program], env=os.environ, check=True)
+    model.train_on_batch(x, y)
+    with np.load(tmp_path / "end.npz") as end:
+        for actual, expected in zip(end.values(), model.get_weights()):
+            np.testing.assert_array_equal(actual, expected)
+
+
+# -- accum_iters before the first step ---------------------------------------------------------
+
+
+def test_accumulators_may_come_until_the_first_step():
+    """Built or loaded at accum_iters=1, and set to more then."""
+    optimizer = hosts.ours("Adam", **CASES["adam"].arguments)
+    model = compiled(dense_model(), optimizer)
+    optimizer.build(model.trainable_variables)
+    optimizer.accum_iters = LENGTH
+    go_on(model, MICRO, 0, UPDATES)
+    expected = compiled(dense_model(), hosts.stock("Adam", **CASES["adam"].arguments))
+    assert_same_end(model, go_on(expected, BIG, 0, UPDATES))
+
+
+def test_but_not_after_it():
+    optimizer = hosts.ours("Adam")
+    trained(optimizer)
+    with pytest.raises(ValueError, match=r"can't become 5.*AdamAccumulate\.from_optimizer"):
+        optimizer.accum_iters = 5
+    optimizer.accum_iters = 1
