@@ -9,7 +9,7 @@ import textwrap
 import hosts
 import numpy as np
 import pytest
-from cases import NAMES, every_case
+from cases import NAMES
 from hosts import keras
 from training import compiled, data, dense_model, fit, slots
 
@@ -193,30 +193,6 @@ def test_call_from_the_copied_class():
 # -- configs -----------------------------------------------------------------------------------
 
 
-@every_case
-def test_config_round_trip(case):
-    arguments = {
-        **case.arguments,
-        **{"accum_iters": 3, "reduction": "sum", "skip_nonfinite": True, "decay": 0.25},
-        **{"clipnorm": 0.5, "name": "mine"},
-    }
-    if hosts.IS_KERAS3:
-        arguments.update(weight_decay=0.125, use_ema=True, ema_momentum=0.5)
-    optimizer = hosts.ours(case.name, **arguments)
-    config = optimizer.get_config()
-    assert {name: config[name] for name in arguments} == arguments
-    assert type(optimizer).from_config(dict(config)).get_config() == config
-
-
-@every_class
-def test_config_round_trip_of_a_schedule(name):
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 2, 0.75)
-    optimizer = hosts.ours(name, learning_rate=schedule, accum_iters=2)
-    again = type(optimizer).from_config(optimizer.get_config())
-    assert again.get_config() == optimizer.get_config()
-    assert again.get_config()["learning_rate"]["config"]["decay_rate"] == 0.75
-
-
 @every_class
 def test_config_keeps_a_changed_length(name):
     optimizer = hosts.ours(name, accum_iters=2)
@@ -225,12 +201,3 @@ def test_config_keeps_a_changed_length(name):
     optimizer.accum_iters = 7
     assert optimizer.get_config()["accum_iters"] == 7
     assert slots(model)  # built, so the length is that of the state
-
-
-@every_class
-def test_serialized_and_deserialized_by_keras(name):
-    """Registered: found again without custom_objects."""
-    optimizer = hosts.ours(name, accum_iters=3)
-    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-    assert type(again) is type(optimizer)
-    assert again.get_config() == optimizer.get_config()

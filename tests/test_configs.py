@@ -1,0 +1,151 @@
+"""An optimizer as a config, a pickle and a copy."""
+
+import copy
+import inspect
+import pickle
+
+import hosts
+import numpy as np
+import pytest
+from cases import NAMES, every_case
+from hosts import accum, keras
+from training import BIG, LENGTH, MICRO, assert_moved, batches, compiled, dense_model, weights
+
+SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+
+# For each constructor argument something that isn't its default.
+VALUES = {
+    "learning_rate": 0.25,
+    "lr": None,  # another name of learning_rate
+    "momentum": 0.5,
+    "nesterov": True,
+    "rho": 0.75,
+    "centered": True,
+    "beta_1": 0.5,
+    "beta_2": 0.75,
+    "epsilon": 1e-3,
+    "amsgrad": True,
+    "weight_decay": 0.125,
+    "clipnorm": 0.5,
+    "clipvalue": None,  # one of three
+    "global_clipnorm": None,
+    "use_ema": True,
+    "ema_momentum": 0.5,
+    "ema_overwrite_frequency": 3,
+    "loss_scale_factor": 8.0,
+    "gradient_accumulation_steps": None,  # not beside accum_iters
+    "name": "my_optimizer",
+    "accum_iters": 3,
+    "reduction": "sum",
+    "skip_nonfinite": True,
+    "decay": 0.5,
+    "gradient_aggregator": None,  # functions: Keras doesn't serialize them
+    "gradient_transformers": None,
+}
+
+
+def arguments_of(name):
+    parameters = inspect.signature(getattr(accum, f"{name}Accumulate")).parameters
+    given = {parameter: VALUES[parameter] for parameter in parameters}
+    return {parameter: value for parameter, value in given.items() if value is not None}
+
+
+def through_config(optimizer):
+    return type(optimizer).from_config(optimizer.get_config())
+
+
+def through_constructor(optimizer):
+    return type(optimizer)(**optimizer.get_config())
+
+
+def through_serialize(optimizer):
+    return keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+
+
+def through_pickle(optimizer):
+    return pickle.loads(pickle.dumps(optimizer))
+
+
+WAYS = [through_config, through_serialize, through_pickle, copy.deepcopy]
+
+
+@pytest.mark.parametrize("way", [*WAYS, through_constructor])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_argument(name, way):
+    arguments = arguments_of(name)
+    optimizer = hosts.ours(name, **arguments)
+    config = optimizer.get_config()
+    assert {argument: config[argument] for argument in arguments} == arguments
+    again = way(optimizer)
+    assert type(again) is type(optimizer)
+    assert again.get_config() == config
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schedule(name, way):
+    optimizer = hosts.ours(name, learning_rate=SCHEDULE, accum_iters=3)
+    again = way(optimizer)
+    assert again.get_config() == optimizer.get_config()
+    assert type(again.get_config()["learning_rate"]) is dict
+    rate = again._learning_rate if hosts.IS_KERAS3 else again._hyper["learning_rate"]
+    assert float(hosts.array(rate(2))) == float(hosts.array(SCHEDULE(2)))
+
+
+def go_on(model, start, stop):
+    for x, y in batches(MICRO)[start:stop]:
+        model.train_on_batch(x, y)
+    return model
+
+
+def everything(model):
+    return {**weights(model), **model.optimizer.get_state()}
+
+
+def assert_same(actual, expected):
+    assert len(actual) == len(expected)
+    for some, (name, others) in zip(actual.values(), expected.items()):
+        np.testing.assert_array_equal(some, others, err_msg=name)
+
+
+@pytest.mark.parametrize("way", [through_pickle, copy.deepcopy])
+@every_case
+def test_a_copy_has_the_state(case, way):
+    """In the middle of a window; the copy goes on, and the original isn't touched by that."""
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    model = go_on(compiled(dense_model(), optimizer), 0, LENGTH + 2)
+    before, values = everything(model), model.get_weights()
+    again = way(optimizer)
+    assert (again.completed_updates, again.window_position) == (1, 2)
+    compiled(model, again)
+    model.set_weights(values)
+    go_on(model, LENGTH + 2, 3 * LENGTH)
+    end = everything(model)
+
+    assert_same({**before, **optimizer.get_state()}, before)
+    compiled(model, optimizer)
+    model.set_weights(values)
+    start = weights(model)
+    assert_same(everything(go_on(model, LENGTH + 2, 3 * LENGTH)), end)
+    assert_moved(start, weights(model), by=0.01)
+
+
+@pytest.mark.parametrize("way", [through_pickle, copy.deepcopy])
+def test_a_copy_of_the_model(way):
+    model = compiled(dense_model(), hosts.ours("Adam", learning_rate=2**-5, accum_iters=LENGTH))
+    go_on(model, 0, LENGTH + 2)
+    again = way(model)
+    end = everything(go_on(model, LENGTH + 2, 3 * LENGTH))
+    assert_same(everything(go_on(again, LENGTH + 2, 3 * LENGTH)), end)
+
+
+def test_clone_model():
+    """Keras clones layers and no optimizer; a clone trains with an equal one."""
+    model = compiled(dense_model(), hosts.ours("Adam", learning_rate=2**-5, accum_iters=LENGTH))
+    clone = keras.models.clone_model(model)
+    compiled(clone, through_config(model.optimizer))
+    for x, y in batches(MICRO):
+        model.train_on_batch(x, y)
+        clone.train_on_batch(x, y)
+    assert model.optimizer.completed_updates == len(batches(BIG))
+    assert_same(everything(clone), everything(model))

@@ -1,0 +1,58 @@
+"""Write the files that later releases must still read: `python write_files.py FOLDER`.
+
+Run it on each host, on each backend, once a release. `test_kept_files.py` reads them.
+"""
+
+import sys
+from pathlib import Path
+
+import hosts
+import numpy as np
+import training
+from cases import CASES
+from hosts import keras
+from training import LENGTH, MICRO
+
+ROWS = ("momentum", "adam", "rmsprop_both")
+STOP = LENGTH + 2  # two micro-batches into the second window
+if hosts.IS_KERAS3:
+    WRITER = f"keras3_{hosts.BACKEND}"
+else:
+    WRITER = "tf_keras" if keras.__name__.startswith("tf_keras") else "tf_keras_2_15"
+
+
+def fresh(row):
+    name, arguments = CASES[row]
+    optimizer = hosts.ours(name, **arguments, accum_iters=LENGTH)
+    # A `.keras` file has it in its config, and PyTorch can't compile all that JAX can.
+    settings = {"jit_compile": False} if hosts.IS_KERAS3 else {}
+    loss = keras.losses.MeanSquaredError()
+    return training.compiled(training.dense_model(), optimizer, loss, **settings)
+
+
+def go_on(model, x, y, start, stop=None):
+    for batch in training.batches(MICRO, (x, y))[start:stop]:
+        model.train_on_batch(*batch)
+
+
+def write(folder):
+    folder.mkdir(parents=True)
+    for row in ROWS:
+        x, y = training.data()
+        model = fresh(row)
+        go_on(model, x, y, 0, STOP)
+        model.save(folder / f"{row}.keras")
+        if hosts.IS_KERAS3:
+            model.save_weights(folder / f"{row}.weights.h5")
+        model.save(folder / f"{row}.h5")
+        np.savez(folder / f"{row}.state.npz", **model.optimizer.get_state())
+        truth = {f"saved_{i}": w for i, w in enumerate(model.get_weights())}
+        go_on(model, x, y, STOP)
+        truth.update({f"end_{i}": w for i, w in enumerate(model.get_weights())})
+        np.savez(folder / f"{row}.truth.npz", x=x, y=y, **truth)
+
+
+if __name__ == "__main__":
+    hosts.FLOATX = "float32"
+    keras.backend.set_floatx("float32")
+    write(Path(sys.argv[1]) / WRITER)
