@@ -12,7 +12,8 @@ from keras_accum import _arguments, _state
 _NO_ACCUM_ITERS = (
     "This {name} was saved by a class that didn't save accum_iters: 1 is taken, an update on every "
     "micro-batch. Give it when loading, custom_objects={{'{name}': {name}.with_accum_iters(5)}}, "
-    "or before the first step of the loaded model, model.optimizer.accum_iters = 5."
+    "or before the first step of the loaded model, model.optimizer.accum_iters = 5. For the file of "
+    "a stock optimizer it is with_accum_iters(5, stock=True)."
 )
 
 
@@ -131,14 +132,6 @@ class Optimizer:
     def _state_names(self, variables):
         """The names of the state for so many variables."""
         return self._list_names(variables, stock=False)
-
-    def _released(self, variables):
-        """The held state, completed for variables that it is about to get; None if none is held."""
-        if self._held is None:
-            return None
-        layout = _state.layout(self._state_names(len(variables)), variables)
-        state = _state.fitted(self._held, layout, self._described)
-        return _state.completed(state, layout, self._accum_iters)
 
     @property
     def _described(self):
@@ -271,10 +264,15 @@ class Optimizer:
                     f"Received: {name}={received}"
                 )
 
-    def _adopt(self, state):
+    def _adopt(self, state, source):
         """Go on from the state of the optimizer that this one was made from."""
         # A constructor argument, and given.
         state = {name: value for name, value in state.items() if name != "learning_rate"}
+        micro_batches = getattr(source, "_micro_batches", None)
+        if micro_batches is not None:
+            since = state["completed_updates"] - micro_batches
+            updates = _state.updates_in(micro_batches, self._accum_iters)
+            state["completed_updates"] = np.asarray(updates + since)
         if self._accumulates:
             if "accum_iters" in state:
                 state["accum_iters"] = np.asarray(self._accum_iters)

@@ -264,7 +264,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         _copy_exclusions(optimizer, new)
         if optimizer._trainable_variables:
             new.build(optimizer._trainable_variables)
-        new._adopt(state)
+        new._adopt(state, optimizer)
         return new
 
     @classmethod

@@ -296,7 +296,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             state, keys = optimizer.get_state(), [v._unique_id for v in optimizer._variables]
         else:
             state, keys = new._state_of_stock(optimizer)
-        new._adopt(state)
+        new._adopt(state, optimizer)
         new._held_keys = keys
         return new
 

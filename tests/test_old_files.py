@@ -106,6 +106,17 @@ def test_warns_without_accum_iters_and_takes_it_later():
     assert_goes_on_as(mended(model), "adamaccumulate_boundary")
 
 
+def test_takes_accum_iters_by_from_optimizer():
+    path = FILES / "adamaccumulate_boundary.h5"
+    with pytest.warns(UserWarning, match="1 is taken"):
+        model = load(path, AdamAccumulate=Adam)
+    model.optimizer.build(model.trainable_variables)
+    optimizer = Adam.from_optimizer(model.optimizer, accum_iters=5)
+    assert_at_the_boundary(optimizer)
+    model.compile(optimizer, model.loss)
+    assert_goes_on_as(model, "adamaccumulate_boundary")
+
+
 def test_begins_a_fresh_window_for_one_that_was_open():
     """From there on it is stock Adam on batches of 20."""
     path, classes = FILES / "adamaccumulate_midwindow.h5", Adam.with_accum_iters(5)

@@ -156,6 +156,21 @@ def test_from_ours_with_another_length():
     assert accum.AdamAccumulate.from_optimizer(model.optimizer, accum_iters=1).accum_iters == 1
 
 
+@pytest.mark.skipif(hosts.IS_KERAS3, reason="Keras 3 builds its optimizers for a list of variables")
+def test_from_stock_that_met_the_variables_in_another_order():
+    """As when a checkpoint was restored into it. Slots belong to variables, not to places."""
+    vs = [hosts.variable(value, name) for name, value in training.START.items()]
+    source = hosts.stock("Adam")
+    hosts.apply(source, [hosts.array(v) for v in reversed(vs)], vs[::-1])
+    mine = accum.AdamAccumulate.from_optimizer(source, accum_iters=2)
+    mine.build(vs)
+    state = mine.get_state()
+    for i, v in enumerate(vs):
+        for name, slot in (("momentum", "m"), ("velocity", "v")):
+            expected = hosts.array(source.get_slot(v, slot))
+            np.testing.assert_array_equal(state[f"Adam.{name}.{i}"], expected)
+
+
 def test_refused_sources():
     with pytest.raises(TypeError, match="one that AdamAccumulate stands for.*Adam.*Received"):
         accum.AdamAccumulate.from_optimizer(hosts.stock("SGD"))
