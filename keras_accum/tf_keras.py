@@ -76,6 +76,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._accumulators = {}
         self._receivers = set()
         self._variables = []
+        # The variables that a held state is of, where it came from another optimizer: that may have
+        # met them in another order than the model has.
         self._held_keys = []
 
     # -- state ---------------------------------------------------------------------------------
@@ -247,17 +249,18 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
         return state
 
+    def _hold(self, state):
+        super()._hold(state)
+        self._held_keys = []
+
     def _released(self, variables):
-        held = super()._released(variables)
-        if held is None or not self._held_keys:
-            return held
-        keys = [variable._unique_id for variable in variables]
-        if sorted(keys) != sorted(self._held_keys):
-            return held
-        # Made from another optimizer, which may have come by these variables in another order.
-        theirs = [self._held_keys.index(key) for key in keys]
-        ours = _state.renumbered(held, {index: i for i, index in enumerate(theirs)})
-        return self._fitted(ours, variables)
+        if self._held_keys and self._held is not None:
+            keys = [variable._unique_id for variable in variables]
+            if sorted(keys) == sorted(self._held_keys):
+                indices = {self._held_keys.index(key): i for i, key in enumerate(keys)}
+                self._held = _state.renumbered(self._held, indices)
+            self._held_keys = []
+        return super()._released(variables)
 
     def __reduce__(self):
         return _restored, (type(self), self.get_config(), self.get_state())
