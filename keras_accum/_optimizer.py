@@ -12,8 +12,8 @@ from keras_accum import _arguments, _state
 _NO_ACCUM_ITERS = (
     "This {name} was saved by a class that didn't save accum_iters: 1 is taken, an update on every "
     "micro-batch. Give it when loading, custom_objects={{'{name}': {name}.with_accum_iters(5)}}, "
-    "or before the first step of the loaded model, model.optimizer.accum_iters = 5. For a file of a "
-    "stock optimizer it is with_accum_iters(5, stock=True)."
+    "or before the first step of the loaded model, model.optimizer.accum_iters = 5. For a file of a"
+    " stock optimizer it is with_accum_iters(5, stock=True)."
 )
 
 
