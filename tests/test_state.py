@@ -383,3 +383,23 @@ def test_a_file_without_an_optimizer(tmp_path):
     with pytest.warns(UserWarning, match="holds no state of adam_accumulate"):
         model.load_weights(tmp_path / KERAS_FILE)
     assert_same(model.optimizer.get_state(), before)
+
+
+# -- LossScaleOptimizer ------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(hosts.IS_KERAS3, reason="Keras 3's counts right")
+def test_a_skipped_micro_batch_is_no_update():
+    """Keras 2's LossScaleOptimizer counts one in `iterations` all the same."""
+    optimizer = ours(CASES["adam"])
+    scaled, vs = hosts.loss_scaled(optimizer, initial_scale=8.0), variables("float32")
+    go_on(scaled, vs, LENGTH + 1)
+    hosts.apply(scaled, [np.full(shape, np.inf, "float32") for shape in SHAPES.values()], vs)
+    state = optimizer.get_state()
+    assert (int(state["completed_updates"]), int(state["window_position"])) == (1, 1)
+    again = ours(CASES["adam"])
+    again.build(vs)
+    again.set_weights(optimizer.get_weights())
+    assert_same(
+        {**again.get_state(), "learning_rate": 0}, {**optimizer.get_state(), "learning_rate": 0}
+    )
