@@ -81,6 +81,19 @@ def weights_file(name):
     return Format(lambda model, folder: model.save_weights(folder / name), load)
 
 
+def weights_then_hdf5():
+    """A TensorFlow checkpoint restores slots in its own order, and HDF5 holds them by place."""
+    save, load_weights = weights_file("weights")
+
+    def load(folder, fresh):
+        model = load_weights(folder, fresh)
+        model.optimizer.build(model.trainable_variables)
+        model.save(folder / "m.h5")
+        return keras.models.load_model(folder / "m.h5", custom_objects=CLASSES)
+
+    return Format(save, load)
+
+
 def saved_model():
     def load(folder, fresh):
         model = keras.models.load_model(folder / "folder", custom_objects=CLASSES)
@@ -119,6 +132,7 @@ else:
         "registered_keras": file("keras", custom_objects=None),
         "keras_again": file("keras", "h5", "keras", "keras"),
         "weights": weights_file("weights"),
+        "weights_again": weights_then_hdf5(),
         "saved_model": saved_model(),
         "checkpoint": checkpoint(),
     }
