@@ -230,7 +230,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _rate_state(self):
         rate = self._hyper["learning_rate"]
-        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule) or callable(rate):
+        if callable(rate):  # a schedule too
             return {}
         return {"learning_rate": np.asarray(keras.backend.get_value(rate))}
 
