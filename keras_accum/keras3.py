@@ -135,7 +135,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         return self.add_variable(
             shape=variable.shape,
             dtype="float32",
-            name=f"{variable.name}_accumulator",
+            name=f"{variable.path.replace('/', '_')}_accumulator",
             layout=getattr(variable, "_layout", None),
         )
 

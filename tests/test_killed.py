@@ -54,13 +54,13 @@ def train(folder):
         model = keras.models.load_model(
             folder / FILE, custom_objects={"AdamAccumulate": hosts.accum.AdamAccumulate}
         )
+    print("step", steps_made(model.optimizer), flush=True)
     while steps_made(model.optimizer) < STEPS:
         step(model)
         model.save(folder / f"next-{FILE}")
         os.replace(folder / f"next-{FILE}", folder / FILE)
         print("step", steps_made(model.optimizer), flush=True)
     np.savez(folder / "end.npz", *everything(model))
-    print("end", flush=True)
 
 
 def start(folder):
@@ -74,9 +74,9 @@ def start(folder):
     )
 
 
-def messages(process):
-    """What the process says of its training."""
-    return (line.strip() for line in process.stdout if line.startswith(("step", "end")))
+def steps_said(process):
+    """The steps that the process says its training is at, from where it began."""
+    return (int(line.split()[1]) for line in process.stdout if line.startswith("step"))
 
 
 @pytest.fixture
@@ -91,20 +91,25 @@ def processes(tmp_path):
 def test_killed_twenty_times(tmp_path, processes):
     random.seed(1)
     waiting = [processes() for _ in range(SPARE)]
+    newest = 0
     for left in reversed(range(KILLS + 1)):
         process = waiting.pop(0)
         process.stdin.write("go\n")
         process.stdin.flush()
         if left >= SPARE:
             waiting.append(processes())
-        said = messages(process)
+        said = steps_said(process)
+        began = next(said, None)
+        assert began is not None, process.stderr.read()
+        assert began >= newest, "it lost a checkpoint, and would end with the same bits even so"
         if left:
             for _ in range(random.randint(1, 2)):
-                assert next(said, None), process.stderr.read()
+                newest = next(said)
             time.sleep(random.uniform(0, 0.05))  # into a later step, or into its file
             process.kill()
             assert process.wait() == -signal.SIGKILL, "it was at its end: more STEPS are needed"
-    assert "end" in list(said), process.stderr.read()
+    _, errors = process.communicate()
+    assert process.returncode == 0, errors
 
     alone = fresh()
     for _ in range(STEPS):

@@ -21,12 +21,12 @@ STOP = LENGTH + 2  # two micro-batches into the second window
 CLASSES = {f"{name}Accumulate": getattr(hosts.accum, f"{name}Accumulate") for name in NAMES}
 
 
-def model_for(case, scaled=False, **more):
+def model_for(case, scaled=False, dtype=None, **more):
     optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **more})
     if scaled:
         optimizer = hosts.loss_scaled(optimizer, initial_scale=8.0)
     # Keras 3 can't read a loss by its name from an HDF5 file.
-    return compiled(dense_model(), optimizer, keras.losses.MeanSquaredError())
+    return compiled(dense_model(dtype=dtype), optimizer, keras.losses.MeanSquaredError())
 
 
 def go_on(model, start, stop=None):
@@ -146,13 +146,15 @@ OPTIONS = {
     "clipnorm": {"clipnorm": 0.05},
     "sum": {"reduction": "sum", "skip_nonfinite": True},
     "scaled": {"scaled": True},
+    "half": {"dtype": "float16", "epsilon": 2**-10},
+    "mixed": {"dtype": "mixed_float16"},
 }
 if hosts.IS_KERAS3:
     OPTIONS["ema"] = {"use_ema": True, "ema_overwrite_frequency": 2}
 
 RUNS = {name: (case, {}) for name, case in CASES.items()}
 RUNS.update({name: (CASES["adam"], more) for name, more in OPTIONS.items()})
-SAVED = [(run, form) for run in RUNS for form in MAIN] + [(r, f) for r in FEW for f in OTHERS]
+SAVED = [(run, form) for run in RUNS for form in MAIN] + [(r, f) for r in CASES for f in OTHERS]
 if hosts.IS_KERAS3:
     SAVED.remove(("scaled", "h5"))  # see test_loss_scale_optimizer_in_hdf5
 
