@@ -11,7 +11,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, FEW, NAMES, few_cases
+from cases import CASES, NAMES, few_cases
 from hosts import keras
 from training import LENGTH, MICRO, assert_moved, batches, compiled, dense_model, inner, weights
 
