@@ -22,6 +22,7 @@ def signature(stock, fixed, more):
 
     `more` has names and defaults.
     """
+    own = {**OWN, **more}
     parameters = [
         # The stock default name is the stock class's.
         parameter.replace(default=None) if name == "name" else parameter
@@ -30,9 +31,12 @@ def signature(stock, fixed, more):
         and name not in fixed
         and name != "self"
     ]
+    # Keras 2.2 calls some of ours its own, in their places: lr and decay.
+    stock_names = {parameter.name for parameter in parameters}
     parameters += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
-        for name, default in {**OWN, **more}.items()
+        for name, default in own.items()
+        if name not in stock_names
     ]
     return inspect.Signature(parameters)
 
@@ -134,7 +138,7 @@ def check_skip_nonfinite(skip_nonfinite):
 def check_decay(decay):
     if decay is None:
         return 0.0
-    if isinstance(decay, bool) or not isinstance(decay, numbers.Real) or not decay >= 0:
+    if not _is_number(decay) or not decay >= 0:
         raise _refusal(decay)(
             "`decay` must be a number >= 0: the learning rate is divided by "
             f"1 + decay * completed updates. Received: decay={decay!r}"
@@ -144,7 +148,7 @@ def check_decay(decay):
 
 def check_learning_rate(learning_rate, allowed):
     """A number as a float; a callable, a schedule and what else is `allowed` as it is."""
-    if isinstance(learning_rate, numbers.Real) and not isinstance(learning_rate, bool):
+    if _is_number(learning_rate):
         return float(learning_rate)
     if isinstance(learning_rate, allowed) or callable(learning_rate):
         return learning_rate
@@ -152,6 +156,23 @@ def check_learning_rate(learning_rate, allowed):
         "`learning_rate` must be a number, a LearningRateSchedule or a callable without "
         f"arguments. Received: learning_rate={learning_rate!r}"
     )
+
+
+def check_clip(name, value):
+    if not _is_number(value) or not value >= 0:
+        raise _refusal(value)(f"`{name}` must be a number >= 0 or None. Received: {name}={value!r}")
+    return float(value)
+
+
+def check_number(name, value):
+    """A number as a float."""
+    if not _is_number(value):
+        raise TypeError(f"`{name}` must be a number. Received: {name}={value!r}")
+    return float(value)
+
+
+def _is_number(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 _CHECKS = {
@@ -172,5 +193,6 @@ def representation(optimizer, host):
     cls = type(optimizer)
     return (
         f"<{cls.__module__}.{cls.__name__} for {host}; "
-        "other Keras versions have it in keras_accum.keras3 and keras_accum.tf_keras>"
+        "other Keras versions have it in keras_accum.keras3, keras_accum.tf_keras and "
+        "keras_accum.keras2>"
     )

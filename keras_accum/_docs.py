@@ -34,6 +34,10 @@ _HOST_ARGUMENTS = {
             sums each micro-batch's gradients over the replicas.
         gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
             They transform the window's average.""",
+    "keras2": """\
+        clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
+            all weights' gradients together, as this Keras does, and each element.
+        global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.""",
 }
 
 _MORE_STATE = {
@@ -41,10 +45,23 @@ _MORE_STATE = {
     "tf_keras": """
         unapplied: integer scalar, with accum_iters > 1 only: 1 after a micro-batch that
             a LossScaleOptimizer skipped, which it has added to iterations, else 0.""",
+    "keras2": "",
+}
+
+_LEARNING_RATE = """\
+        learning_rate: Float >= 0, default {rate}, a LearningRateSchedule or a callable without
+            arguments; a schedule counts updates, not micro-batches."""
+
+_LEARNING_RATES = {
+    "keras3": _LEARNING_RATE,
+    "tf_keras": _LEARNING_RATE,
+    "keras2": """\
+        learning_rate: Float >= 0, default {rate}. Keras 2.2 calls it `lr`.""",
 }
 
 _OPTIMIZERS = {
     "SGDAccumulate": {
+        "rate": 0.01,
         "line": "Gradient descent with momentum, one update per window of micro-batches.",
         "mathematics": """\
     With G the average gradient of a window of `accum_iters` micro-batches:
@@ -54,16 +71,15 @@ _OPTIMIZERS = {
         p <- p + momentum * u - learning_rate * G       Nesterov momentum
         p <- p - learning_rate * G                      momentum = 0""",
         "arguments": """\
-        learning_rate: Float >= 0, default 0.01, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
         momentum: Float in [0, 1], default 0.
         nesterov: Boolean, default False.""",
-        "slots": {"keras3": "`momentum` (u)", "tf_keras": "`momentum` (u)"},
+        "slots": dict.fromkeys(("keras3", "tf_keras", "keras2"), "`momentum` (u)"),
         "paper": """\
     On the importance of initialization and momentum in deep learning. Ilya Sutskever, James
     Martens, George Dahl, Geoffrey Hinton, 2013.""",
     },
     "AdamAccumulate": {
+        "rate": 0.001,
         "line": "Adam, one update per window of micro-batches.",
         "mathematics": """\
     With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
@@ -76,8 +92,6 @@ _OPTIMIZERS = {
     Epsilon is the paper's "epsilon hat", outside the root, as in every Keras. PyTorch and optax
     have Algorithm 1's, which is smaller by sqrt(1 - beta_2^t).""",
         "arguments": """\
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
         epsilon: Float >= 0, default 1e-7; None is the default.
@@ -85,11 +99,13 @@ _OPTIMIZERS = {
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v), with amsgrad `velocity_hat`",
             "tf_keras": "`m`, `v`, with amsgrad `vhat`",
+            "keras2": "`momentum` (m), `velocity` (v), with amsgrad `velocity_hat`",
         },
         "paper": """\
     Adam: A Method for Stochastic Optimization. Diederik P. Kingma, Jimmy Ba, 2014.""",
     },
     "AMSGradAccumulate": {
+        "rate": 0.001,
         "line": "AMSGrad, Adam with a second moment that never falls, per window of micro-batches.",
         "mathematics": """\
     With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
@@ -102,19 +118,19 @@ _OPTIMIZERS = {
 
     The maximum is of v before its bias correction, as in every Keras. PyTorch takes it after.""",
         "arguments": """\
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
         epsilon: Float >= 0, default 1e-7; None is the default.""",
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v), `velocity_hat` (w)",
             "tf_keras": "`m`, `v`, `vhat` (w)",
+            "keras2": "`momentum` (m), `velocity` (v), `velocity_hat` (w)",
         },
         "paper": """\
     On the Convergence of Adam and Beyond. Sashank J. Reddi, Satyen Kale, Sanjiv Kumar, 2018.""",
     },
     "RMSpropAccumulate": {
+        "rate": 0.001,
         "line": "RMSprop, plain or centered, one update per window of micro-batches.",
         "mathematics": """\
     With G the average gradient of a window of `accum_iters` micro-batches:
@@ -127,8 +143,6 @@ _OPTIMIZERS = {
 
     {convention}""",
         "arguments": """\
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
         rho: Float in [0, 1), default 0.9.
         momentum: Float in [0, 1], default 0.
         epsilon: Float >= 0, default 1e-7; None is the default.
@@ -137,6 +151,7 @@ _OPTIMIZERS = {
         "slots": {
             "keras3": "`velocity` (v), with momentum `momentum` (u), centered `average_gradient`",
             "tf_keras": "`rms` (v), with momentum `momentum` (u), centered `mg`",
+            "keras2": "`velocity` (v)",
         },
         "paper": """\
     Lecture 6.5, RMSprop: divide the gradient by a running average of its recent magnitude. Tijmen
@@ -152,6 +167,18 @@ _OPTIMIZERS = {
             "convention": "With momentum, this host has epsilon under the root, as Keras 3 always "
             "has.",
         },
+        "keras2": {
+            "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches:
+
+        v <- v + (1 - rho) * (G^2 - v)
+        p <- p - learning_rate * G / (sqrt(v) + epsilon)
+
+    Epsilon is outside the root, where Keras 3 has it inside.""",
+            "arguments": """\
+        rho: Float in [0, 1), default 0.9.
+        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        },
     },
 }
 
@@ -162,6 +189,7 @@ _TEMPLATE = """{line}
     Inside a window weights and slots are exactly unchanged, and the traced graph has no branch.
 
     Args:
+{learning_rate}
 {arguments}
 {host_arguments}
 {shared_arguments}
@@ -202,17 +230,18 @@ def docstring(name, host, import_keras):
     """The docstring of an optimizer on a host, None if it isn't one of this package's own."""
     if name not in _OPTIMIZERS:
         return None
-    texts = _OPTIMIZERS[name]
+    texts = {**_OPTIMIZERS[name], **_OPTIMIZERS[name].get(host, {})}
     return _TEMPLATE.format(
         name=name,
         host=host,
         import_keras=import_keras,
         line=texts["line"],
-        mathematics=texts["mathematics"].format(**texts.get(host, {})),
+        mathematics=texts["mathematics"].format(**texts),
+        learning_rate=_LEARNING_RATES[host].format(rate=texts["rate"]),
         arguments=texts["arguments"],
         host_arguments=_HOST_ARGUMENTS[host],
         shared_arguments=_SHARED_ARGUMENTS,
-        variables={"keras3": "variables", "tf_keras": "weights"}[host],
+        variables="variables" if host == "keras3" else "weights",
         slots=texts["slots"][host],
         more_state=_MORE_STATE[host],
         paper=texts["paper"],

@@ -38,10 +38,34 @@ def module_name():
         return "keras_accum.keras3"
     if version >= (2, 4):
         return "keras_accum.tf_keras"
-    raise ImportError(
-        "keras_accum needs Keras 3 (keras_accum.keras3), or tf_keras or Keras 2.4 to 2.15 "
-        f"(keras_accum.tf_keras). Found: keras {'.'.join(map(str, version))}"
-    )
+    return "keras_accum.keras2"
+
+
+def import_standalone_keras_2():
+    """Keras 2.0 to 2.3 on TensorFlow 1.15."""
+    version = _installed_version("keras")
+    if version is None or not (2, 0) <= version < (2, 4):
+        found = "no keras" if version is None else f"keras {'.'.join(map(str, version))}"
+        raise ImportError(
+            "keras_accum.keras2 is for standalone Keras 2.0 to 2.3: `pip install "
+            "keras_accum[keras2]`, on Python 3.7. Keras 2.4 to 2.15 and tf_keras have "
+            f"keras_accum.tf_keras, Keras 3 has keras_accum.keras3. Found: {found}"
+        )
+    import tensorflow as tf
+
+    if not tf.__version__.startswith("1.15."):
+        raise ImportError(
+            "keras_accum.keras2 needs TensorFlow 1.15; with TensorFlow 2 there is "
+            f"keras_accum.tf_keras. Found: tensorflow {tf.__version__}"
+        )
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise ImportError(
+            "keras_accum.keras2 runs on Keras's backend tensorflow. "
+            f"Found: {keras.backend.backend()}"
+        )
+    return keras
 
 
 def import_keras_2():

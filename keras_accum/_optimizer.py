@@ -4,6 +4,7 @@ No host is imported here. How a state is read from variables and written to them
 """
 
 import warnings
+from functools import partial
 
 import numpy as np
 
@@ -12,8 +13,7 @@ from keras_accum import _arguments, _state
 _NO_ACCUM_ITERS = (
     "This {name} was saved by a class that didn't save accum_iters: 1 is taken, an update on every "
     "micro-batch. Give it when loading, custom_objects={{'{name}': {name}.with_accum_iters(5)}}, "
-    "or before the first step of the loaded model, model.optimizer.accum_iters = 5. For a file of a"
-    " stock optimizer it is with_accum_iters(5, stock=True)."
+    "or {remedy}. For a file of a stock optimizer it is with_accum_iters(5, stock=True)."
 )
 
 
@@ -37,6 +37,9 @@ class Optimizer:
     # can't be said how many updates those are.
     _counts_micro_batches = False
     _micro_batches = None
+
+    # How to give accum_iters to a model that was loaded from a file without it.
+    _remedy = "before the first step of the loaded model, model.optimizer.accum_iters = 5"
 
     # Whether a train step has been made or traced with what was there at the time.
     _has_stepped = False
@@ -169,9 +172,12 @@ class Optimizer:
 
     def _named(self, arrays):
         arrays = [np.asarray(array) for array in arrays]
-        state = _state.named(arrays, self._names_of(len(arrays), stock=False))
+        state = self._named_as(arrays, partial(self._list_names, stock=False))
+        if state is None:  # a file of keras_accum.keras2
+            names = partial(_state.slot_major, self._rule(), accumulates=self._accumulates)
+            state = self._named_as(arrays, names)
         if state is None or not self._accumulates:
-            state = _state.named(arrays, self._names_of(len(arrays), stock=True))
+            state = self._named_as(arrays, partial(self._list_names, stock=True))
             state = state or _state.from_keras_2(arrays, self._rule())
             self._convert_count(state)
         if state is None:
@@ -193,12 +199,14 @@ class Optimizer:
         updates = _state.updates_in(micro_batches, self._accum_iters)
         state["completed_updates"] = np.asarray(updates)
 
-    def _names_of(self, length, stock):
-        """The names for a list of this length, if there is a number of variables that has it."""
+    def _named_as(self, arrays, names):
+        """The state that these arrays are if `names(n)` are their names, for n variables."""
         if self._is_built:
-            return self._list_names(_state.count(self._layout()), stock)
-        one, two = (len(self._list_names(n, stock)) for n in (1, 2))
-        return self._list_names((length - one) // max(two - one, 1) + 1, stock)
+            variables = _state.count(self._layout())
+        else:
+            one, two = len(names(1)), len(names(2))
+            variables = (len(arrays) - one) // max(two - one, 1) + 1
+        return _state.named(arrays, names(variables))
 
     def _recount(self):
         """After accum_iters was given to an optimizer that came from a file that didn't have it."""
@@ -210,11 +218,20 @@ class Optimizer:
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """The optimizer that `get_config` described, also one of Keras 2.0 to 2.3."""
-        optimizer = super().from_config(dict(config), custom_objects)
+        config = dict(config)
+        if "clipnorm" in config and "decay" in config and "name" not in config:
+            # What Keras 2.0 to 2.3 calls so is the norm of all gradients together.
+            config["global_clipnorm"] = config.pop("clipnorm")
+        optimizer = cls._from_stock_config(config, custom_objects)
         if "lr" in config and "accum_iters" not in config:
-            warnings.warn(_NO_ACCUM_ITERS.format(name=cls.__name__), stacklevel=2)
+            remedy = cls._remedy.format(name=cls.__name__)
+            warnings.warn(_NO_ACCUM_ITERS.format(name=cls.__name__, remedy=remedy), stacklevel=2)
             optimizer._counts_micro_batches = True
         return optimizer
+
+    @classmethod
+    def _from_stock_config(cls, config, custom_objects):
+        return super().from_config(config, custom_objects)
 
     @classmethod
     def with_accum_iters(cls, accum_iters, stock=False):
@@ -292,16 +309,25 @@ class Optimizer:
                 f"`to_stock` at window_position={self.window_position}: a stock optimizer can't "
                 "keep the gradients of an open window. Close it first, `apply_partial_window()`."
             )
-        if self._held is not None:
-            raise ValueError(
-                "`to_stock` before the optimizer has its variables: call "
-                "`optimizer.build(model.trainable_variables)` first."
-            )
         if self.rule_arguments:
             raise ValueError(
                 f"{type(self).__name__} has no stock optimizer with the same rule: that has no "
                 f"{', '.join(self.rule_arguments)}."
             )
+
+    def _check_is_not_held(self):
+        if self._held is not None:
+            raise ValueError(
+                "`to_stock` before the optimizer has its variables: call "
+                "`optimizer.build(model.trainable_variables)` first."
+            )
+
+
+def restored(cls, config, state):
+    """What pickle calls."""
+    optimizer = cls.from_config(config)
+    optimizer.set_state(state)
+    return optimizer
 
 
 class _Loader:

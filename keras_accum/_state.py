@@ -155,6 +155,16 @@ def without_window(state):
     return {name: array for name, array in state.items() if not is_of_window(name)}
 
 
+def slot_major(rule, variables, accumulates):
+    """The names of a state for so many variables, in the order of Keras 2's lists."""
+    indices = range(variables)
+    names = ["completed_updates"]
+    names += [slot_name(rule, slot, i) for slot in rule.slots for i in indices]
+    if accumulates and variables:
+        names += ["state_format", *WINDOW] + [f"accumulator.{i}" for i in indices]
+    return names
+
+
 def renumbered(state, indices):
     """The state with each variable's index replaced by `indices[index]`."""
     new = {}
@@ -199,6 +209,16 @@ def from_keras_2(arrays, rule):
             elif slot == "velocity_hat" and array.shape != (1,):
                 return None  # AMSGrad's, not the placeholder that Adam wrote
     return state
+
+
+def to_keras_2(state, rule):
+    """The list of arrays that the stock optimizer of Keras 2.0 to 2.3 has for this state."""
+    arrays = [] if type(rule).__name__ == "RMSprop" else [state["completed_updates"]]
+    for slot in _KERAS_2_SLOTS[type(rule).__name__]:
+        for i, array in enumerate(by_index(state)):
+            unused = np.zeros(1 if slot == "velocity_hat" else array.shape, array.dtype)
+            arrays.append(state.get(slot_name(rule, slot, i), unused))
+    return arrays
 
 
 def updates_in(micro_batches, accum_iters):

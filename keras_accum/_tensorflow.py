@@ -46,36 +46,41 @@ def apply_rule(rule, c, gradient, parameter, slots):
         operation = kernel(rule, c, gradient, parameter, *slots)
         return [] if operation is None else [operation]
     variables = (parameter,) + tuple(slots)
-    # Each variable is read once, so that in a TensorFlow 1 graph no read can follow a write.
     values = rule.step(tf, c, gradient, *map(tf.convert_to_tensor, variables))
-    return [variable.assign(value) for variable, value in zip(variables, values)]
+    with tf.control_dependencies(values):  # in a TensorFlow 1 graph a read is of what is there now
+        return [variable.assign(value) for variable, value in zip(variables, values)]
+
+
+def _run(kernel, variables, **arguments):
+    """Call a training kernel of TensorFlow on variables, which are references in TensorFlow 1."""
+    if all(hasattr(variable, "handle") for variable in variables.values()):
+        kernel = f"Resource{kernel}"
+        variables = {name: variable.handle for name, variable in variables.items()}
+    return getattr(tf.raw_ops, kernel)(**variables, **arguments, use_locking=True)
 
 
 def _sgd(rule, c, gradient, parameter, *slots):
     if not slots:
-        return tf.raw_ops.ResourceApplyGradientDescent(
-            var=parameter.handle, alpha=c["rate"], delta=gradient, use_locking=True
-        )
+        var = {"var": parameter}
+        return _run("ApplyGradientDescent", var, alpha=c["rate"], delta=gradient)
     # Keras's own momentum kernel adds the velocity to the parameter with no scalar to gate it. This
     # one, u <- mu u + d; p <- p - lr u, does the same from d = -rate G and lr = -switch.
-    return tf.raw_ops.ResourceApplyMomentum(
-        var=parameter.handle,
-        accum=slots[0].handle,
+    return _run(
+        "ApplyMomentum",
+        {"var": parameter, "accum": slots[0]},
         lr=-c["switch"],
         grad=-c["rate"] * gradient,
         momentum=1 - c["friction"],
         use_nesterov=rule.nesterov,
-        use_locking=True,
     )
 
 
 def _adam(rule, c, gradient, parameter, momentum, velocity):
     # Alpha has the bias correction in it: with both powers at zero the kernel takes lr as it is.
     zero = tf.zeros([], gradient.dtype)
-    return tf.raw_ops.ResourceApplyAdam(
-        var=parameter.handle,
-        m=momentum.handle,
-        v=velocity.handle,
+    return _run(
+        "ApplyAdam",
+        {"var": parameter, "m": momentum, "v": velocity},
         beta1_power=zero,
         beta2_power=zero,
         lr=c["alpha"],
@@ -83,7 +88,6 @@ def _adam(rule, c, gradient, parameter, momentum, velocity):
         beta2=1 - c["rate_2"],
         epsilon=c["epsilon"],
         grad=gradient,
-        use_locking=True,
     )
 
 

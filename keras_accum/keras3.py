@@ -289,6 +289,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
                 none of a stock optimizer.
         """
         self._check_can_be_stock()
+        self._check_is_not_held()
         config = {**_constructor_arguments(self), **self.fixed}
         for name in ("name", *_arguments.OWN):
             config.pop(name, None)

@@ -189,12 +189,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return bool(self._variables)
 
     def _list_names(self, variables, stock):
-        rule, indices = self._rule(), range(variables)
-        names = ["completed_updates"]
-        names += [_state.slot_name(rule, slot, i) for slot in rule.slots for i in indices]
-        if self._accumulates and variables and not stock:
-            names += ["state_format", *_state.WINDOW, "unapplied"]
-            names += [f"accumulator.{i}" for i in indices]
+        names = _state.slot_major(self._rule(), variables, self._accumulates and not stock)
+        if "accum_iters" in names:
+            names.insert(names.index("accum_iters") + 1, "unapplied")
         return names
 
     def _state_names(self, variables):
@@ -263,7 +260,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return super()._released(variables)
 
     def __reduce__(self):
-        return _restored, (type(self), self.get_config(), self.get_state())
+        return _optimizer.restored, (type(self), self.get_config(), self.get_state())
 
     def __deepcopy__(self, memo):
         memo.update({id(variable): variable for variable in self._variables})  # the model's
@@ -327,6 +324,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             ValueError: if a window is open, and if the rule is none of a stock optimizer.
         """
         self._check_can_be_stock()
+        self._check_is_not_held()
         config = {**_constructor_arguments(self), **self.fixed}
         for name in ("name", *_arguments.OWN):
             if name != "decay":
@@ -520,12 +518,6 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 constrained = target.constraint(value)
                 operations.append(target.assign(tf.where(switch > 0, constrained, value)))
         return tf.group(*operations)
-
-
-def _restored(cls, config, state):
-    optimizer = cls.from_config(config)
-    optimizer.set_state(state)
-    return optimizer
 
 
 # What optimizers that aren't legacy have and legacy ones don't, with values that change nothing.

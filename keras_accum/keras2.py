@@ -1,0 +1,506 @@
+"""The optimizers for standalone Keras 2.2 and 2.3 on TensorFlow 1.
+
+Each class is the stock optimizer of its name with another `get_updates`: it adds the gradients to
+the accumulators and runs the rule with gated scalars (see `_rules`), at `accum_iters=1` as well.
+
+TensorFlow 1 orders nothing within a train step, and the stock optimizers leave it at that: a weight
+may be overwritten before back-propagation has read it, a counter before the bias correction has.
+Here all that a step computes is computed before its first write, and the counters come last.
+"""
+
+import math
+import numbers
+
+import numpy as np
+
+from keras_accum import (
+    _arguments,
+    _callbacks,
+    _docs,
+    _host,
+    _optimizer,
+    _rules,
+    _state,
+    _tensorflow,
+    _window,
+)
+from keras_accum._state import StateError  # noqa: F401, public
+
+keras = _host.import_standalone_keras_2()
+
+import tensorflow as tf  # noqa: E402, the line above says what is wrong where it can't be
+
+_stock = keras.optimizers
+K = keras.backend
+ops = tf.compat.v2  # whose `where` isn't deprecated
+
+
+class AccumulatingOptimizer(_optimizer.Optimizer):
+    """Everything Keras, for all classes. A class names it before its stock optimizer and has
+
+    * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
+    * `fixed`: the stock arguments that the class decides itself;
+    * `rule_arguments`: what the rule takes and the stock optimizer doesn't, with defaults.
+    """
+
+    fixed = {}
+    rule_arguments = {}
+    # Arguments that Keras 2.3 takes and doesn't have in its signatures.
+    unsigned = ("epsilon",)
+
+    _remedy = (
+        "compile the loaded model with {name}.from_optimizer(model.optimizer, accum_iters=5)"
+    )
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if AccumulatingOptimizer in cls.__bases__:
+            cls._stock_class = cls.__bases__[-1]
+            names = ("learning_rate", *cls.unsigned, "clipnorm", "clipvalue", "global_clipnorm")
+            more = {**cls.rule_arguments, **dict.fromkeys(names)}
+            cls.__signature__ = _arguments.signature(cls._stock_class, cls.fixed, more)
+            cls.__doc__ = cls.__doc__ or _docs.docstring(cls.__name__, "keras2", "import keras")
+
+    def __init__(self, *args, **kwargs):
+        given = _arguments.bind(type(self), args, kwargs, unknown=TypeError)
+        own = _arguments.pop_own(given)
+        given["decay"] = _arguments.check_decay(given.pop("decay", None))
+        if "learning_rate" in given:
+            given["lr"] = _arguments.check_number("learning_rate", given.pop("learning_rate"))
+        given.update(_clips(given))
+        added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
+
+        super().__init__(**given, **self.fixed)
+        for name, value in added.items():
+            setattr(self, name, value)
+        self.reduction = own["reduction"]
+        self.skip_nonfinite = own["skip_nonfinite"]
+        self._accum_iters = own["accum_iters"]
+        self._forget()
+
+    def _forget(self):
+        """Be without variables, as before the first model and between two."""
+        self._variables = []
+        self._slots = {}
+        self._window = None
+        self._accumulators = []
+        self._closing = None
+
+    # -- state ---------------------------------------------------------------------------------
+
+    @property
+    def _accumulates(self):
+        return self._accum_iters > 1
+
+    def _build(self, params):
+        """Create the state for these variables, once more for each model that is compiled."""
+        held = self._released(params)
+        accum_iters = self.accum_iters
+        self._forget()
+        self._variables = list(params)
+        for slot in self._rule().slots:
+            for i, variable in enumerate(self._variables):
+                self._slots[slot, i] = K.zeros(
+                    K.int_shape(variable), K.dtype(variable), _name(variable, slot)
+                )
+        self._build_window()
+        if held is not None:
+            self._held = None
+            self._write_state(held)
+        elif self._accumulates:
+            self.accum_iters = accum_iters
+        self.weights = list(self._state_variables().values())
+
+    def _build_window(self):
+        if not (self._accumulates and self._variables):
+            return
+        self._state_format = _counter("state_format", _state.FORMAT)
+        self._window = (
+            _counter("window_position", 0),
+            _counter("window_length", self._accum_iters),
+            _counter("accum_iters", self._accum_iters),
+        )
+        self._accumulators = [_accumulator(variable) for variable in self._variables]
+
+    @property
+    def completed_updates(self):
+        """The number of updates made: what `decay` and bias correction count. An int."""
+        return self._count("completed_updates", K.get_value(self.iterations))
+
+    def _counters(self):
+        return {} if self._window is None else dict(zip(_state.WINDOW, self._window))
+
+    def _get_count(self, counter):
+        return int(K.get_value(counter))
+
+    def _set_count(self, counter, value):
+        K.set_value(counter, value)
+
+    @property
+    def _is_built(self):
+        return bool(self._variables)
+
+    @property
+    def _has_stepped(self):
+        return self._is_built  # the train step is a part of the graph
+
+    def _list_names(self, variables, stock):
+        return _state.slot_major(self._rule(), variables, self._accumulates and not stock)
+
+    def _state_names(self, variables):
+        return self._list_names(variables, stock=False) + list(self._rate_state())
+
+    def _state_variables(self):
+        """All weights by their names, in the order of `_list_names`."""
+        rule = self._rule()
+        found = {"completed_updates": self.iterations}
+        for (slot, i), variable in self._slots.items():
+            found[_state.slot_name(rule, slot, i)] = variable
+        if self._window is not None:
+            found["state_format"] = self._state_format
+            found.update(self._counters())
+            found.update({f"accumulator.{i}": v for i, v in enumerate(self._accumulators)})
+        return found
+
+    def _layout(self):
+        shapes = [np.empty(K.int_shape(variable)) for variable in self._variables]
+        return _state.layout(self._state_names(len(shapes)), shapes)
+
+    def _read_state(self):
+        found = self._state_variables()
+        found.pop("state_format", None)
+        values = K.batch_get_value(list(found.values()))
+        return {**{n: np.asarray(v) for n, v in zip(found, values)}, **self._rate_state()}
+
+    def _rate_state(self):
+        return {"learning_rate": np.asarray(K.get_value(self.learning_rate))}
+
+    def _write_state(self, state):
+        variables = {**self._state_variables(), "learning_rate": self.learning_rate}
+        K.batch_set_value([(variables[name], state[name]) for name in state])
+
+    def _hold(self, state):
+        super()._hold(state)
+        # For a model that is saved before its first step.
+        state = self.get_state()
+        names = self._list_names(_state.count(state), stock=False)
+        self.weights = [K.variable(state[n], state[n].dtype, _file_name(n)) for n in names]
+
+    def get_weights(self):
+        """The state as a list of arrays, in the order of files."""
+        return K.batch_get_value(self.weights)
+
+    @property
+    def learning_rate(self):
+        """The variable of the learning rate. Set it to a number: the next update has it."""
+        return self._rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        if isinstance(learning_rate, numbers.Real):
+            K.set_value(self._rate, _arguments.check_number("learning_rate", learning_rate))
+        else:
+            self._rate = learning_rate  # the stock constructor
+
+    lr = learning_rate
+
+    @classmethod
+    def _from_stock_config(cls, config, custom_objects):
+        return cls(**config)
+
+    def get_config(self):
+        config = super().get_config()
+        for name in self.fixed:
+            del config[name]
+        for name in self.rule_arguments:
+            config[name] = getattr(self, name)
+        if "clipnorm" in config:  # which is what all other hosts call it
+            config["global_clipnorm"] = config.pop("clipnorm")
+        config.update(_arguments.own_config(self))
+        return config
+
+    @classmethod
+    def from_optimizer(cls, optimizer, **arguments):
+        """This class in the place of a stock optimizer, with its arguments and its state.
+
+        Args:
+            optimizer: The stock optimizer of the same rule, or one of this package. It is left as
+                it is. Compile the model with the result.
+            arguments: Constructor arguments that are to be other than the optimizer's, as
+                `accum_iters`.
+
+        Raises:
+            TypeError, ValueError: if it is an optimizer with another rule.
+
+        Example:
+
+        >>> from keras_accum.keras2 import AdamAccumulate
+        >>> optimizer = AdamAccumulate.from_optimizer(AdamAccumulate(0.01), accum_iters=5)
+        >>> optimizer.accum_iters
+        5
+        """
+        cls._check_source(optimizer, {cls._stock_class})
+        config = optimizer.get_config()
+        cls._check_fixed(config)
+        new = cls(**{**config, **arguments})
+        if isinstance(optimizer, AccumulatingOptimizer):
+            state = optimizer.get_state()
+        elif optimizer.weights:
+            state = _state.from_keras_2(K.batch_get_value(optimizer.weights), new._rule())
+            state["completed_updates"] = np.asarray(K.get_value(optimizer.iterations))
+        else:
+            return new
+        new._adopt(state, optimizer)
+        return new
+
+    def to_stock(self):
+        """The stock optimizer with the same arguments and state, for those without this package.
+
+        Compile the model with it, to train on or to save it. This optimizer is left as it is.
+
+        Raises:
+            ValueError: if a window is open, and if the rule is none of a stock optimizer.
+        """
+        self._check_can_be_stock()
+        config = {**self.get_config(), **self.fixed}
+        for name in _arguments.own_config(self):
+            del config[name]
+        if "global_clipnorm" in config:
+            config["clipnorm"] = config.pop("global_clipnorm")
+        stock = self._stock_class(**config)
+        state = self.get_state()
+        K.set_value(stock.iterations, state["completed_updates"])
+        if _state.count(state):
+            _start_from(stock, _state.to_keras_2(state, self._rule()))
+        return stock
+
+    def __reduce__(self):
+        return _optimizer.restored, (type(self), self.get_config(), self.get_state())
+
+    def __repr__(self):
+        return _arguments.representation(self, "standalone Keras 2")
+
+    # -- one micro-batch -----------------------------------------------------------------------
+
+    def get_updates(self, loss, params):
+        """The operation that makes one micro-batch's step, in a list."""
+        grads = self._unclipped_gradients(loss, params)
+        self._build(params)
+        counted = tf.ones([], tf.int64)
+        if self.skip_nonfinite:
+            counted = tf.cast(_tensorflow.all_finite(grads), tf.int64)
+            grads = [_tensorflow.gate(g, tf.cast(counted, g.dtype)) for g in grads]
+        step = _window.advance(ops, *self._window_state(), counted=counted)
+        totals = [self._total(gradient, i) for i, gradient in enumerate(grads)]
+        self.updates = [self._write(step, totals, after=[loss])]
+        return self.updates
+
+    def apply_partial_window(self):
+        """Close the open window now: one update from the micro-batches that it holds.
+
+        With `reduction="mean"` their sum is divided by how many they are. Does nothing when no
+        window is open. To be called between train steps.
+        """
+        if self.window_position == 0:
+            return
+        if self._closing is None:
+            position, length, _ = self._window_state()
+            totals = [tf.convert_to_tensor(accumulator) for accumulator in self._accumulators]
+            self._closing = self._write(_window.close(position, length), totals, after=[])
+        K.get_session().run(self._closing)
+
+    def _unclipped_gradients(self, loss, params):
+        """The stock gradients; what is clipped is the window's average."""
+        clips = {n: self.__dict__.pop(n) for n in ("clipnorm", "clipvalue") if n in self.__dict__}
+        try:
+            return self.get_gradients(loss, params)
+        finally:
+            self.__dict__.update(clips)
+
+    def _window_state(self):
+        """Position, length and next length of the window, as values."""
+        if self._window is None:
+            return [tf.constant(value, tf.int64) for value in (0, 1, 1)]
+        return [tf.convert_to_tensor(variable) for variable in self._window]
+
+    def _total(self, gradient, i):
+        """The window's gradient sum with this gradient in it."""
+        if not self._accumulates:
+            return tf.convert_to_tensor(gradient)
+        return _tensorflow.add(tf.convert_to_tensor(self._accumulators[i]), gradient)
+
+    def _write(self, step, totals, after):
+        """All assignments: none before all values are there, the counters last."""
+        step = _window.Step(*(tf.cast(value, tf.int64) for value in step))
+        averages = self._clipped([self._average(step, total) for total in totals])
+        scalars = {
+            dtype: self._scalars(step, dtype) for dtype in set(map(K.dtype, self._variables))
+        }
+        operations = []
+        with tf.control_dependencies(tf.nest.flatten([after, totals, averages, scalars, step])):
+            for i, variable in enumerate(self._variables):
+                operations += self._write_variable(
+                    i, variable, averages[i], totals[i], scalars[K.dtype(variable)]
+                )
+        with tf.control_dependencies(operations):
+            if self._accumulates:
+                position, length, _ = self._window
+                operations += [K.update(position, step.position), K.update(length, step.length)]
+            operations.append(K.update_add(self.iterations, step.switch))
+        return tf.group(*operations)
+
+    def _average(self, step, total):
+        scale = _window.scale(ops, step, self.reduction, lambda x: tf.cast(x, total.dtype))
+        return _tensorflow.gate(total, scale)
+
+    def _clipped(self, grads):
+        """What the stock optimizers clip to; they have a conditional for it."""
+        clipnorm, clipvalue = (getattr(self, name, 0) for name in ("clipnorm", "clipvalue"))
+        if clipnorm > 0:
+            norm = tf.sqrt(sum(tf.reduce_sum(tf.square(g)) for g in grads))
+            factor = ops.where(norm >= clipnorm, clipnorm / norm, tf.ones_like(norm))
+            grads = [factor * g for g in grads]
+        if clipvalue > 0:
+            grads = [tf.clip_by_value(g, -clipvalue, clipvalue) for g in grads]
+        return grads
+
+    def _scalars(self, step, dtype):
+        """What the update of a variable of this data type needs besides tensors."""
+        switch = tf.cast(step.switch, dtype)
+        rule = self._rule()
+        rate = tf.cast(self.learning_rate, dtype)
+        if self.initial_decay > 0:
+            updates = tf.cast(self.iterations, dtype)
+            rate = _rules.decayed(rate, tf.cast(self.decay, dtype), updates)
+        hyperparameters = {
+            name: _scalar(getattr(self, name), dtype) for name in rule.hyperparameters
+        }
+        update = tf.cast(self.iterations + 1, dtype)
+        return {
+            "switch": switch,
+            "rule": rule.coefficients(ops, switch, rate, update, **hyperparameters),
+        }
+
+    def _write_variable(self, i, variable, average, total, scalars):
+        rule = self._rule()
+        slots = [self._slots[slot, i] for slot in rule.slots]
+        switch = scalars["switch"]
+        average = tf.cast(average, variable.dtype.base_dtype)
+        operations = _tensorflow.apply_rule(rule, scalars["rule"], average, variable, slots)
+        if self._accumulates:
+            hold = tf.cast(1 - switch, total.dtype)
+            operations.append(K.update(self._accumulators[i], _tensorflow.gate(total, hold)))
+        constraint = getattr(variable, "constraint", None)
+        if constraint is not None:
+            with tf.control_dependencies(operations):
+                value = variable.read_value()
+                chosen = ops.where(switch > 0, constraint(value), value)
+                operations.append(K.update(variable, chosen))
+        return operations
+
+
+def _clips(given):
+    """The stock arguments for clipping, taken out of `given`."""
+    names = "clipnorm", "clipvalue", "global_clipnorm"
+    clips = {n: given.pop(n) for n in names if n in given}
+    clips = {n: _arguments.check_clip(n, value) for n, value in clips.items() if value is not None}
+    if "global_clipnorm" in clips:
+        if "clipnorm" in clips:
+            raise ValueError(
+                "`clipnorm` is the norm of all gradients together on this Keras, as "
+                f"`global_clipnorm` is: give one of them. Received: {clips}"
+            )
+        clips["clipnorm"] = clips.pop("global_clipnorm")
+    return clips
+
+
+def _name(variable, slot):
+    return f"{variable.op.name}/{slot}"
+
+
+def _file_name(name):
+    """A name in a state as one in a graph."""
+    return name.replace(".", "/")
+
+
+def _counter(name, value):
+    return K.variable(value, "int64", name)
+
+
+def _accumulator(variable):
+    # A sum of many half precision gradients overflows or stalls in half precision.
+    dtype = "float32" if K.dtype(variable) == "float16" else K.dtype(variable)
+    return K.zeros(K.int_shape(variable), dtype, _name(variable, "accumulator"))
+
+
+def _scalar(value, dtype):
+    # A cast of a number is by way of float32.
+    return tf.cast(value, dtype) if tf.is_tensor(value) else tf.convert_to_tensor(value, dtype)
+
+
+def _start_from(stock, arrays):
+    """Have a stock optimizer save these arrays, and go on from them when it gets its variables."""
+    get_updates = stock.get_updates
+
+    def get_updates_and_restore(*args, **kwargs):
+        del stock.get_updates
+        updates = get_updates(*args, **kwargs)
+        stock.set_weights(arrays)
+        return updates
+
+    stock.weights = [K.variable(array, array.dtype) for array in arrays]
+    stock.get_updates = get_updates_and_restore
+
+
+def _register(cls):
+    """Files with these classes load without `custom_objects`."""
+    keras.utils.get_custom_objects()[cls.__name__] = cls
+    return cls
+
+
+@_register
+class SGDAccumulate(AccumulatingOptimizer, _stock.SGD):
+    unsigned = ()
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._has_momentum = K.get_value(self.momentum) != 0
+
+    def _rule(self):
+        return _rules.SGD(momentum=self._has_momentum, nesterov=self.nesterov)
+
+
+@_register
+class AdamAccumulate(AccumulatingOptimizer, _stock.Adam):
+    def _rule(self):
+        return _rules.AMSGrad() if self.amsgrad else _rules.Adam()
+
+
+@_register
+class AMSGradAccumulate(AccumulatingOptimizer, _stock.Adam):
+    fixed = {"amsgrad": True}
+
+    def _rule(self):
+        return _rules.AMSGrad()
+
+
+@_register
+class RMSpropAccumulate(AccumulatingOptimizer, _stock.RMSprop):
+    momentum = 0.0  # the stock optimizer of this Keras has none
+
+    def _rule(self):
+        return _rules.RMSprop(self.momentum, centered=False, epsilon_in_root=False)
+
+
+class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback):
+    __doc__ = _callbacks.ApplyPartialWindow.__doc__.format(
+        host="keras2", import_keras="import keras"
+    )
+
+    def on_batch_end(self, batch, logs=None):
+        # Keras 2.2 validates before it says that the epoch has ended, and doesn't say that it does.
+        steps = self.params["steps"]
+        if not steps:
+            steps = math.ceil(self.params["samples"] / self.params["batch_size"])
+        if batch + 1 == steps:
+            self._close()
