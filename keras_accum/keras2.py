@@ -10,6 +10,7 @@ Here all that a step computes is computed before its first write, and the counte
 
 import math
 import numbers
+from collections import namedtuple
 
 import numpy as np
 
@@ -94,7 +95,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _build(self, params):
         """Create the state for these variables, once more for each model that is compiled."""
-        held = self._released(params)
+        held = self._released([_Shape(K.int_shape(variable)) for variable in params])
         accum_iters = self.accum_iters
         self._forget()
         self._variables = list(params)
@@ -163,7 +164,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return found
 
     def _layout(self):
-        shapes = [np.empty(K.int_shape(variable)) for variable in self._variables]
+        shapes = [_Shape(K.int_shape(variable)) for variable in self._variables]
         return _state.layout(self._state_names(len(shapes)), shapes)
 
     def _read_state(self):
@@ -241,6 +242,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         """
         cls._check_source(optimizer, {cls._stock_class})
         config = optimizer.get_config()
+        if "lr" in config:  # Keras 2.2
+            config["learning_rate"] = config.pop("lr")
         cls._check_fixed(config)
         new = cls(**{**config, **arguments})
         if isinstance(optimizer, AccumulatingOptimizer):
@@ -397,6 +400,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 chosen = ops.where(switch > 0, constraint(value), value)
                 operations.append(K.update(variable, chosen))
         return operations
+
+
+# A variable as far as a state goes: here a variable's own shape is a list of `Dimension`.
+_Shape = namedtuple("_Shape", "shape")
 
 
 def _clips(given):

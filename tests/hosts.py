@@ -1,23 +1,32 @@
 """All that differs from one host to the next, so that no test needs to know where it runs.
 
-The environment says which host: KERAS_ACCUM_TEST_HOST is `keras3` (with KERAS_BACKEND) or
-`tf_keras` (which is tf.keras where TensorFlow has no other Keras than that).
+The environment says which host: KERAS_ACCUM_TEST_HOST is `keras3` (with KERAS_BACKEND), `tf_keras`
+(which is tf.keras where TensorFlow has no other Keras than that) or `keras2`.
 """
 
 import importlib.util
 import os
+import warnings
+import weakref
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 
 HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")
 IS_KERAS3 = HOST == "keras3"
+IS_TF_KERAS = HOST == "tf_keras"
+IS_KERAS2 = HOST == "keras2"
 
 # Two devices for the tests of distribution. Both must be set before a framework starts.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
-if IS_KERAS3:
-    import keras
+if not IS_TF_KERAS:
+    with warnings.catch_warnings():
+        if IS_KERAS2:  # what Python 3.7 thinks of TensorFlow 1
+            warnings.simplefilter("ignore")
+        import keras
 
     IMPORT_KERAS = "import keras"
     BACKEND = keras.backend.backend()
@@ -39,7 +48,7 @@ IS_TORCH = BACKEND == "torch"
 if IS_TENSORFLOW:
     import tensorflow as tf
 
-if IS_TENSORFLOW and "TF_CONFIG" not in os.environ:
+if IS_TENSORFLOW and not IS_KERAS2 and "TF_CONFIG" not in os.environ:
     cpu = tf.config.list_physical_devices("CPU")[0]
     two = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(cpu, two)
@@ -55,10 +64,35 @@ def stock(optimizer, **arguments):
     """The optimizer that the class `<optimizer>Accumulate` stands for."""
     if optimizer == "AMSGrad":
         optimizer, arguments = "Adam", {"amsgrad": True, **arguments}
+    if IS_KERAS2:
+        if "learning_rate" in arguments:
+            arguments["lr"] = arguments.pop("learning_rate")
+        return in_order(getattr(keras.optimizers, optimizer)(**arguments))
     optimizers = keras.optimizers
     if not IS_KERAS3:
         optimizers = getattr(optimizers, "legacy", optimizers)  # up to 2.10 there are no others
     return getattr(optimizers, optimizer)(**arguments)
+
+
+def in_order(optimizer):
+    """A stock optimizer of Keras 2 on TensorFlow 1, each step of which computes before it writes.
+
+    By itself it does so in any order, and no two runs need be equal.
+    """
+    get_updates = optimizer.get_updates
+
+    def get_updates_in_order(loss, params):
+        writes = []
+        with mock.patch.object(keras.backend, "update", lambda x, new: writes.append((x, new))):
+            with mock.patch.object(
+                keras.backend, "update_add", lambda x, more: writes.append((x, x + more))
+            ):
+                get_updates(loss=loss, params=params)
+        with tf.control_dependencies([loss] + [new for _, new in writes]):
+            return [tf.assign(x, new) for x, new in writes]
+
+    optimizer.get_updates = get_updates_in_order
+    return optimizer
 
 
 def ours(optimizer, **arguments):
@@ -71,17 +105,19 @@ def take(table, index):
     return tf.gather(table, tf.cast(index, "int32"))
 
 
-class EachUpdate(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule that is a list: the rate of each update. (Keras's own compute in float32.)"""
+if not IS_KERAS2:
 
-    def __init__(self, rates):
-        self.rates = rates
+    class EachUpdate(keras.optimizers.schedules.LearningRateSchedule):
+        """A schedule that is a list: the rate of each update. (Keras's own compute in float32.)"""
 
-    def __call__(self, update):
-        return take(np.array(self.rates, FLOATX), update)
+        def __init__(self, rates):
+            self.rates = rates
 
-    def get_config(self):
-        return {"rates": self.rates}
+        def __call__(self, update):
+            return take(np.array(self.rates, FLOATX), update)
+
+        def get_config(self):
+            return {"rates": self.rates}
 
 
 def decayed(learning_rate, decay, updates):
@@ -92,8 +128,43 @@ def decayed(learning_rate, decay, updates):
     return {"learning_rate": EachUpdate(rates)}
 
 
+def set_random_seed():
+    if IS_KERAS2:
+        keras.backend.clear_session()
+        np.random.seed(0)
+        tf.set_random_seed(0)
+    else:
+        keras.utils.set_random_seed(0)
+
+
+def mean_squared_error():
+    """As a loss that every file format can hold, where there is more than the name."""
+    return "mse" if IS_KERAS2 else keras.losses.MeanSquaredError()
+
+
+def sequential(input_shape, layers, **arguments):
+    """A model of one layer after the other."""
+    if not IS_KERAS2:
+        return keras.Sequential([keras.Input(input_shape, **arguments), *layers], name="model")
+    # Keras 2.2 leaves the input of a Sequential out of its files.
+    x = y = keras.layers.Input(input_shape, **arguments)
+    for layer in layers:
+        y = layer(y)
+    return keras.models.Model(x, y, name="model")
+
+
 def stock_variables(optimizer):
+    if IS_KERAS2:
+        return [optimizer.iterations, *optimizer.weights]
     return optimizer.variables if IS_KERAS3 else optimizer.variables()
+
+
+def build(model):
+    """Give a compiled model's optimizer its variables before the first step."""
+    if IS_KERAS2:
+        model._make_train_function()
+    else:
+        model.optimizer.build(model.trainable_variables)
 
 
 def loss_scaled(optimizer, initial_scale):
@@ -107,6 +178,8 @@ def variable(value, name, dtype=None):
     dtype = dtype or FLOATX
     if IS_KERAS3:
         return keras.Variable(value, dtype=dtype, name=name)
+    if IS_KERAS2:
+        return keras.backend.variable(value, dtype, name)
     return tf.Variable(value, dtype=dtype, name=name)
 
 
@@ -117,23 +190,62 @@ def native(variable):
 
 def array(value):
     """A tensor or variable as NumPy."""
+    if IS_KERAS2:
+        return keras.backend.get_value(value)
     return keras.ops.convert_to_numpy(value) if IS_KERAS3 else value.numpy()
+
+
+def assign(variable, value):
+    if IS_KERAS2:
+        keras.backend.set_value(variable, value)
+    else:
+        variable.assign(value)
+
+
+_STEPS = weakref.WeakKeyDictionary()
+
+
+def step(optimizer, variables):
+    """On Keras 2 with TensorFlow 1: a train step with given gradients, made once."""
+    if optimizer not in _STEPS:
+        K = keras.backend
+        grads = [K.placeholder(K.int_shape(v), dtype=K.dtype(v)) for v in variables]
+        loss = sum(K.sum(gradient * v) for gradient, v in zip(grads, variables))
+        updates = optimizer.get_updates(loss=loss, params=list(variables))
+        _STEPS[optimizer] = K.function(grads, [loss], updates=updates)
+    return _STEPS[optimizer]
+
+
+def build_on(optimizer, variables):
+    """Give an optimizer its variables, outside of a model."""
+    if IS_KERAS2:
+        step(optimizer, variables)
+    else:
+        optimizer.build(variables)
 
 
 def apply(optimizer, gradients, variables):
     """One micro-batch with given gradients."""
-    if IS_KERAS3:
+    if IS_KERAS2:
+        step(optimizer, variables)(gradients)
+    elif IS_KERAS3:
         optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
     else:
         optimizer.apply_gradients(list(zip(map(tf.convert_to_tensor, gradients), variables)))
 
 
 def accumulators(optimizer):
+    if IS_KERAS2:
+        return [v for name, v in _ours_of_keras2(optimizer).items() if "accumulator" in name]
     return [v for v in stock_variables(optimizer) if "accumulator" in v.name]
 
 
 def slots(optimizer, weights):
     """{name: variable} of the optimizer's whole state but the learning rate."""
+    if IS_KERAS2:
+        if isinstance(optimizer, accum.AccumulatingOptimizer):
+            return _ours_of_keras2(optimizer)
+        return _stock_of_keras2(optimizer, len(weights))
     if IS_KERAS3:
         found = {v.name: v for v in optimizer.variables if v.name != "learning_rate"}
         assert len(found) >= len(optimizer.variables) - 1, "two slots of one name"
@@ -146,3 +258,24 @@ def slots(optimizer, weights):
             except KeyError:  # a variable that never had a gradient
                 continue
     return found
+
+
+def _ours_of_keras2(optimizer):
+    found = optimizer._state_variables()
+    found["iterations"] = found.pop("completed_updates")
+    return {name.partition(".")[2] if name[0].isupper() else name: v for name, v in found.items()}
+
+
+STOCK_SLOTS = {"SGD": ["momentum"], "Adam": ["momentum", "velocity", "velocity_hat"]}
+
+
+def _stock_of_keras2(optimizer, count):
+    names = STOCK_SLOTS.get(type(optimizer).__name__, ["velocity"])
+    arrays = [v for v in optimizer.weights if v is not optimizer.iterations]
+    names = [f"{slot}.{i}" for slot in names for i in range(count)]
+    found = dict(zip(names, arrays))
+    if type(optimizer).__name__ == "SGD" and not array(optimizer.momentum):
+        found = {}  # it has them all the same
+    if not getattr(optimizer, "amsgrad", True):
+        found = {name: v for name, v in found.items() if not name.startswith("velocity_hat")}
+    return {"iterations": optimizer.iterations, **found}

@@ -9,11 +9,12 @@ import textwrap
 import hosts
 import numpy as np
 import pytest
-from cases import NAMES
+from cases import NAMES, keras2_has_no
 from hosts import keras
 from training import compiled, data, dense_model, fit, slots
 
 every_class = pytest.mark.parametrize("name", NAMES)
+RATE = "lr" if hosts.IS_KERAS2 and keras.__version__ < "2.3" else "learning_rate"
 keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
 
 
@@ -39,9 +40,10 @@ def test_the_stock_arguments_come_first(name):
     assert added["accum_iters"] == (1, keyword)
     assert added["reduction"] == ("mean", keyword)
     assert added["skip_nonfinite"] == (False, keyword)
-    assert {"lr", "decay"} <= set(added)
+    assert {"lr", "learning_rate", "decay"} <= {p.name for p in ours}
 
 
+@keras2_has_no("RMSprop with momentum")
 def test_positional_arguments():
     config = hosts.ours("RMSprop", accum_iters=2).get_config()
     positional = hosts.accum.RMSpropAccumulate(0.5, 0.75, 0.25, 1e-3, accum_iters=2).get_config()
@@ -50,6 +52,8 @@ def test_positional_arguments():
 
 
 # -- refusals ----------------------------------------------------------------------------------
+
+RATES = "a number" if hosts.IS_KERAS2 else "LearningRateSchedule"
 
 REFUSED = [
     # arguments, what the message must say: the argument, what is allowed, what was received
@@ -63,8 +67,8 @@ REFUSED = [
     ({"reduction": None}, ["reduction", "mean", "sum", "reduction=None"]),
     ({"skip_nonfinite": 1}, ["skip_nonfinite", "True or False", "skip_nonfinite=1"]),
     ({"accumulate": 5}, ["accumulate", "accum_iters", "5"]),
-    ({"learning_rate": "abc"}, ["learning_rate", "LearningRateSchedule", "abc"]),
-    ({"lr": "abc"}, ["learning_rate", "LearningRateSchedule", "abc"]),
+    ({"learning_rate": "abc"}, ["learning_rate", RATES, "abc"]),
+    ({"lr": "abc"}, ["learning_rate", RATES, "abc"]),
     ({"lr": 0.5, "learning_rate": 0.25}, ["lr=0.5", "learning_rate=0.25"]),
     ({"decay": -0.5}, ["decay", "-0.5"]),
     ({"clipnorm": 1.0, "global_clipnorm": 2.0}, ["clipnorm", "global_clipnorm"]),
@@ -73,6 +77,12 @@ if hosts.IS_KERAS3:
     both = {"gradient_accumulation_steps": 4, "accum_iters": 5}
     said = ["gradient_accumulation_steps=4", "accum_iters=5"]
     REFUSED += [(both, said), ({"decay": "0.1"}, ["decay", ">= 0", "decay='0.1'"])]
+if hosts.IS_KERAS2:
+    REFUSED += [
+        ({"clipnorm": -0.5}, ["clipnorm", ">= 0", "clipnorm=-0.5"]),
+        ({"clipvalue": "0.5"}, ["clipvalue", ">= 0", "clipvalue='0.5'"]),
+        ({"learning_rate": abs}, ["learning_rate", "a number"]),
+    ]
 
 
 @every_class
@@ -160,7 +170,7 @@ def test_lr_is_learning_rate(name):
     assert rate(optimizer.lr) == rate(optimizer.learning_rate) == 0.25
     optimizer.learning_rate = 0.125
     assert rate(optimizer.lr) == 0.125
-    assert optimizer.get_config()["learning_rate"] == 0.125
+    assert optimizer.get_config()[RATE] == 0.125
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "SGD"])
@@ -171,7 +181,7 @@ def test_no_epsilon_is_the_default_one(name):
 
 @every_class
 def test_integer_learning_rate(name):
-    assert hosts.ours(name, learning_rate=1).get_config()["learning_rate"] == 1.0
+    assert hosts.ours(name, learning_rate=1).get_config()[RATE] == 1.0
 
 
 def test_call_from_the_copied_class():
@@ -180,8 +190,8 @@ def test_call_from_the_copied_class():
     x = np.random.default_rng(0).normal(size=(100, 6))
     y = np.eye(3)[np.arange(100) % 3]
     layers = keras.layers
-    model = keras.Sequential(
-        [keras.Input((6,)), layers.Dense(8, "relu"), layers.Dense(3, "softmax")]
+    model = hosts.sequential(
+        (6,), [layers.Dense(8, activation="relu"), layers.Dense(3, activation="softmax")]
     )
     model.compile(optimizer, loss="categorical_crossentropy", metrics=["accuracy"])
     before = model.get_weights()

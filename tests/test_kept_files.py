@@ -40,7 +40,7 @@ def load(path, row, saved):
         model.optimizer.set_state(dict(np.load(path)))
     elif path.name.endswith(".weights.h5"):
         model = fresh(row)
-        model.optimizer.build(model.trainable_variables)
+        hosts.build(model)
         model.load_weights(path)
     else:
         model = keras.models.load_model(path, custom_objects=CLASSES)
@@ -66,7 +66,7 @@ def test_is_read(release, writer, form, row):
     count = len([name for name in truth if name.startswith("saved")])
     saved, end = ([truth[f"{when}_{i}"] for i in range(count)] for when in ("saved", "end"))
     model = load(folder / f"{row}.{form}", row, saved)
-    model.optimizer.build(model.trainable_variables)
+    hosts.build(model)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 2)
     for actual, expected in zip(model.get_weights(), saved):
         np.testing.assert_array_equal(actual, expected)

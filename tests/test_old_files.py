@@ -11,6 +11,7 @@ import h5py
 import hosts
 import numpy as np
 import pytest
+from cases import keras2_has_no
 from hosts import accum, keras
 
 pytestmark = pytest.mark.filterwarnings("ignore:Do not pass an `input_shape`")
@@ -32,7 +33,7 @@ def copy(tmp_path):
 
 
 def load(path, **custom_objects):
-    return mended(keras.models.load_model(path, custom_objects=custom_objects))
+    return mended(keras.models.load_model(str(path), custom_objects=custom_objects))
 
 
 def mended(model):
@@ -95,10 +96,11 @@ def test_goes_on_with_accum_iters_given():
     assert_goes_on_as(model, "adamaccumulate_boundary")
 
 
+@keras2_has_no("train step that could be made after that")
 def test_warns_without_accum_iters_and_takes_it_later():
     path = FILES / "adamaccumulate_boundary.h5"
     with pytest.warns(UserWarning, match=r"1 is taken.*with_accum_iters\(5\)") as record:
-        model = keras.models.load_model(path, custom_objects={"AdamAccumulate": Adam})
+        model = keras.models.load_model(str(path), custom_objects={"AdamAccumulate": Adam})
     assert sum("accum_iters" in str(warning.message) for warning in record) == 1
     assert (model.optimizer.completed_updates, model.optimizer.accum_iters) == (10, 1)
     model.optimizer.accum_iters = 5
@@ -110,7 +112,7 @@ def test_takes_accum_iters_by_from_optimizer():
     path = FILES / "adamaccumulate_boundary.h5"
     with pytest.warns(UserWarning, match="1 is taken"):
         model = load(path, AdamAccumulate=Adam)
-    model.optimizer.build(model.trainable_variables)
+    hosts.build(model)
     optimizer = Adam.from_optimizer(model.optimizer, accum_iters=5)
     assert_at_the_boundary(optimizer)
     model.compile(optimizer, model.loss)
@@ -123,8 +125,9 @@ def test_begins_a_fresh_window_for_one_that_was_open():
     with pytest.warns(UserWarning, match="3 of 5 micro-batches into a window"):
         model, twin = load(path, AdamAccumulate=classes), load(path, AdamAccumulate=classes)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (2, 0)
-    twin.optimizer.build(twin.trainable_variables)
-    twin.compile(twin.optimizer.to_stock(), twin.loss)
+    hosts.build(twin)
+    stock = twin.optimizer.to_stock()
+    twin.compile(hosts.in_order(stock) if hosts.IS_KERAS2 else stock, twin.loss)
     file = truth("adamaccumulate_midwindow")
     for first in (13, 18):
         before = model.get_weights()
@@ -197,7 +200,7 @@ def test_amsgrad_needs_its_arrays(copy):
     edit(path, amsgrad=True)
     with pytest.raises(accum.StateError, match=r"AMSGrad.velocity_hat.0 is \(1,\)|shape"):
         model = load(path, AdamAccumulate=Adam.with_accum_iters(5))
-        model.optimizer.build(model.trainable_variables)
+        hosts.build(model)
 
 
 # -- stock optimizers --------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def weights_file(name):
     def load(folder, fresh):
         model = fresh()
         if hosts.IS_KERAS3:
-            model.optimizer.build(model.trainable_variables)
+            hosts.build(model)
         model.load_weights(folder / name)
         return model
 
@@ -87,7 +87,7 @@ def weights_then_hdf5():
 
     def load(folder, fresh):
         model = load_weights(folder, fresh)
-        model.optimizer.build(model.trainable_variables)
+        hosts.build(model)
         model.save(folder / "m.h5")
         return keras.models.load_model(folder / "m.h5", custom_objects=CLASSES)
 
@@ -239,7 +239,7 @@ class Restored(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         # What TensorFlow restores is there as soon as the variables are.
-        self.model.optimizer.build(self.model.trainable_variables)
+        hosts.build(self.model)
         self.found = everything(self.model)
 
 

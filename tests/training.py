@@ -37,17 +37,21 @@ def batches(size, arrays=None):
 
 def dense_model(**arguments):
     """A small network; the arguments go to both layers. Slots are known by the names given here."""
-    return keras.Sequential(
-        [
-            keras.Input((3,)),
-            keras.layers.Dense(4, activation="tanh", name="hidden", **arguments),
-            keras.layers.Dense(2, name="out", **arguments),
-        ],
-        name="model",
-    )
+    layers = [
+        keras.layers.Dense(4, activation="tanh", name="hidden", **arguments),
+        keras.layers.Dense(2, name="out", **arguments),
+    ]
+    return hosts.sequential((3,), layers)
 
 
-@keras.utils.register_keras_serializable("tests")
+def registered(cls):
+    if hosts.IS_KERAS2:
+        keras.utils.get_custom_objects()[cls.__name__] = cls
+        return cls
+    return keras.utils.register_keras_serializable("tests")(cls)
+
+
+@registered
 class Shrink(keras.constraints.Constraint):
     """Not idempotent: applied once too often it shows."""
 
@@ -78,6 +82,9 @@ def fit(model, batch_size, arrays=None, **arguments):
 
 
 def weights(model):
+    if hosts.IS_KERAS2:  # whose names tell how many of a name there are
+        pairs = [(layer.name, layer.get_weights()) for layer in model.layers]
+        return {f"{name}.{i}": w for name, ws in pairs for i, w in enumerate(ws)}
     return {v.path if hosts.IS_KERAS3 else v.name: hosts.array(v) for v in model.weights}
 
 
@@ -88,7 +95,7 @@ def inner(optimizer):
 
 def slots(model):
     """The optimizer's state as {name: array}."""
-    found = hosts.slots(inner(model.optimizer), model.trainable_variables)
+    found = hosts.slots(inner(model.optimizer), model.trainable_weights)
     return {name: hosts.array(v) for name, v in found.items()}
 
 
@@ -104,10 +111,10 @@ def state(model):
 
 
 def set_state(model, values):
-    variables = {v.path if hosts.IS_KERAS3 else v.name: v for v in model.weights}
-    variables.update(hosts.slots(inner(model.optimizer), model.trainable_variables))
+    variables = dict(zip(weights(model), model.weights))
+    variables.update(hosts.slots(inner(model.optimizer), model.trainable_weights))
     for name, value in values.items():
-        variables[name].assign(value)
+        hosts.assign(variables[name], value)
 
 
 def train(optimizer, batch_size, build=dense_model, compile=None, **fit_arguments):
