@@ -25,7 +25,7 @@ ADAM = {"learning_rate": 2**-6, "accum_iters": LENGTH}
 
 def fresh():
     optimizer = hosts.ours("Adam", **ADAM)
-    return training.compiled(training.dense_model(), optimizer, keras.losses.MeanSquaredError())
+    return training.compiled(training.dense_model(), optimizer, hosts.mean_squared_error())
 
 
 def steps_made(optimizer):
@@ -52,12 +52,12 @@ def train(folder):
     model = fresh()
     if (folder / FILE).exists():
         model = keras.models.load_model(
-            folder / FILE, custom_objects={"AdamAccumulate": hosts.accum.AdamAccumulate}
+            str(folder / FILE), custom_objects={"AdamAccumulate": hosts.accum.AdamAccumulate}
         )
     print("step", steps_made(model.optimizer), flush=True)
     while steps_made(model.optimizer) < STEPS:
         step(model)
-        model.save(folder / f"next-{FILE}")
+        model.save(str(folder / f"next-{FILE}"))
         os.replace(folder / f"next-{FILE}", folder / FILE)
         print("step", steps_made(model.optimizer), flush=True)
     np.savez(folder / "end.npz", *everything(model))

@@ -13,12 +13,17 @@ from cases import CASES
 from hosts import keras
 from training import LENGTH, MICRO
 
-ROWS = ("momentum", "adam", "rmsprop_both")
 STOP = LENGTH + 2  # two micro-batches into the second window
-if hosts.IS_KERAS3:
+if hosts.IS_KERAS2:
+    WRITER = "keras2_2_2" if keras.__version__ < "2.3" else "keras2_2_3"
+elif hosts.IS_KERAS3:
     WRITER = f"keras3_{hosts.BACKEND}"
 else:
     WRITER = "tf_keras" if keras.__name__.startswith("tf_keras") else "tf_keras_2_15"
+
+
+def rows_of(writer):
+    return "momentum", "adam", "rmsprop" if writer.startswith("keras2") else "rmsprop_both"
 
 
 def fresh(row):
@@ -26,7 +31,7 @@ def fresh(row):
     optimizer = hosts.ours(name, **arguments, accum_iters=LENGTH)
     # A `.keras` file has it in its config, and PyTorch can't compile all that JAX can.
     settings = {"jit_compile": False} if hosts.IS_KERAS3 else {}
-    loss = keras.losses.MeanSquaredError()
+    loss = hosts.mean_squared_error()
     return training.compiled(training.dense_model(), optimizer, loss, **settings)
 
 
@@ -37,14 +42,15 @@ def go_on(model, x, y, start, stop=None):
 
 def write(folder):
     folder.mkdir(parents=True)
-    for row in ROWS:
+    for row in rows_of(WRITER):
         x, y = training.data()
         model = fresh(row)
         go_on(model, x, y, 0, STOP)
-        model.save(folder / f"{row}.keras")
+        if not hosts.IS_KERAS2:
+            model.save(folder / f"{row}.keras")
         if hosts.IS_KERAS3:
             model.save_weights(folder / f"{row}.weights.h5")
-        model.save(folder / f"{row}.h5")
+        model.save(str(folder / f"{row}.h5"))
         np.savez(folder / f"{row}.state.npz", **model.optimizer.get_state())
         truth = {f"saved_{i}": w for i, w in enumerate(model.get_weights())}
         go_on(model, x, y, STOP)
