@@ -15,6 +15,14 @@ EXTRAS = {
     "jax": ["keras>=3.10", "jax"],
     "torch": ["keras>=3.10", "torch>=2.1"],
     "legacy": ["tf_keras>=2.16", "tensorflow>=2.16.1"],
+    "keras2": [
+        "keras>=2.2.4,<2.4",
+        "tensorflow==1.15.5",
+        # What came after these does without the old names and types that TensorFlow 1 needs.
+        "protobuf<3.21",
+        "h5py<3",
+        "numpy<1.19",
+    ],
     "demo": DEMO,  # python -m keras_accum
     "test": ["pytest>=7", "pytest-xdist", *DEMO],
 }

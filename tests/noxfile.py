@@ -4,6 +4,7 @@ The package is installed as a built wheel and pytest runs in this folder, where 
 cannot be imported: what passes here is what a user would install.
 """
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -45,22 +46,33 @@ def tf_keras(session):
     check(session, "tf_keras", "legacy", *pins, TF_USE_LEGACY_KERAS="1")
 
 
-def python_for_tensorflow_2_15():
-    """A Python that TensorFlow 2.15 has wheels for and that does run (a version manager's shim may
-    not), or False."""
-    for name in ("python3.11", "python3.10", "python3.9"):
-        program = shutil.which(name)
-        if program and subprocess.run([program, "-c", ""], capture_output=True).returncode == 0:
-            return program
+def find_python(*versions):
+    """The first of these Pythons that is on the path or in pyenv and does run (a version manager's
+    shim may not), or False."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in versions:
+        programs = [shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python")]
+        for program in filter(None, programs):
+            if subprocess.run([program, "-c", ""], capture_output=True).returncode == 0:
+                return str(program)
     return False
 
 
-@nox.session(python=python_for_tensorflow_2_15())
+@nox.session(python=find_python("3.11", "3.10", "3.9"))
 def tf_keras_2_15(session):
     """The last TensorFlow whose own tf.keras is Keras 2."""
     if not session.python:
         session.skip("TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11, and none of them is here")
     check(session, "tf_keras", None, "tensorflow-cpu==2.15.*")
+
+
+@nox.session(python=find_python("3.7"))
+@nox.parametrize("keras", ["2.2.4", "2.3.1"])
+def keras2(session, keras):
+    """The standalone Keras that ran on TensorFlow 1."""
+    if not session.python:
+        session.skip("TensorFlow 1.15 needs Python 3.7, and it isn't here")
+    check(session, "keras2", "keras2", f"keras=={keras}")
 
 
 def check(session, host, extra, *requirements, **environment):
