@@ -4,14 +4,16 @@
 
 Prints the time of a micro-batch over that of stock Adam, which updates on every one, for a network
 of 3.2 M parameters, and then, of as many builds of one training of a small network as there are
-rounds, how many end with the same weights. For this package, for `runai` where it is installed, and
-for the formula of the AdamAccumulate class that was copied across the web, which computes new values
-on each micro-batch and blends them with the old ones; here with its writes in order.
+rounds, how many different weights they end with. For this package, for `runai` where it is
+installed, and for the formula of the AdamAccumulate class that was copied across the web, which
+computes new values on each micro-batch and blends them with the old ones; here with its writes in
+order.
 
 Only ratios of medians are printed, from rounds in which all contenders take turns in one process.
 """
 
 import argparse
+import logging
 import os
 import platform
 import statistics
@@ -61,6 +63,7 @@ def contenders():
         "blending": Blending,
     }
     try:
+        logging.disable(logging.DEBUG)  # it tells of each variable
         import runai.ga.keras.optimizers
     except ImportError:
         print("runai is not installed")

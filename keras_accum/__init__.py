@@ -1,8 +1,8 @@
 """Gradient accumulation for Keras: the weights of a large batch in the memory of a small one.
 
 `from keras_accum import AdamAccumulate` takes the class for the Keras that is in use; importing
-`keras_accum` itself imports no framework. `keras_accum.keras3` and `keras_accum.tf_keras` say
-outright which Keras is meant.
+`keras_accum` itself imports no framework. `keras_accum.keras3`, `keras_accum.tf_keras` and
+`keras_accum.keras2` say outright which Keras is meant.
 """
 
 __version__ = "0.1.0"

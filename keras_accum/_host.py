@@ -32,7 +32,8 @@ def module_name():
     if version is None:
         raise ImportError(
             "keras_accum found no Keras. Install one: `pip install keras_accum[tensorflow]`, "
-            "`[jax]` or `[torch]` for Keras 3, `[legacy]` for tf_keras."
+            "`[jax]` or `[torch]` for Keras 3, `[legacy]` for tf_keras, `[keras2]` for Keras 2.3 "
+            "on TensorFlow 1."
         )
     if version >= (3, 0):
         return "keras_accum.keras3"
@@ -41,28 +42,48 @@ def module_name():
     return "keras_accum.keras2"
 
 
+_MODULES = (
+    "Keras 3 has keras_accum.keras3; tf_keras, and tf.keras of TensorFlow 2.4 to 2.15, have "
+    "keras_accum.tf_keras; standalone Keras 2.0 to 2.3 on TensorFlow 1.15 has keras_accum.keras2"
+)
+
+
+def _check_keras(module, needs, first, last):
+    """Raise an ImportError unless the installed Keras is from `first` on and before `last`."""
+    version = _installed_version("keras")
+    if version is None or not first <= version < last:
+        found = "no keras" if version is None else f"keras {'.'.join(map(str, version))}"
+        raise ImportError(f"keras_accum.{module} needs {needs}. {_MODULES}. Found: {found}")
+
+
+def import_keras_3():
+    """Keras 3 on a backend that the package has."""
+    _check_keras("keras3", "Keras 3", (3, 0), (4, 0))
+    import keras
+
+    if keras.backend.backend() not in ("tensorflow", "jax", "torch"):
+        raise ImportError(
+            "keras_accum.keras3 runs on the Keras backends tensorflow, jax and torch. "
+            f"Found: {keras.backend.backend()}"
+        )
+    return keras
+
+
 def import_standalone_keras_2():
     """Keras 2.0 to 2.3 on TensorFlow 1.15."""
-    version = _installed_version("keras")
-    if version is None or not (2, 0) <= version < (2, 4):
-        found = "no keras" if version is None else f"keras {'.'.join(map(str, version))}"
-        raise ImportError(
-            "keras_accum.keras2 is for standalone Keras 2.0 to 2.3: `pip install "
-            "keras_accum[keras2]`, on Python 3.7. Keras 2.4 to 2.15 and tf_keras have "
-            f"keras_accum.tf_keras, Keras 3 has keras_accum.keras3. Found: {found}"
-        )
+    _check_keras("keras2", "standalone Keras 2.0 to 2.3", (2, 0), (2, 4))
     import tensorflow as tf
 
     if not tf.__version__.startswith("1.15."):
         raise ImportError(
-            "keras_accum.keras2 needs TensorFlow 1.15; with TensorFlow 2 there is "
-            f"keras_accum.tf_keras. Found: tensorflow {tf.__version__}"
+            f"keras_accum.keras2 needs TensorFlow 1.15. {_MODULES}. "
+            f"Found: tensorflow {tf.__version__}"
         )
     import keras
 
     if keras.backend.backend() != "tensorflow":
         raise ImportError(
-            "keras_accum.keras2 runs on Keras's backend tensorflow. "
+            "keras_accum.keras2 runs on the Keras backend tensorflow. "
             f"Found: {keras.backend.backend()}"
         )
     return keras
@@ -75,7 +96,7 @@ def import_keras_2():
     version = tuple(int(part) for part in tf.__version__.split(".")[:2])
     if version < (2, 4):
         raise ImportError(
-            "keras_accum.tf_keras needs TensorFlow 2.4 or newer. "
+            f"keras_accum.tf_keras needs TensorFlow 2.4 or newer. {_MODULES}. "
             f"Found: tensorflow {tf.__version__}"
         )
     if version < (2, 16) and not uses_legacy_keras():

@@ -222,8 +222,9 @@ class Optimizer:
         if "clipnorm" in config and "decay" in config and "name" not in config:
             # What Keras 2.0 to 2.3 calls so is the norm of all gradients together.
             config["global_clipnorm"] = config.pop("clipnorm")
+        counts_micro_batches = "lr" in config and "accum_iters" not in config
         optimizer = cls._from_stock_config(config, custom_objects)
-        if "lr" in config and "accum_iters" not in config:
+        if counts_micro_batches:
             remedy = cls._remedy.format(name=cls.__name__)
             warnings.warn(_NO_ACCUM_ITERS.format(name=cls.__name__, remedy=remedy), stacklevel=2)
             optimizer._counts_micro_batches = True

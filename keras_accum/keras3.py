@@ -9,18 +9,13 @@ What a backend does in its own way is in `_backend_<name>`; the rest is `keras.o
 
 import importlib
 
-import keras
 import numpy as np
-from keras import ops
 
-from keras_accum import _arguments, _callbacks, _docs, _optimizer, _rules, _state, _window
+from keras_accum import _arguments, _callbacks, _docs, _host, _optimizer, _rules, _state, _window
 from keras_accum._state import StateError  # noqa: F401, public
 
-if keras.backend.backend() not in ("tensorflow", "jax", "torch"):
-    raise ImportError(
-        "keras_accum.keras3 runs on the Keras backends tensorflow, jax and torch. "
-        f"Found: {keras.backend.backend()}"
-    )
+keras = _host.import_keras_3()
+ops = keras.ops
 _backend = importlib.import_module(f"keras_accum._backend_{keras.backend.backend()}")
 
 

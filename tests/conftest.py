@@ -29,5 +29,5 @@ def pytest_configure(config):
 @pytest.fixture(autouse=True)
 def same_start():
     """Each test begins with the same data type and random numbers."""
-    hosts.keras.backend.set_floatx(hosts.FLOATX)
+    hosts.set_floatx(hosts.FLOATX)
     hosts.set_random_seed()

@@ -8,7 +8,6 @@ import importlib.util
 import os
 import warnings
 import weakref
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -126,6 +125,12 @@ def decayed(learning_rate, decay, updates):
         return {"learning_rate": learning_rate, "decay": decay}
     rates = [learning_rate / (1 + decay * update) for update in range(updates)]
     return {"learning_rate": EachUpdate(rates)}
+
+
+def set_floatx(floatx):
+    keras.backend.set_floatx(floatx)
+    if IS_KERAS3:  # which asks once only
+        keras.config.set_dtype_policy(floatx)
 
 
 def set_random_seed():

@@ -17,7 +17,7 @@ import numpy as np  # noqa: E402
 from cases import CASES  # noqa: E402
 from test_distribution import in_strategy  # noqa: E402
 
-hosts.keras.backend.set_floatx(hosts.FLOATX)
+hosts.set_floatx(hosts.FLOATX)
 case = CASES["adam"]
 values = in_strategy(strategy, case, {"clipnorm": 0.3})
 worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]

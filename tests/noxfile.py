@@ -81,5 +81,6 @@ def check(session, host, extra, *requirements, **environment):
     session.install(f"{PROJECT}[{extras}]", *requirements)
     settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
     settings.update(KERAS_ACCUM_TEST_HOST=host, TF_CPP_MIN_LOG_LEVEL="2")
-    workers = "--numprocesses=auto", "--maxprocesses=4", "--dist=loadgroup"  # each worker holds a framework in memory
+    # Each worker holds a framework in memory.
+    workers = "--numprocesses=auto", "--maxprocesses=4", "--dist=loadgroup"
     session.run("python", "-m", "pytest", *workers, *session.posargs, env=settings)

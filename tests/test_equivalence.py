@@ -317,7 +317,7 @@ ROUNDING = {"float16": 4e-3, "float32": 1e-5}
 @every_case
 @pytest.mark.parametrize("floatx", ROUNDING)
 def test_other_float_types(case, floatx):
-    keras.backend.set_floatx(floatx)
+    hosts.set_floatx(floatx)
     # Gradients that float16 sums and averages without rounding: the rules are compared, not sums.
     gradients = np.random.default_rng(5).integers(1, 8, (UPDATES, LENGTH, 4)) / 8
 
@@ -341,7 +341,7 @@ def test_other_float_types(case, floatx):
 @keras2_has_no("mixed precision")
 @every_case
 def test_mixed_precision(case):
-    keras.backend.set_floatx("float32")
+    hosts.set_floatx("float32")
     policy = keras.mixed_precision.Policy if not hosts.IS_KERAS3 else keras.DTypePolicy
     mixed = policy("mixed_float16")
 
@@ -359,7 +359,7 @@ def test_mixed_precision(case):
 @few_cases
 def test_micro_batch_skipped_by_loss_scaling(case):
     """It is as if it had never been: not added, not counted, and no window closes early."""
-    keras.backend.set_floatx("float32")
+    hosts.set_floatx("float32")
     x, y = (array.astype("float32") for array in data())
 
     def trained(bad):

@@ -94,7 +94,7 @@ def resources(request):
 
 @pytest.mark.parametrize(("floatx", "tolerance"), [("float32", 1e-6), ("float64", 1e-12)])
 def test_every_build_is_the_big_batch(floatx, tolerance, resources):
-    K.set_floatx(floatx)
+    hosts.set_floatx(floatx)
     expected = replay()
     assert_moved(dict(enumerate(big_weights())), dict(enumerate(expected)), by=SLOW)
     for _ in range(BUILDS):
@@ -360,7 +360,7 @@ def test_saved_before_the_first_step(tmp_path):
 
 def test_accum_iters_of_a_loaded_model():
     """Its train step is a part of the graph: the warning says what to do, and so does the error."""
-    K.set_floatx("float32")
+    hosts.set_floatx("float32")
     path = Path(__file__).parent / "files" / "keras_2_2_4" / "adamaccumulate_boundary.h5"
     classes = {"AdamAccumulate": accum.AdamAccumulate}
     with pytest.warns(UserWarning, match=r"AdamAccumulate\.from_optimizer\(model\.optimizer"):
@@ -407,7 +407,7 @@ def contents(path):
 
 def test_what_is_written_is_what_is_kept(tmp_path):
     """The other hosts' tests read the kept files."""
-    K.set_floatx("float32")
+    hosts.set_floatx("float32")
     write_files.write(tmp_path / "new")
     release = Path(__file__).parent / "files" / "0.1.0" / write_files.WRITER
     for row in write_files.rows_of(write_files.WRITER):

@@ -48,7 +48,7 @@ def train(folder):
     A file is written under another name and then renamed, which is one step or none.
     """
     sys.stdin.readline()
-    keras.backend.set_floatx(hosts.FLOATX)
+    hosts.set_floatx(hosts.FLOATX)
     model = fresh()
     if (folder / FILE).exists():
         model = keras.models.load_model(

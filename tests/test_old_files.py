@@ -23,7 +23,7 @@ Adam = accum.AdamAccumulate
 
 @pytest.fixture(autouse=True)
 def float32():
-    keras.backend.set_floatx("float32")
+    hosts.set_floatx("float32")
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """The package as a user meets it: imports, the choice of host, docstrings."""
 
 import doctest
+import importlib
 import os
+import re
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ import hosts
 import pytest
 
 import keras_accum
+from keras_accum import _host
 
 FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "torch", "numpy")
 
@@ -41,6 +44,38 @@ def test_import_takes_the_keras_in_use():
     assert python(program) == f"keras_accum.{hosts.HOST}"
     if hosts.IS_KERAS3:
         assert python(program, TF_USE_LEGACY_KERAS="0") == "keras_accum.keras3"
+
+
+OTHERS = {"keras3": "Keras 3", "keras2": "standalone Keras 2.0 to 2.3"}
+OTHERS.pop(hosts.HOST, None)
+if hosts.IS_KERAS2:
+    OTHERS["tf_keras"] = "TensorFlow 2.4 or newer"
+
+
+@pytest.mark.parametrize("module", OTHERS)
+def test_module_of_another_keras(module):
+    """Its error says what it needs, what there is, and which module is the right one."""
+    version = "tensorflow" if module == "tf_keras" else "keras"
+    package = importlib.import_module(version)
+    if (module, package.__version__[0]) == ("keras3", "3"):
+        pytest.skip("tf_keras is here beside Keras 3")
+    found = ".".join(package.__version__.split(".")[: 3 if module == "tf_keras" else 2])
+    message = f"{module} needs {OTHERS[module]}. .*keras_accum.{hosts.HOST}.* Found: .*{found}"
+    program = f"""
+try:
+    import keras_accum.{module}
+except ImportError as error:
+    print(error)
+"""
+    assert re.search(message, python(program))
+
+
+@pytest.mark.parametrize("keras", ["2.3", "4.0", None])
+def test_keras3_of_another_version(monkeypatch, keras):
+    version = keras and tuple(map(int, keras.split(".")))
+    monkeypatch.setattr(_host, "_installed_version", lambda package: version)
+    with pytest.raises(ImportError, match=f"needs Keras 3.*keras2.*Found: .*{keras or 'no keras'}"):
+        _host.import_keras_3()
 
 
 def test_the_environment_chooses_tf_keras():

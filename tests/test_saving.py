@@ -173,7 +173,7 @@ def continued(tmp_path_factory):
     """For each of SAVED what a run without a stop ends with, and what one new process makes of the
     files, or the error that it met."""
     root = tmp_path_factory.mktemp("saved")
-    keras.backend.set_floatx(hosts.FLOATX)
+    hosts.set_floatx(hosts.FLOATX)
     expected = {}
     for run, (case, more) in RUNS.items():
         hosts.set_random_seed()  # and, on TensorFlow 1, an empty graph
@@ -194,7 +194,7 @@ def continued(tmp_path_factory):
 
 def in_new_process(root):
     """What the new process does; `python test_saving.py ROOT`."""
-    keras.backend.set_floatx(hosts.FLOATX)
+    hosts.set_floatx(hosts.FLOATX)
     for run, form in SAVED:
         folder = root / run / form
         case, more = RUNS[run]

@@ -172,7 +172,7 @@ class Counting:
     def __init__(self):
         self.traces = 0
 
-    def __call__(self, y, p):
+    def __call__(self, y, p, **weights):  # Keras 2.3 gives a loss that isn't a function these
         self.traces += 1
         return (y - p) ** 2
 
@@ -288,7 +288,7 @@ def test_callback_closes_the_last_window_of_an_epoch(case):
 @keras2_has_no("loss scaling")
 @few_cases
 def test_callback_finds_the_optimizer_inside_a_loss_scaling_one(case):
-    keras.backend.set_floatx("float32")
+    hosts.set_floatx("float32")
     arrays = [array.astype("float32") for array in data()]
 
     def run(optimizer, batch_size, *callbacks):
@@ -314,7 +314,7 @@ def test_callback_needs_our_optimizer():
 def test_half_precision_sum_does_not_overflow(name):
     """Four gradients of 30000 are more than a float16 holds."""
     if hosts.IS_KERAS2:  # there a stock optimizer and its weights have one type
-        keras.backend.set_floatx("float16")
+        hosts.set_floatx("float16")
 
     def run(optimizer, steps):
         w = hosts.variable([1.0], "w", "float16")

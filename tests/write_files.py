@@ -60,5 +60,5 @@ def write(folder):
 
 if __name__ == "__main__":
     hosts.FLOATX = "float32"
-    keras.backend.set_floatx("float32")
+    hosts.set_floatx("float32")
     write(Path(sys.argv[1]) / WRITER)
