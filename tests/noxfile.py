@@ -24,6 +24,27 @@ def lint(session):
     session.run("ruff", "check", str(PROJECT))
 
 
+def find_python(*versions):
+    """The first of these Pythons that is on the path or in pyenv and does run (a version manager's
+    shim may not), or False."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in versions:
+        programs = [shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python")]
+        for program in filter(None, programs):
+            if subprocess.run([program, "-c", ""], capture_output=True).returncode == 0:
+                return str(program)
+    return False
+
+
+@nox.session(python=find_python("3.7"))
+@nox.parametrize("keras", ["2.2.4", "2.3.1"])
+def keras2(session, keras):
+    """The standalone Keras that ran on TensorFlow 1; before the others, which go on from there."""
+    if not session.python:
+        session.skip("TensorFlow 1.15 needs Python 3.7, and it isn't here")
+    check(session, "keras2", "keras2", f"keras=={keras}")
+
+
 @nox.session
 def keras3_tensorflow(session):
     check(session, "keras3", "tensorflow", "tensorflow==2.21.*", KERAS_BACKEND="tensorflow")
@@ -46,18 +67,6 @@ def tf_keras(session):
     check(session, "tf_keras", "legacy", *pins, TF_USE_LEGACY_KERAS="1")
 
 
-def find_python(*versions):
-    """The first of these Pythons that is on the path or in pyenv and does run (a version manager's
-    shim may not), or False."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    for version in versions:
-        programs = [shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python")]
-        for program in filter(None, programs):
-            if subprocess.run([program, "-c", ""], capture_output=True).returncode == 0:
-                return str(program)
-    return False
-
-
 @nox.session(python=find_python("3.11", "3.10", "3.9"))
 def tf_keras_2_15(session):
     """The last TensorFlow whose own tf.keras is Keras 2."""
@@ -66,21 +75,16 @@ def tf_keras_2_15(session):
     check(session, "tf_keras", None, "tensorflow-cpu==2.15.*")
 
 
-@nox.session(python=find_python("3.7"))
-@nox.parametrize("keras", ["2.2.4", "2.3.1"])
-def keras2(session, keras):
-    """The standalone Keras that ran on TensorFlow 1."""
-    if not session.python:
-        session.skip("TensorFlow 1.15 needs Python 3.7, and it isn't here")
-    check(session, "keras2", "keras2", f"keras=={keras}")
-
-
 def check(session, host, extra, *requirements, **environment):
     """Run the tests of one host, on the wheel with `extra` and on exactly these `requirements`."""
     extras = f"{extra},test" if extra else "test"
     session.install(f"{PROJECT}[{extras}]", *requirements)
     settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
     settings.update(KERAS_ACCUM_TEST_HOST=host, TF_CPP_MIN_LOG_LEVEL="2")
+    # What one host saves for another to load.
+    files = Path(session.cache_dir, "files")
+    files.mkdir(exist_ok=True)
+    settings["KERAS_ACCUM_TEST_FILES"] = str(files)
     # Each worker holds a framework in memory.
     workers = "--numprocesses=auto", "--maxprocesses=4", "--dist=loadgroup"
     session.run("python", "-m", "pytest", *workers, *session.posargs, env=settings)

@@ -148,8 +148,11 @@ def edit(path, **config):
         file.attrs["training_config"] = json.dumps(training).encode()
 
 
-def replay(file, steps, decay=0.0, amsgrad=False):
-    """Adam as the old class has it, in float64, from the file's moments and two updates on."""
+def replay(file, steps, decay=0.0, amsgrad=False, clipnorm=None):
+    """Adam as the old class has it, in float64, from the file's moments and two updates on.
+
+    But for `clipnorm`, the norm of all gradients together, which clips the big batch here.
+    """
     moments = [file[f"opt_{1 + i}"].astype(float) for i in range(4)]
     squares = [file[f"opt_{5 + i}"].astype(float) for i in range(4)]
     hats = [square * 2 for square in squares]
@@ -162,6 +165,9 @@ def replay(file, steps, decay=0.0, amsgrad=False):
         error = (out / out.sum(1, keepdims=True) - y) / len(x)
         back = error @ w[2].T * (hidden > 0)
         grads = [x.T @ back, back.sum(0), active.T @ error, error.sum(0)]
+        norm = np.sqrt(sum((g**2).sum() for g in grads))
+        if clipnorm is not None:
+            grads = [g * min(clipnorm / norm, 1) for g in grads]
         t = update + 1
         rate = 0.01 / (1 + decay * update) * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
         for i, g in enumerate(grads):
@@ -174,7 +180,9 @@ def replay(file, steps, decay=0.0, amsgrad=False):
     return w
 
 
-@pytest.mark.parametrize("variant", [{}, {"decay": 0.5}, {"amsgrad": True}], ids=str)
+@pytest.mark.parametrize(
+    "variant", [{}, {"decay": 0.5}, {"amsgrad": True}, {"clipnorm": 0.05}], ids=str
+)
 def test_variants_of_the_old_class(variant, copy):
     """Ten further steps equal a replay. With amsgrad the class saved real arrays at the end."""
     path = copy("adamaccumulate_boundary")
