@@ -15,10 +15,7 @@ from cases import CASES, NAMES, few_cases, keras2_has_no
 from hosts import keras
 from training import LENGTH, MICRO, assert_moved, batches, compiled, dense_model, inner, weights
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
-    pytest.mark.xdist_group("saving"),  # all on what one fixture has made
-]
+pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 
 STOP = LENGTH + 2  # two micro-batches into the second window
 CLASSES = {f"{name}Accumulate": getattr(hosts.accum, f"{name}Accumulate") for name in NAMES}
