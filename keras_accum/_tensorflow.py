@@ -1,4 +1,4 @@
-"""What both TensorFlow hosts need of TensorFlow: gates, sparse gradients and fused kernels.
+"""What all three hosts need of TensorFlow: gates, sparse gradients and fused kernels.
 
 No Keras is imported here. A fused kernel does in one pass what `step` of its rule says, from the
 same gated scalars.

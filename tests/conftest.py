@@ -10,7 +10,6 @@ IGNORED = [
 if hosts.IS_KERAS2:  # Python 3.7's opinion of TensorFlow 1, Keras and their time
     IGNORED = [":DeprecationWarning", ":FutureWarning", ":PendingDeprecationWarning"]
     collect_ignore = [
-        "test_contributing.py",
         "test_distribution.py",
         "test_drop_in.py",
         "test_graph.py",

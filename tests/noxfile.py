@@ -85,7 +85,7 @@ def check(session, host, extra, *requirements, **environment):
     files = Path(session.cache_dir, "files")
     files.mkdir(exist_ok=True)
     settings["KERAS_ACCUM_TEST_FILES"] = str(files)
-    # Each worker holds a framework in memory. Of a file's tests, which share its fixtures, one worker
-    # gets as many as can be.
+    # Each worker holds a framework in memory. The tests of a file, which share its fixtures, stay
+    # on one worker as far as possible.
     workers = "--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal"
     session.run("python", "-m", "pytest", *workers, *session.posargs, env=settings)
