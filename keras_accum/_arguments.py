@@ -11,10 +11,12 @@ OWN = {
     "accum_iters": 1,
     "reduction": "mean",
     "skip_nonfinite": False,
+    "gate": "arithmetic",
     "lr": None,
     "decay": None,
 }
 REDUCTIONS = ("mean", "sum")
+GATES = ("arithmetic", "branch")
 
 
 def signature(stock, fixed, more):
@@ -87,6 +89,7 @@ def own_config(optimizer):
         "accum_iters": accum_iters if accum_iters > 1 else optimizer._accum_iters,
         "reduction": optimizer.reduction,
         "skip_nonfinite": optimizer.skip_nonfinite,
+        "gate": optimizer.gate,
     }
 
 
@@ -135,6 +138,15 @@ def check_skip_nonfinite(skip_nonfinite):
     return skip_nonfinite
 
 
+def check_gate(gate):
+    if gate not in GATES:
+        raise ValueError(
+            f"`gate` must be one of {GATES}: what keeps an update from happening inside a window. "
+            f"Received: gate={gate!r}"
+        )
+    return gate
+
+
 def check_decay(decay):
     if decay is None:
         return 0.0
@@ -179,7 +191,13 @@ _CHECKS = {
     "accum_iters": check_accum_iters,
     "reduction": check_reduction,
     "skip_nonfinite": check_skip_nonfinite,
+    "gate": check_gate,
 }
+
+NO_BRANCH = (
+    "gate='branch' can't be used {}: a conditional doesn't run there. Construct {} with "
+    "gate='arithmetic', the default; the state of the one fits the other."
+)
 
 NO_ACCUMULATORS = (
     "`accum_iters` can't become {0} after a step at accum_iters=1, as there are no accumulators. "

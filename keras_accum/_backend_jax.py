@@ -2,6 +2,7 @@
 
 import contextlib
 
+import keras
 from keras import ops
 
 
@@ -33,6 +34,30 @@ class Backend:
     def _on_variable(self, variable, function, *tensors):
         """Call `function(variable, target, *tensors)`, target being what can be written."""
         function(variable, variable, *tensors)
+
+    def _if(self, switch, variables, update, accumulate):
+        """Call one of two functions that write these variables and those of the optimizer."""
+        import jax
+
+        written = [*variables, *self._variables]
+
+        def functional(function):
+            def new_values(values):
+                with keras.StatelessScope(state_mapping=list(zip(written, values))) as scope:
+                    function()
+                return [scope.get_current_value(v) for v in written]
+
+            return new_values
+
+        new = jax.lax.cond(
+            switch > 0, functional(update), functional(accumulate), [v.value for v in written]
+        )
+        for variable, value in zip(written, new):
+            variable.assign(value)
+
+    def _add(self, gradient, variable):
+        """Add a gradient to the accumulator of a variable."""
+        self.assign(self._accumulator(variable), self._total(gradient, variable))
 
     def _value(self, variable):
         return variable.value

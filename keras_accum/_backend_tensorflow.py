@@ -7,7 +7,7 @@ and counters are the same on all of them and are mirrored like any other variabl
 import keras
 import tensorflow as tf
 
-from keras_accum import _backend_jax, _tensorflow
+from keras_accum import _arguments, _backend_jax, _tensorflow
 
 
 def _native(variable):
@@ -43,6 +43,18 @@ class Backend(_backend_jax.Backend):
             args=tensors,
             group=False,
         )
+
+    def _if(self, switch, variables, update, accumulate):
+        if tf.distribute.has_strategy():
+            message = _arguments.NO_BRANCH
+            raise ValueError(message.format("in a tf.distribute strategy", type(self).__name__))
+        tf.cond(switch > 0, update, accumulate)
+
+    def _add(self, gradient, variable):
+        if self._overwrite_variable_with_gradient(variable):
+            super()._add(gradient, variable)
+        else:
+            _tensorflow.accumulate(_native(self._accumulator(variable)), gradient)
 
     def _value(self, variable):
         return tf.convert_to_tensor(_native(variable))

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import torch
 
-from keras_accum import _backend_jax, _window
+from keras_accum import _arguments, _backend_jax, _window
 
 
 class Backend(_backend_jax.Backend):
@@ -21,6 +21,15 @@ class Backend(_backend_jax.Backend):
         # Counters stay on the host, where reading one doesn't wait for the device.
         return keras.device("cpu")
 
+    def _if(self, switch, variables, update, accumulate):
+        if torch.compiler.is_compiling():
+            message = _arguments.NO_BRANCH
+            raise ValueError(message.format("in torch.compile", type(self).__name__))
+        if switch:
+            update()
+        else:
+            accumulate()
+
     @torch.no_grad()
     def _take_eagerly(self, grads, variables):
         counted = 1
@@ -28,13 +37,13 @@ class Backend(_backend_jax.Backend):
             counted = int(self._all_finite(grads))
         step = _window.advance(np, *map(int, self._window_state()), counted=counted)
         if counted:
-            self._accumulate(grads, variables)
+            self._add_all(grads, variables)
         if step.switch:
             self._update_by_stock(step, variables)
         self._window_position.value.fill_(int(step.position))
         self._window_length.value.fill_(int(step.length))
 
-    def _accumulate(self, grads, variables):
+    def _add_all(self, grads, variables):
         summed, summands = [], []
         for gradient, variable in zip(grads, variables):
             accumulator = self._accumulator(variable).value

@@ -9,6 +9,10 @@ _SHARED_ARGUMENTS = """\
         skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
             NaN element: it isn't added and doesn't count. Otherwise it spoils its own window, as it
             would spoil the big batch, and nothing after it but what the weights carry on.
+        gate: "arithmetic" (default) or "branch". What keeps weights and slots as they are inside a
+            window: factors of zero in the update's scalars, or one conditional around the update.
+            Numbers and state are the same. "branch" costs less where parameters dominate, and
+            can't run in a tf.distribute strategy or in torch.compile.
         lr: Another name of `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
             1 + decay * completed updates."""
@@ -186,7 +190,8 @@ _TEMPLATE = """{line}
 
 {mathematics}
 
-    Inside a window weights and slots are exactly unchanged, and the traced graph has no branch.
+    Inside a window weights and slots are exactly unchanged. The traced graph has no branch, unless
+    `gate` asks for one.
 
     Args:
 {learning_rate}
@@ -206,7 +211,7 @@ _TEMPLATE = """{line}
 
     Raises:
         ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received.
+            is allowed and what was received. At the first step, for gate="branch" where none runs.
         keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
             what is wrong with it.
 

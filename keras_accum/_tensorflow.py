@@ -30,6 +30,17 @@ def add(accumulator, gradient):
     return accumulator + tf.cast(gradient, accumulator.dtype)
 
 
+def accumulate(accumulator, gradient):
+    """Add a gradient to a variable where it stands, and return the operation."""
+    dtype = accumulator.dtype.base_dtype
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.cast(gradient.values, dtype)
+        return accumulator.scatter_add(
+            tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        )
+    return accumulator.assign_add(tf.cast(gradient, dtype))
+
+
 def in_replicas(strategy, function):
     """Call a function as `strategy.run` does a train step, from outside of one or from within."""
     outside = not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()

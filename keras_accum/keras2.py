@@ -76,6 +76,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             setattr(self, name, value)
         self.reduction = own["reduction"]
         self.skip_nonfinite = own["skip_nonfinite"]
+        self.gate = own["gate"]
         self._accum_iters = own["accum_iters"]
         self._forget()
 
@@ -294,8 +295,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             counted = tf.cast(_tensorflow.all_finite(grads), tf.int64)
             grads = [_tensorflow.gate(g, tf.cast(counted, g.dtype)) for g in grads]
         step = _window.advance(ops, *self._window_state(), counted=counted)
-        totals = [self._total(gradient, i) for i, gradient in enumerate(grads)]
-        self.updates = [self._write(step, totals, after=[loss])]
+        if self.gate == "branch" and (self._accumulates or self.skip_nonfinite):
+            self.updates = [self._branch(step, grads, after=[loss])]
+        else:
+            self.updates = [self._write(step, self._totals(grads), after=[loss])]
         return self.updates
 
     def apply_partial_window(self):
@@ -326,11 +329,24 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             return [tf.constant(value, tf.int64) for value in (0, 1, 1)]
         return [tf.convert_to_tensor(variable) for variable in self._window]
 
-    def _total(self, gradient, i):
-        """The window's gradient sum with this gradient in it."""
+    def _totals(self, grads):
+        """The window's gradient sums with these gradients in them."""
         if not self._accumulates:
-            return tf.convert_to_tensor(gradient)
-        return _tensorflow.add(tf.convert_to_tensor(self._accumulators[i]), gradient)
+            return list(map(tf.convert_to_tensor, grads))
+        return list(map(_tensorflow.add, map(tf.convert_to_tensor, self._accumulators), grads))
+
+    def _branch(self, step, grads, after):
+        """One conditional: the update of a window's end, or the additions inside it."""
+
+        def accumulate():
+            added = list(map(_tensorflow.accumulate, self._accumulators, grads))
+            return self._write_counters(step, after=added)
+
+        def update():
+            return self._write(step._replace(switch=1), self._totals(grads), after=[])
+
+        with tf.control_dependencies(tf.nest.flatten([after, grads, step])):
+            return tf.cond(step.switch > 0, update, accumulate)
 
     def _write(self, step, totals, after):
         """All assignments: none before all values are there, the counters last."""
@@ -345,6 +361,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 operations += self._write_variable(
                     i, variable, averages[i], totals[i], scalars[K.dtype(variable)]
                 )
+        return self._write_counters(step, after=operations)
+
+    def _write_counters(self, step, after):
+        operations = list(after)
         with tf.control_dependencies(operations):
             if self._accumulates:
                 position, length, _ = self._window

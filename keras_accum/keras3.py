@@ -69,6 +69,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             setattr(self, name, value)
         self.reduction = own["reduction"]
         self.skip_nonfinite = own["skip_nonfinite"]
+        self.gate = own["gate"]
         self.decay = decay
         self._accum_iters = own["accum_iters"]
         # Written past Keras's attribute tracking: the stock class tracks its slots itself.
@@ -85,6 +86,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
     def _updates_as_stock(self):
         """Whether an update is one that the stock optimizer can make."""
         return not (self.decay or self.rule_arguments)
+
+    @property
+    def _branches(self):
+        return self.gate == "branch" and (self._accumulates or self.skip_nonfinite)
 
     @property
     def _is_stock(self):
@@ -363,6 +368,24 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             counted = ops.cast(self._all_finite(grads), position.dtype)
             grads = [self._gate(g, ops.cast(counted, g.dtype)) for g in grads]
         step = _window.advance(ops, position, length, next_length, counted)
+        if self._branches:
+            self._if(
+                step.switch,
+                variables,
+                lambda: self._update_from(grads, step._replace(switch=1), variables),
+                lambda: self._accumulate(grads, variables),
+            )
+        else:
+            self._update_from(grads, step, variables)
+        self._count_step(step)
+
+    def _accumulate(self, grads, variables):
+        """Add gradients to their accumulators, inside a window."""
+        if self._accumulates:
+            for gradient, variable in zip(grads, variables):
+                self._add(gradient, variable)
+
+    def _update_from(self, grads, step, variables):
         totals = [self._total(g, v) for g, v in zip(grads, variables)]
         self._update(step, totals, variables)
 
@@ -385,7 +408,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
     def _update_from_accumulators(self, variables):
         position, length, _ = self._window_state()
         totals = [self._value(self._accumulator(v)) for v in variables]
-        self._update(_window.close(position, length), totals, variables)
+        step = _window.close(position, length)
+        self._update(step, totals, variables)
+        self._count_step(step)
 
     def _window_state(self):
         """Position, length and next length of the window, as values."""
@@ -414,6 +439,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         self._across_replicas(
             lambda *tensors: self._write(variables, moving, *tensors), averages, totals, scalars
         )
+
+    def _count_step(self, step):
         if self._accumulates:
             self._window_position.assign(step.position)
             self._window_length.assign(step.length)

@@ -70,6 +70,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             self._set_hyper(name, value)
         self.reduction = own["reduction"]
         self.skip_nonfinite = own["skip_nonfinite"]
+        self.gate = own["gate"]
         self._accum_iters = own["accum_iters"]
         self._window = None
         self._unapplied = None
@@ -85,6 +86,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     @property
     def _accumulates(self):
         return self._accum_iters > 1
+
+    @property
+    def _branches(self):
+        return self.gate == "branch" and (self._accumulates or self.skip_nonfinite)
 
     @property
     def _is_stock(self):
@@ -373,7 +378,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
 
     def _transform_gradients(self, grads_and_vars):
-        """The window's averages in place of the gradients, with all that `_write` needs."""
+        """In place of the gradients, all that `_write` or `_branch` needs."""
         if self._is_stock:
             return super()._transform_gradients(grads_and_vars)
         grads, variables = zip(*grads_and_vars)
@@ -383,8 +388,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             counted = tf.cast(_tensorflow.all_finite(grads), tf.int64)
             grads = [_tensorflow.gate(g, tf.cast(counted, g.dtype)) for g in grads]
         step = _window.advance(tf, *self._window_state(), counted=counted)
-        totals = [self._total(g, v) for g, v in zip(grads, variables)]
-        return self._averages(step, totals, variables)
+        if self._branches:
+            return grads, variables, step
+        return self._averages(step, self._totals(grads, variables), variables)
 
     def apply_partial_window(self):
         """Close the open window now: one update from the micro-batches that it holds.
@@ -416,12 +422,12 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             return [tf.constant(value, tf.int64) for value in (0, 1, 1)]
         return [tf.convert_to_tensor(variable) for variable in self._window]
 
-    def _total(self, gradient, variable):
-        """The window's gradient sum with this gradient in it."""
+    def _totals(self, grads, variables):
+        """The window's gradient sums with these gradients in them."""
         if not self._accumulates:
-            return tf.convert_to_tensor(gradient)
-        accumulator = tf.convert_to_tensor(self._accumulators[variable.ref()])
-        return _tensorflow.add(accumulator, gradient)
+            return list(map(tf.convert_to_tensor, grads))
+        accumulators = (tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables)
+        return list(map(_tensorflow.add, accumulators, grads))
 
     def _averages(self, step, totals, variables):
         """What goes from the replicas to `_write`."""
@@ -470,10 +476,35 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if self._is_stock:
             return super()._distributed_apply(distribution, grads_and_vars, *args, **kwargs)
         with tf.name_scope(self._name):
-            return self._write(distribution, *grads_and_vars)
+            write = self._branch if self._branches else self._write
+            return write(distribution, *grads_and_vars)
+
+    def _branch(self, distribution, grads, variables, step):
+        """One conditional: the update of a window's end, or the additions inside it."""
+        if tf.distribute.has_strategy():
+            message = _arguments.NO_BRANCH
+            raise ValueError(message.format("in a tf.distribute strategy", type(self).__name__))
+
+        def update():
+            updating = step._replace(switch=1)
+            averages = self._averages(updating, self._totals(grads, variables), variables)
+            return tf.group(*self._write_weights(distribution, *averages))
+
+        def accumulate():
+            accumulators = [self._accumulators[v.ref()] for v in variables if self._accumulates]
+            return tf.group(*map(_tensorflow.accumulate, accumulators, grads))
+
+        done = tf.cond(step.switch > 0, update, accumulate)
+        return self._write_counters(distribution, step, after=[] if done is None else [done])
 
     def _write(self, distribution, averages, totals, variables, step, scalars):
         """All assignments, the counters last. This runs across replicas."""
+        operations = self._write_weights(
+            distribution, averages, totals, variables, step, scalars
+        )
+        return self._write_counters(distribution, step, after=operations)
+
+    def _write_weights(self, distribution, averages, totals, variables, step, scalars):
         operations = []
         for average, total, variable in zip(averages, totals, variables):
             operations += self._update(
@@ -484,6 +515,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 total,
                 scalars[variable.dtype.base_dtype.name],
             )
+        return operations
+
+    def _write_counters(self, distribution, step, after):
+        operations = list(after)
         with tf.control_dependencies(operations):
             if self._accumulates:
                 counters = (*self._window[:2], self._unapplied)

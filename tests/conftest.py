@@ -25,6 +25,12 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", f"ignore:{warning}")
 
 
+@pytest.fixture(params=["arithmetic", "branch"])
+def every_gate(request, monkeypatch):
+    """All of our optimizers are gated in one way and then in the other."""
+    monkeypatch.setattr(hosts, "GATE", {"gate": request.param})
+
+
 @pytest.fixture(autouse=True)
 def same_start():
     """Each test begins with the same data type and random numbers."""

@@ -94,8 +94,11 @@ def in_order(optimizer):
     return optimizer
 
 
+GATE = {}  # how all of ours are gated, where a test doesn't say otherwise; see `every_gate`
+
+
 def ours(optimizer, **arguments):
-    return getattr(accum, f"{optimizer}Accumulate")(**arguments)
+    return getattr(accum, f"{optimizer}Accumulate")(**{**GATE, **arguments})
 
 
 def take(table, index):
@@ -178,14 +181,16 @@ def loss_scaled(optimizer, initial_scale):
     return keras.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=initial_scale)
 
 
-def variable(value, name, dtype=None):
+def variable(value, name, dtype=None, constraint=None):
     """A weight outside of a model."""
     dtype = dtype or FLOATX
     if IS_KERAS3:
-        return keras.Variable(value, dtype=dtype, name=name)
+        variable = keras.Variable(value, dtype=dtype, name=name)
+        variable.constraint = constraint
+        return variable
     if IS_KERAS2:
-        return keras.backend.variable(value, dtype, name)
-    return tf.Variable(value, dtype=dtype, name=name)
+        return keras.backend.variable(value, dtype, name, constraint)
+    return tf.Variable(value, dtype=dtype, name=name, constraint=constraint)
 
 
 def native(variable):

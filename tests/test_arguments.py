@@ -65,6 +65,7 @@ REFUSED = [
     ({"accum_iters": None}, ["accum_iters", "integer >= 1", "accum_iters=None"]),
     ({"reduction": "max"}, ["reduction", "mean", "sum", "reduction='max'"]),
     ({"reduction": None}, ["reduction", "mean", "sum", "reduction=None"]),
+    ({"gate": "if"}, ["gate", "arithmetic", "branch", "gate='if'"]),
     ({"skip_nonfinite": 1}, ["skip_nonfinite", "True or False", "skip_nonfinite=1"]),
     ({"accumulate": 5}, ["accumulate", "accum_iters", "5"]),
     ({"learning_rate": "abc"}, ["learning_rate", RATES, "abc"]),

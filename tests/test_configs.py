@@ -39,6 +39,7 @@ VALUES = {
     "accum_iters": 3,
     "reduction": "sum",
     "skip_nonfinite": True,
+    "gate": "branch",
     "decay": 0.5,
     "gradient_aggregator": None,  # functions: Keras doesn't serialize them
     "gradient_transformers": None,

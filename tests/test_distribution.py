@@ -131,6 +131,13 @@ def test_mirrored_strategy_with_fit(strategy, case):
     assert_same_training(actual, big_batch(case))
 
 
+@tensorflow_only
+@few_cases
+def test_no_branch_in_a_strategy(strategy, case):
+    with pytest.raises(ValueError, match="gate='branch' can't be used in a tf.distribute strategy"):
+        in_strategy(strategy, case, {"gate": "branch"})
+
+
 def two_free_ports():
     with socket.socket() as one, socket.socket() as two:
         for s in (one, two):

@@ -1,5 +1,7 @@
 """TensorFlow graphs of one micro-batch: no conditional in them, and the fused kernels."""
 
+from collections import Counter
+
 import hosts
 import pytest
 from cases import CASES, every_case
@@ -30,59 +32,59 @@ if hosts.IS_KERAS3:
 
 
 def operations(function, *arguments):
-    """The types of all operations in the traced graph and in the functions it calls."""
+    """The types of all operations in the traced graph and in the functions it calls, counted."""
     graph = tf.function(function).get_concrete_function(*arguments).graph.as_graph_def()
     nodes = list(graph.node)
     for called in graph.library.function:
         nodes += called.node_def
-    return {node.op for node in nodes}
+    return Counter(node.op for node in nodes)
 
 
-def operations_of_apply(optimizer, sparse=False, constraint=None):
+def conditionals(operations):
+    return sum(operations[op] for op in CONTROL_FLOW)
+
+
+def operations_of_apply(optimizer, sparse=False, constraint=None, variables=1):
     """The graph of apply_gradients, the gradients given."""
-    if hosts.IS_KERAS3:
-        w = hosts.keras.Variable([[1.0], [2.0]], dtype=hosts.FLOATX, name="w")
-        w.constraint = constraint
-    else:
-        w = tf.Variable([[1.0], [2.0]], dtype=hosts.FLOATX, name="w", constraint=constraint)
+    ws = [hosts.variable([[1.0], [2.0]], f"w{i}", constraint=constraint) for i in range(variables)]
 
     def apply(values):
         if sparse:
             values = tf.IndexedSlices(values, tf.constant([1, 1]), tf.constant([2, 1]))
-        optimizer.apply_gradients([(values, w)])
+        optimizer.apply_gradients([(values, w) for w in ws])
 
     return operations(apply, tf.TensorSpec([2, 1], hosts.FLOATX))
 
 
 def test_the_search_finds_a_conditional_in_a_function():
     inner = tf.function(lambda x: tf.cond(x > 0, lambda: x, lambda: -x))
-    assert operations(lambda x: inner(x), tf.TensorSpec([])) & CONTROL_FLOW
+    assert conditionals(operations(lambda x: inner(x), tf.TensorSpec([])))
 
 
 @every_case
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_no_conditional(case, options):
     optimizer = hosts.ours(case.name, **{**case.arguments, "accum_iters": 4, **options})
-    assert not operations_of_apply(optimizer) & CONTROL_FLOW
+    assert not conditionals(operations_of_apply(optimizer))
 
 
 @every_case
 @pytest.mark.parametrize("accum_iters", [1, 2, 1000])
 def test_no_conditional_at_any_length(case, accum_iters):
     optimizer = hosts.ours(case.name, accum_iters=accum_iters, **case.arguments)
-    assert not operations_of_apply(optimizer) & CONTROL_FLOW
+    assert not conditionals(operations_of_apply(optimizer))
 
 
 @every_case
 def test_no_conditional_with_a_constraint(case):
     optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
-    assert not operations_of_apply(optimizer, constraint=Shrink()) & CONTROL_FLOW
+    assert not conditionals(operations_of_apply(optimizer, constraint=Shrink()))
 
 
 @every_case
 def test_no_conditional_with_a_sparse_gradient(case):
     optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
-    assert not operations_of_apply(optimizer, sparse=True) & CONTROL_FLOW
+    assert not conditionals(operations_of_apply(optimizer, sparse=True))
 
 
 KERNELS = {
@@ -94,8 +96,18 @@ KERNELS = {
 }
 
 
+@pytest.mark.parametrize("gate", ["arithmetic", "branch"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_fused_kernel(name):
+def test_fused_kernel(name, gate):
     case = CASES[name]
-    optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
-    assert KERNELS[name] in operations_of_apply(optimizer)
+    optimizer = hosts.ours(case.name, accum_iters=4, gate=gate, **case.arguments)
+    assert operations_of_apply(optimizer)[KERNELS[name]] == 1
+
+
+@every_case
+@pytest.mark.parametrize("sparse", [False, True])
+def test_one_conditional_for_all_variables(case, sparse):
+    arguments = {**case.arguments, "clipnorm": 0.3, "skip_nonfinite": True, "gate": "branch"}
+    optimizer = hosts.ours(case.name, accum_iters=4, **arguments)
+    found = operations_of_apply(optimizer, sparse, constraint=Shrink(), variables=3)
+    assert conditionals(found) == 1

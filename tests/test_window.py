@@ -26,6 +26,8 @@ from training import (
 
 import keras_accum
 
+pytestmark = pytest.mark.usefixtures("every_gate")
+
 BITWISE = {"rtol": 0, "atol": 0}
 
 

@@ -68,8 +68,14 @@ def initialize(model):
 
 
 def compiled(model, optimizer, loss="mse", **arguments):
-    """Without XLA unless asked for: here compiling takes longer than training."""
-    if hosts.IS_KERAS3 and hosts.IS_TENSORFLOW:
+    """Our train step as the user has it, without XLA on TensorFlow unless asked for.
+
+    The stock optimizer's isn't compiled at all: that takes longer than a training here.
+    """
+    is_ours = isinstance(inner(optimizer), hosts.accum.AccumulatingOptimizer)
+    if not (is_ours or hosts.IS_TORCH or hosts.IS_KERAS2):
+        arguments = {"run_eagerly": not arguments, **arguments}
+    if hosts.IS_KERAS3 and (hosts.IS_TENSORFLOW or arguments.get("run_eagerly")):
         arguments = {"jit_compile": False, **arguments}
     model.compile(optimizer, loss, **arguments)
     return initialize(model)

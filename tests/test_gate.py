@@ -1,0 +1,93 @@
+"""Two ways to gate an update: the same numbers, the same state, and where a branch can't run."""
+
+import hosts
+import numpy as np
+import pytest
+from cases import every_case
+from training import (
+    LENGTH,
+    MICRO,
+    assert_equal,
+    assert_moved,
+    batches,
+    compiled,
+    dense_model,
+    linear_variables,
+    state,
+    weights,
+)
+
+GATES = "arithmetic", "branch"
+STOP = LENGTH + 2  # two micro-batches into the second window
+
+def trained(case, gate, steps):
+    model = compiled(dense_model(), hosts.ours(case.name, **case.arguments, **gate))
+    return go_on(model, 0, steps)
+
+
+def go_on(model, start, stop=None):
+    for x, y in batches(MICRO)[start:stop]:
+        model.train_on_batch(x, y)
+    return model
+
+
+@every_case
+@pytest.mark.parametrize("first", GATES)
+def test_one_goes_on_from_the_state_of_the_other(case, first):
+    second = GATES[1 - GATES.index(first)]
+    arguments = {"accum_iters": LENGTH, "decay": 0.25, "clipnorm": 0.3}
+    model = trained(case, {**arguments, "gate": first}, STOP)
+    start, kept, values = weights(model), model.optimizer.get_state(), model.get_weights()
+    arguments["gate"] = second
+    other = compiled(dense_model(), hosts.ours(case.name, **case.arguments, **arguments))
+    other.set_weights(values)
+    hosts.build(other)
+    other.optimizer.set_state(kept)
+    go_on(other, STOP)
+    go_on(model, STOP)
+    assert_moved(start, weights(model), by=0.005)
+    assert_equal(state(other), state(model))
+
+
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="torch.compile")
+def test_no_branch_in_torch_compile(monkeypatch):
+    optimizer = hosts.ours("Adam", accum_iters=LENGTH, gate="branch")
+    variables = linear_variables()
+    gradients = [np.ones(np.shape(hosts.array(v)), hosts.FLOATX) for v in variables]
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
+    with pytest.raises(ValueError, match="gate='branch' can't be used in torch.compile"):
+        hosts.apply(optimizer, gradients, variables)
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="about JAX's programs")
+@pytest.mark.parametrize(("gate", "count"), [("arithmetic", 0), ("branch", 1)])
+@every_case
+def test_conditionals_in_the_program_of_jax(case, gate, count):
+    import jax
+
+    optimizer = hosts.ours(case.name, **case.arguments, accum_iters=LENGTH, gate=gate)
+    variables = linear_variables()
+    optimizer.build(variables)
+    values = [v.value for v in variables]
+    program = jax.make_jaxpr(optimizer.stateless_apply)(
+        [v.value for v in optimizer.variables], values, values
+    )
+    assert str(program).count("= cond[") == count
+
+
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="PyTorch runs eagerly")
+@pytest.mark.parametrize("more", [{}, {"decay": 0.25}], ids=str)
+def test_a_branch_of_pytorch_leaves_the_update_out(more, monkeypatch):
+    """Also where an update isn't the stock optimizer's."""
+    optimizer = hosts.ours("Adam", accum_iters=LENGTH, gate="branch", **more)
+    updates = []
+    for name in ("_update", "_update_by_stock"):
+        method = getattr(optimizer, name)
+        monkeypatch.setattr(
+            optimizer, name, lambda *a, method=method: (updates.append(1), method(*a))
+        )
+    variables = linear_variables()
+    gradients = [np.ones(np.shape(hosts.array(v)), hosts.FLOATX) for v in variables]
+    for _ in range(2 * LENGTH):
+        hosts.apply(optimizer, gradients, variables)
+    assert len(updates) == 2
