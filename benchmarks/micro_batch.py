@@ -1,9 +1,10 @@
 """What a micro-batch costs: `python benchmarks/micro_batch.py`.
 
-Prints, for each host and backend that is installed, the time of one micro-batch of AdamAccumulate
-over that of stock Adam (which updates on every one), of Keras 3's own accumulation, and of the bare
-accumulation `acc += g`, which is as little as can be done. Two networks through `fit`, and on
-TensorFlow the optimizer alone on 20 M parameters.
+Prints, for each host and backend that is installed and for each `gate`, the time of one micro-batch
+of AdamAccumulate over that of stock Adam (which updates on every one), of Keras 3's own
+accumulation, and of the floor, as little as can be done: for a window of k micro-batches, k - 1
+bare accumulations `acc += g` and one stock update. Two networks through `fit`, and on TensorFlow
+the optimizer alone on 20 M parameters.
 
 Only ratios of medians are printed, from rounds in which all contenders take turns in one process:
 a lone time says more about the machine than about the code.
@@ -25,6 +26,8 @@ CONFIGURATIONS = {
     "tf_keras": {"TF_USE_LEGACY_KERAS": "1"},
 }
 MICRO_BATCH, WINDOW = 16, 8
+GATES = "arithmetic", "branch"
+COLUMNS = "stock Adam", "Keras own", "floor"
 
 
 def main():
@@ -38,7 +41,8 @@ def main():
         return
     print(describe_machine())
     print(f"micro-batch {MICRO_BATCH}, accum_iters {WINDOW}; ours over each, medians\n")
-    print(f"{'':20}{'':16}{'stock Adam':>12}{'Keras own':>12}{'acc += g':>12}", flush=True)
+    columns = "".join(f"{name:>12}" for name in COLUMNS)
+    print(f"{'':20}{'':14}{'gate':12}{columns}", flush=True)
     for name, environment in CONFIGURATIONS.items():
         if options.only in (None, name):
             command = [sys.executable, __file__, "--inside", name, "--rounds", str(options.rounds)]
@@ -74,7 +78,10 @@ def measure(configuration, rounds):
         stock = keras.optimizers.Adam
 
     contenders = {
-        "ours": lambda: accum.AdamAccumulate(accum_iters=WINDOW),
+        **{
+            gate: lambda gate=gate: accum.AdamAccumulate(accum_iters=WINDOW, gate=gate)
+            for gate in GATES
+        },
         "stock Adam": stock,
         "acc += g": lambda: bare_accumulation(keras, configuration)(),
     }
@@ -99,11 +106,13 @@ def report(configuration, what, steps, rounds):
             step()
             times[name].append(time.perf_counter() - start)
     median = {name: statistics.median(values) for name, values in times.items()}
-    cells = [
-        f"{median['ours'] / median[name]:12.2f}" if name in median else f"{'':12}"
-        for name in ("stock Adam", "Keras own", "acc += g")
-    ]
-    print(f"{configuration:20}{what:16}{''.join(cells)}", flush=True)
+    median["floor"] = ((WINDOW - 1) * median["acc += g"] + median["stock Adam"]) / WINDOW
+    for gate in GATES:
+        cells = [
+            f"{median[gate] / median[name]:12.2f}" if name in median else f"{'':12}"
+            for name in COLUMNS
+        ]
+        print(f"{configuration:20}{what:14}{gate:12}{''.join(cells)}", flush=True)
 
 
 def mlp(keras):
