@@ -78,7 +78,8 @@ def tf_keras_2_15(session):
 def check(session, host, extra, *requirements, **environment):
     """Run the tests of one host, on the wheel with `extra` and on exactly these `requirements`."""
     extras = f"{extra},test" if extra else "test"
-    session.install(f"{PROJECT}[{extras}]", *requirements)
+    # Most modules of a framework are never imported: no byte code for those.
+    session.install("--no-compile", f"{PROJECT}[{extras}]", *requirements)
     settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
     settings.update(KERAS_ACCUM_TEST_HOST=host, TF_CPP_MIN_LOG_LEVEL="2")
     # What one host saves for another to load.
