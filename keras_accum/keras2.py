@@ -14,22 +14,14 @@ from collections import namedtuple
 
 import numpy as np
 
-from keras_accum import (
-    _arguments,
-    _callbacks,
-    _docs,
-    _host,
-    _optimizer,
-    _rules,
-    _state,
-    _tensorflow,
-    _window,
-)
+from keras_accum import _arguments, _callbacks, _docs, _host, _optimizer, _rules, _state, _window
 from keras_accum._state import StateError  # noqa: F401, public
 
 keras = _host.import_standalone_keras_2()
 
 import tensorflow as tf  # noqa: E402, the line above says what is wrong where it can't be
+
+from keras_accum import _tensorflow  # noqa: E402
 
 _stock = keras.optimizers
 K = keras.backend
