@@ -1,4 +1,4 @@
-"""What JAX has of its own: nothing. This is the plain `keras.ops` form of what a backend does."""
+"""What JAX has of its own, a conditional, and the plain `keras.ops` form of what a backend does."""
 
 import contextlib
 
@@ -35,11 +35,11 @@ class Backend:
         """Call `function(variable, target, *tensors)`, target being what can be written."""
         function(variable, variable, *tensors)
 
-    def _if(self, switch, variables, update, accumulate):
-        """Call one of two functions that write these variables and those of the optimizer."""
+    def _if(self, switch, update, accumulate):
+        """Call one of two functions that write weights and the optimizer's variables."""
         import jax
 
-        written = [*variables, *self._variables]
+        written = [*self._trainable_variables, *self._variables]
 
         def functional(function):
             def new_values(values):

@@ -44,7 +44,7 @@ class Backend(_backend_jax.Backend):
             group=False,
         )
 
-    def _if(self, switch, variables, update, accumulate):
+    def _if(self, switch, update, accumulate):
         if tf.distribute.has_strategy():
             message = _arguments.NO_BRANCH
             raise ValueError(message.format("in a tf.distribute strategy", type(self).__name__))

@@ -21,7 +21,7 @@ class Backend(_backend_jax.Backend):
         # Counters stay on the host, where reading one doesn't wait for the device.
         return keras.device("cpu")
 
-    def _if(self, switch, variables, update, accumulate):
+    def _if(self, switch, update, accumulate):
         if torch.compiler.is_compiling():
             message = _arguments.NO_BRANCH
             raise ValueError(message.format("in torch.compile", type(self).__name__))

@@ -371,7 +371,6 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self._branches:
             self._if(
                 step.switch,
-                variables,
                 lambda: self._update_from(grads, step._replace(switch=1), variables),
                 lambda: self._accumulate(grads, variables),
             )
