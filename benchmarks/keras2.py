@@ -16,8 +16,6 @@ import argparse
 import logging
 import os
 import platform
-import statistics
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -25,6 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import backend as K
+from timing import medians
 
 from keras_accum.keras2 import AdamAccumulate
 
@@ -88,15 +87,7 @@ def cost(rounds):
         x = generator.normal(size=(4 * WINDOW * MICRO_BATCH, 1024))
         y = generator.normal(size=(len(x), 10))
         steps[name] = lambda model=model, x=x, y=y: model.fit(x, y, MICRO_BATCH, verbose=0)
-    times = {name: [] for name in steps}
-    for step in steps.values():
-        step()
-    for _ in range(rounds):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            times[name].append(time.perf_counter() - start)
-    median = {name: statistics.median(values) for name, values in times.items()}
+    median = medians(steps, rounds)
     for name in median:
         print("%-12s%8.2f of stock Adam" % (name, median[name] / median["stock Adam"]))
 

@@ -14,10 +14,10 @@ import argparse
 import importlib.metadata
 import os
 import platform
-import statistics
 import subprocess
 import sys
-import time
+
+from timing import medians
 
 CONFIGURATIONS = {
     "keras3-tensorflow": {"KERAS_BACKEND": "tensorflow"},
@@ -97,15 +97,7 @@ def measure(configuration, rounds):
 
 def report(configuration, what, steps, rounds):
     """Let the contenders take turns and print how ours compares with each."""
-    times = {name: [] for name in steps}
-    for step in steps.values():
-        step()
-    for _ in range(rounds):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step()
-            times[name].append(time.perf_counter() - start)
-    median = {name: statistics.median(values) for name, values in times.items()}
+    median = medians(steps, rounds)
     median["floor"] = ((WINDOW - 1) * median["acc += g"] + median["stock Adam"]) / WINDOW
     for gate in GATES:
         cells = [

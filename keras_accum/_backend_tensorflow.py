@@ -7,7 +7,7 @@ and counters are the same on all of them and are mirrored like any other variabl
 import keras
 import tensorflow as tf
 
-from keras_accum import _arguments, _backend_jax, _tensorflow
+from keras_accum import _backend_jax, _tensorflow
 
 
 def _native(variable):
@@ -46,8 +46,7 @@ class Backend(_backend_jax.Backend):
 
     def _if(self, switch, update, accumulate):
         if tf.distribute.has_strategy():
-            message = _arguments.NO_BRANCH
-            raise ValueError(message.format("in a tf.distribute strategy", type(self).__name__))
+            self._refuse_branch("in a tf.distribute strategy")
         tf.cond(switch > 0, update, accumulate)
 
     def _add(self, gradient, variable):

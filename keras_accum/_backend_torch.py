@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import torch
 
-from keras_accum import _arguments, _backend_jax, _window
+from keras_accum import _backend_jax, _window
 
 
 class Backend(_backend_jax.Backend):
@@ -23,8 +23,7 @@ class Backend(_backend_jax.Backend):
 
     def _if(self, switch, update, accumulate):
         if torch.compiler.is_compiling():
-            message = _arguments.NO_BRANCH
-            raise ValueError(message.format("in torch.compile", type(self).__name__))
+            self._refuse_branch("in torch.compile")
         if switch:
             update()
         else:

@@ -45,6 +45,18 @@ class Optimizer:
     _has_stepped = False
 
     @property
+    def _accumulates(self):
+        return self._accum_iters > 1
+
+    @property
+    def _branches(self):
+        """Whether there is an update to be left out, and a conditional is to do that."""
+        return self.gate == "branch" and (self._accumulates or self.skip_nonfinite)
+
+    def _refuse_branch(self, where):
+        raise ValueError(_arguments.NO_BRANCH.format(where, type(self).__name__))
+
+    @property
     def window_position(self):
         """The number of micro-batches in the open window, 0 when none is open. An int."""
         return self._count("window_position", 0)

@@ -82,10 +82,6 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     # -- state ---------------------------------------------------------------------------------
 
-    @property
-    def _accumulates(self):
-        return self._accum_iters > 1
-
     def _build(self, params):
         """Create the state for these variables, once more for each model that is compiled."""
         held = self._released([_Shape(K.int_shape(variable)) for variable in params])
@@ -287,7 +283,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             counted = tf.cast(_tensorflow.all_finite(grads), tf.int64)
             grads = [_tensorflow.gate(g, tf.cast(counted, g.dtype)) for g in grads]
         step = _window.advance(ops, *self._window_state(), counted=counted)
-        if self.gate == "branch" and (self._accumulates or self.skip_nonfinite):
+        if self._branches:
             self.updates = [self._branch(step, grads, after=[loss])]
         else:
             self.updates = [self._write(step, self._totals(grads), after=[loss])]

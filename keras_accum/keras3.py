@@ -79,17 +79,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
     # -- state ---------------------------------------------------------------------------------
 
     @property
-    def _accumulates(self):
-        return self._accum_iters > 1
-
-    @property
     def _updates_as_stock(self):
         """Whether an update is one that the stock optimizer can make."""
         return not (self.decay or self.rule_arguments)
-
-    @property
-    def _branches(self):
-        return self.gate == "branch" and (self._accumulates or self.skip_nonfinite)
 
     @property
     def _is_stock(self):

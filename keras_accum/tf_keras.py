@@ -84,14 +84,6 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     # -- state ---------------------------------------------------------------------------------
 
     @property
-    def _accumulates(self):
-        return self._accum_iters > 1
-
-    @property
-    def _branches(self):
-        return self.gate == "branch" and (self._accumulates or self.skip_nonfinite)
-
-    @property
     def _is_stock(self):
         """Whether there is nothing here that the stock optimizer doesn't do."""
         return not (self._accumulates or self.skip_nonfinite or self.rule_arguments)
@@ -482,8 +474,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _branch(self, distribution, grads, variables, step):
         """One conditional: the update of a window's end, or the additions inside it."""
         if tf.distribute.has_strategy():
-            message = _arguments.NO_BRANCH
-            raise ValueError(message.format("in a tf.distribute strategy", type(self).__name__))
+            self._refuse_branch("in a tf.distribute strategy")
 
         def update():
             updating = step._replace(switch=1)
