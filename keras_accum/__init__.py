@@ -11,6 +11,7 @@ __all__ = [
     "AMSGradAccumulate",
     "AdamAccumulate",
     "ApplyPartialWindow",
+    "HostGate",
     "RMSpropAccumulate",
     "SGDAccumulate",
     "StateError",

@@ -1,9 +1,41 @@
 """What JAX has of its own, a conditional, and the plain `keras.ops` form of what a backend does."""
 
 import contextlib
+import weakref
 
 import keras
 from keras import ops
+
+from keras_accum import _callbacks
+
+
+class Picker(_callbacks.Picker):
+    """A train function of JAX is handed the whole state and returns the next one.
+
+    As long as it's handed the counters that it has returned, the host knows what they are and
+    needn't wait for them.
+    """
+
+    def __init__(self, model):
+        super().__init__(model)
+        self._known = None  # the counters' values on the host, and a reference to those in JAX
+
+    def _before(self, arguments):
+        arrays = self._arrays(arguments[0])
+        if self._known is None or self._known[1]() is not arrays[0]:
+            return [int(array) for array in arrays]
+        return self._known[0]
+
+    def _after(self, results):
+        return [int(array) for array in self._arrays(results[1])]
+
+    def _keep(self, after, results):
+        self._known = after, weakref.ref(self._arrays(results[1])[0])
+
+    def _arrays(self, state):
+        _, _, optimizer_variables, _ = state
+        arrays = {id(v): a for v, a in zip(self._optimizer.variables, optimizer_variables)}
+        return [arrays[id(counter)] for counter in self._optimizer._counters().values()]
 
 
 class Backend:
@@ -55,8 +87,12 @@ class Backend:
         for variable, value in zip(written, new):
             variable.assign(value)
 
-    def _add(self, gradient, variable):
-        """Add a gradient to the accumulator of a variable."""
+    def _add_all(self, grads, variables):
+        """Add gradients to the accumulators of their variables."""
+        for gradient, variable in zip(grads, variables):
+            self._on_variable(variable, self._add, gradient)
+
+    def _add(self, variable, target, gradient):
         self.assign(self._accumulator(variable), self._total(gradient, variable))
 
     def _value(self, variable):

@@ -7,7 +7,9 @@ and counters are the same on all of them and are mirrored like any other variabl
 import keras
 import tensorflow as tf
 
-from keras_accum import _backend_jax, _tensorflow
+from keras_accum import _backend_jax, _callbacks, _tensorflow
+
+Picker = _callbacks.Picker
 
 
 def _native(variable):
@@ -49,9 +51,9 @@ class Backend(_backend_jax.Backend):
             self._refuse_branch("in a tf.distribute strategy")
         tf.cond(switch > 0, update, accumulate)
 
-    def _add(self, gradient, variable):
+    def _add(self, variable, target, gradient):
         if self._overwrite_variable_with_gradient(variable):
-            super()._add(gradient, variable)
+            super()._add(variable, target, gradient)
         else:
             _tensorflow.accumulate(_native(self._accumulator(variable)), gradient)
 

@@ -10,6 +10,8 @@ import torch
 
 from keras_accum import _backend_jax, _window
 
+Picker = None  # of an eager train step there needn't be two
+
 
 class Backend(_backend_jax.Backend):
     """Comes before a Keras 3 optimizer class."""

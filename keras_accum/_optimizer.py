@@ -3,6 +3,7 @@
 No host is imported here. How a state is read from variables and written to them is the host's.
 """
 
+import contextlib
 import warnings
 from functools import partial
 
@@ -48,13 +49,30 @@ class Optimizer:
     def _accumulates(self):
         return self._accum_iters > 1
 
+    # What the host has decided for the train step that is being run or traced: whether it is the
+    # one that updates. None where the window's counters decide.
+    _picked = None
+
     @property
     def _branches(self):
         """Whether there is an update to be left out, and a conditional is to do that."""
-        return self.gate == "branch" and (self._accumulates or self.skip_nonfinite)
+        return (
+            self.gate == "branch"
+            and self._picked is None
+            and (self._accumulates or self.skip_nonfinite)
+        )
 
     def _refuse_branch(self, where):
         raise ValueError(_arguments.NO_BRANCH.format(where, type(self).__name__))
+
+    @contextlib.contextmanager
+    def _picking(self, update):
+        """Train steps in here update if `update`, and only accumulate if not."""
+        self._picked = update
+        try:
+            yield
+        finally:
+            self._picked = None
 
     @property
     def window_position(self):
@@ -84,6 +102,12 @@ class Optimizer:
         elif accum_iters != 1:
             name = type(self).__name__
             raise ValueError(_arguments.NO_ACCUMULATORS.format(accum_iters, name))
+
+    def _count_window(self):
+        """Position, length and next length of the window, as ints."""
+        length = self._accum_iters
+        defaults = {"window_position": 0, "window_length": length, "accum_iters": length}
+        return [self._count(name, default) for name, default in defaults.items()]
 
     def _count(self, name, default):
         """A counter's value; where it isn't there yet, that of the held state, or a default."""

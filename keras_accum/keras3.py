@@ -366,15 +366,18 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
                 lambda: self._update_from(grads, step._replace(switch=1), variables),
                 lambda: self._accumulate(grads, variables),
             )
-        else:
+        elif self._picked is None:
             self._update_from(grads, step, variables)
+        elif self._picked:
+            self._update_from(grads, step._replace(switch=1), variables)
+        else:
+            self._accumulate(grads, variables)
         self._count_step(step)
 
     def _accumulate(self, grads, variables):
         """Add gradients to their accumulators, inside a window."""
         if self._accumulates:
-            for gradient, variable in zip(grads, variables):
-                self._add(gradient, variable)
+            self._across_replicas(lambda *grads: self._add_all(grads, variables), *grads)
 
     def _update_from(self, grads, step, variables):
         totals = [self._total(g, v) for g, v in zip(grads, variables)]
@@ -577,3 +580,8 @@ class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback
     __doc__ = _callbacks.ApplyPartialWindow.__doc__.format(
         host="keras3", import_keras="import keras"
     )
+
+
+class HostGate(_callbacks.HostGate, keras.callbacks.Callback):
+    __doc__ = _callbacks.HostGate.__doc__.format(host="keras3", import_keras="import keras")
+    _picker = _backend.Picker

@@ -370,7 +370,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
 
     def _transform_gradients(self, grads_and_vars):
-        """In place of the gradients, all that `_write` or `_branch` needs."""
+        """In place of the gradients, all that `_write`, `_branch` or `_accumulate` needs."""
         if self._is_stock:
             return super()._transform_gradients(grads_and_vars)
         grads, variables = zip(*grads_and_vars)
@@ -380,8 +380,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             counted = tf.cast(_tensorflow.all_finite(grads), tf.int64)
             grads = [_tensorflow.gate(g, tf.cast(counted, g.dtype)) for g in grads]
         step = _window.advance(tf, *self._window_state(), counted=counted)
-        if self._branches:
+        if self._branches or self._picked is False:
             return grads, variables, step
+        if self._picked:
+            step = step._replace(switch=1)
         return self._averages(step, self._totals(grads, variables), variables)
 
     def apply_partial_window(self):
@@ -468,7 +470,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if self._is_stock:
             return super()._distributed_apply(distribution, grads_and_vars, *args, **kwargs)
         with tf.name_scope(self._name):
-            write = self._branch if self._branches else self._write
+            if self._picked is False:
+                write = self._accumulate
+            else:
+                write = self._branch if self._branches else self._write
             return write(distribution, *grads_and_vars)
 
     def _branch(self, distribution, grads, variables, step):
@@ -482,11 +487,25 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             return tf.group(*self._write_weights(distribution, *averages))
 
         def accumulate():
-            accumulators = [self._accumulators[v.ref()] for v in variables if self._accumulates]
-            return tf.group(*map(_tensorflow.accumulate, accumulators, grads))
+            return tf.group(*self._add_all(distribution, grads, variables))
 
         done = tf.cond(step.switch > 0, update, accumulate)
         return self._write_counters(distribution, step, after=[] if done is None else [done])
+
+    def _accumulate(self, distribution, grads, variables, step):
+        """A micro-batch inside a window. This runs across replicas."""
+        operations = self._add_all(distribution, grads, variables)
+        return self._write_counters(distribution, step, after=operations)
+
+    def _add_all(self, distribution, grads, variables):
+        operations = []
+        if self._accumulates:
+            for gradient, variable in zip(grads, variables):
+                operations += self._update(distribution, variable, self._add, gradient)
+        return operations
+
+    def _add(self, variable, target, gradient):
+        return _tensorflow.accumulate(self._accumulators[variable.ref()], gradient)
 
     def _write(self, distribution, averages, totals, variables, step, scalars):
         """All assignments, the counters last. This runs across replicas."""
@@ -652,3 +671,8 @@ class RMSpropAccumulate(AccumulatingOptimizer, _stock.RMSprop):
 
 class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback):
     __doc__ = _callbacks.ApplyPartialWindow.__doc__.format(host="tf_keras", import_keras=_IMPORT)
+
+
+class HostGate(_callbacks.HostGate, keras.callbacks.Callback):
+    __doc__ = _callbacks.HostGate.__doc__.format(host="tf_keras", import_keras=_IMPORT)
+    _picker = _callbacks.Picker
