@@ -23,6 +23,7 @@ EXTRAS = {
         "h5py<3",
         "numpy<1.19",
     ],
+    "peers": ["runai==0.4.1; python_version < '3.8'"],  # whom benchmarks compare with
     "demo": DEMO,  # python -m keras_accum
     "test": ["pytest>=7", "pytest-xdist", *DEMO],
 }

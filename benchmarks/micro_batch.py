@@ -1,206 +1,127 @@
-"""What a micro-batch costs: `python benchmarks/micro_batch.py`.
+"""What a micro-batch costs, on the Keras of this environment: `python benchmarks/micro_batch.py`.
 
-Prints, for each host and backend that is installed and for each `gate`, the time of one micro-batch
-of AdamAccumulate over that of stock Adam (which updates on every one), of Keras 3's own
-accumulation, and of the floor, as little as can be done: for a window of k micro-batches, k - 1
-bare accumulations `acc += g` and one stock update. Two networks through `fit`, and on TensorFlow
-the optimizer alone on 20 M parameters.
+It trains three networks and applies an optimizer alone to 20 M parameters, with this package, the
+stock optimizer and its peers (see `contenders.py`), for windows of 2, 8 and 32 micro-batches, and
+writes ratios as JSON: the time of a micro-batch over that of stock Adam, which updates on every
+one, and over that of the floor, as little as can be done: in a window of k micro-batches, k - 1
+bare accumulations `acc += g` and one stock update.
 
-Only ratios of medians are printed, from rounds in which all contenders take turns in one process:
-a lone time says more about the machine than about the code.
+Of a peer that fails there are nulls. Only ratios of medians are kept, from rounds in which all contenders take turns in one process: a
+lone time says more about the machine than about the code.
+
+`nox -f benchmarks/noxfile.py` runs this on all hosts, with their peers, and draws the plot. It runs
+on Python 3.7.
 """
 
 import argparse
-import importlib.metadata
+import json
 import os
 import platform
-import subprocess
-import sys
+from pathlib import Path
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import alone
+import contenders
+import pytorch_loop
+from networks import LOSS, NETWORKS, draw
 from timing import medians
 
-CONFIGURATIONS = {
-    "keras3-tensorflow": {"KERAS_BACKEND": "tensorflow"},
-    "keras3-jax": {"KERAS_BACKEND": "jax"},
-    "keras3-torch": {"KERAS_BACKEND": "torch"},
-    "tf_keras": {"TF_USE_LEGACY_KERAS": "1"},
-}
-MICRO_BATCH, WINDOW = 16, 8
-GATES = "arithmetic", "branch"
-COLUMNS = "stock Adam", "Keras own", "floor"
+MICRO_BATCH, MICRO_BATCHES = 16, 32
+WINDOWS = 2, 8, 32
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", choices=CONFIGURATIONS, help="one host and backend")
-    parser.add_argument("--rounds", type=int, default=20, help="turns of each contender")
-    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    parser.add_argument("host", choices=("keras3", "tf_keras", "keras2"))
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
+    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, choices=WINDOWS)
+    parser.add_argument("--networks", nargs="+", default=[*NETWORKS, alone.NAME])
+    parser.add_argument("--write", type=Path, help="a JSON file")
     options = parser.parse_args()
-    if options.inside:
-        measure(options.inside, options.rounds)
-        return
-    print(describe_machine())
-    print(f"micro-batch {MICRO_BATCH}, accum_iters {WINDOW}; ours over each, medians\n")
-    columns = "".join(f"{name:>12}" for name in COLUMNS)
-    print(f"{'':20}{'':14}{'gate':12}{columns}", flush=True)
-    for name, environment in CONFIGURATIONS.items():
-        if options.only in (None, name):
-            command = [sys.executable, __file__, "--inside", name, "--rounds", str(options.rounds)]
-            environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
-            if subprocess.run(command, env=environment, stderr=subprocess.DEVNULL).returncode:
-                print(f"{name:20}skipped: it isn't installed or failed; --inside {name} says why")
+    keras = contenders.load(options.host)[0]
+    about = describe(options, keras)
+    print(json.dumps(about), flush=True)
+    results = []
+    for network in options.networks:
+        for k in options.windows:
+            results += compare(options, keras, network, k)
+    if options.write:
+        text = json.dumps({**about, "results": results}, indent=1)
+        options.write.write_text(text + "\n", encoding="utf-8")
 
 
-def describe_machine():
-    packages = ["keras", "tf_keras", "tensorflow", "jax", "torch"]
-    versions = []
-    for package in packages:
+def describe(options, keras):
+    try:
+        from importlib import metadata
+    except ImportError:  # Python 3.7
+        import importlib_metadata as metadata
+    packages = "keras tf_keras tensorflow tensorflow-cpu jax torch gradient-accumulator runai"
+    versions = {"Python": platform.python_version()}
+    for package in packages.split():
         try:
-            versions.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
             pass
-    python = f"Python {platform.python_version()}"
-    return ", ".join([platform.machine(), f"{os.cpu_count()} cores", python, *versions])
-
-
-def measure(configuration, rounds):
-    if configuration == "tf_keras":
-        import tf_keras as keras
-
-        from keras_accum import tf_keras as accum
-
-        stock = keras.optimizers.legacy.Adam
-    else:
-        import keras
-
-        from keras_accum import keras3 as accum
-
-        stock = keras.optimizers.Adam
-
-    contenders = {
-        **{
-            gate: lambda gate=gate: accum.AdamAccumulate(accum_iters=WINDOW, gate=gate)
-            for gate in GATES
-        },
-        "stock Adam": stock,
-        "acc += g": lambda: bare_accumulation(keras, configuration)(),
+    return {
+        "host": options.host,
+        "backend": keras.backend.backend() if options.host == "keras3" else "tensorflow",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": versions,
+        "micro_batch": MICRO_BATCH,
+        "rounds": options.rounds,
     }
-    if configuration != "tf_keras":
-        contenders["Keras own"] = lambda: stock(gradient_accumulation_steps=WINDOW)
-
-    for network in (mlp, conv_net):
-        report(configuration, network.__name__, fits(keras, network, contenders), rounds)
-    if "jax" not in configuration and "torch" not in configuration:
-        alone = optimizer_alone(contenders)
-        report(configuration, "20 M, alone", alone, rounds)
 
 
-def report(configuration, what, steps, rounds):
-    """Let the contenders take turns and print how ours compares with each."""
-    median = medians(steps, rounds)
-    median["floor"] = ((WINDOW - 1) * median["acc += g"] + median["stock Adam"]) / WINDOW
-    for gate in GATES:
-        cells = [
-            f"{median[gate] / median[name]:12.2f}" if name in median else f"{'':12}"
-            for name in COLUMNS
-        ]
-        print(f"{configuration:20}{what:14}{gate:12}{''.join(cells)}", flush=True)
+def compare(options, keras, network, k):
+    """Let the contenders take turns; a list of {network, k, contender, over_stock, over_floor}."""
+    keras.backend.clear_session()
+    found = contenders.find(options.host)
+    if network == alone.NAME:
+        steps = {
+            name: alone.windows(options.host, keras, c.optimizer(k), MICRO_BATCHES)
+            for name, c in found.items()
+            if not (c.big or c.callbacks() or name.startswith("gradient-accumulator, model"))
+        }
+    else:
+        steps = {name: fits(keras, NETWORKS[network], c, k) for name, c in found.items()}
+    if keras.backend.backend() == "torch":
+        steps[contenders.LOOP] = pytorch_loop.windows(network, k, MICRO_BATCH, MICRO_BATCHES)
+    failed = {name for name, step in steps.items() if not runs(name, step)}
+    median = medians({n: step for n, step in steps.items() if n not in failed}, options.rounds)
+    stock = median[contenders.STOCK]
+    floor = ((k - 1) * median[contenders.FLOOR] + stock) / k
+    results = []
+    for name in steps:
+        ratios = {"over_stock": None, "over_floor": None}
+        if name in median:
+            ratios["over_stock"] = round(median[name] / stock, 3)
+            ratios["over_floor"] = round(median[name] / floor, 3)
+        results.append({"network": network, "k": k, "contender": name, **ratios})
+        print(json.dumps(results[-1]), flush=True)
+    return results
 
 
-def mlp(keras):
-    """3.2 M parameters: the optimizer dominates."""
-    layers = [keras.layers.Dense(1024, activation="relu") for _ in range(3)]
-    return keras.Sequential([*layers, keras.layers.Dense(10)]), (1024,)
+def runs(name, step):
+    """Whether it does at all, which a peer needn't."""
+    try:
+        step()
+    except Exception:
+        if name in contenders.NEEDED:
+            raise
+        return False
+    return True
 
 
-def conv_net(keras):
-    """1.2 M parameters, most of the time in the convolutions."""
-    layers = keras.layers
-    return keras.Sequential(
-        [
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.Conv2D(64, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Flatten(),
-            layers.Dense(128, activation="relu"),
-            layers.Dense(10),
-        ]
-    ), (28, 28, 1)
-
-
-def fits(keras, network, contenders):
-    """For each contender a function that fits four windows."""
-    import numpy as np
-
-    steps = {}
-    for name, optimizer in contenders.items():
-        model, shape = network(keras)
-        generator = np.random.default_rng(0)
-        x = generator.normal(size=(4 * WINDOW * MICRO_BATCH, *shape)).astype("float32")
-        y = generator.integers(0, 10, size=len(x))
-        model.compile(
-            optimizer=optimizer(),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-
-        def step(model=model, x=x, y=y):
-            model.fit(x, y, batch_size=MICRO_BATCH, shuffle=False, verbose=0)
-
-        steps[name] = step
-    return steps
-
-
-def optimizer_alone(contenders):
-    """For each contender a function that applies gradients for one window."""
-    import tensorflow as tf
-
-    steps = {}
-    for name, make in contenders.items():
-        optimizer = make()
-        variables = [tf.Variable(tf.random.normal([5_000_000])) for _ in range(4)]
-        grads = [tf.random.normal([5_000_000]) for _ in variables]
-
-        @tf.function
-        def apply(optimizer=optimizer, grads=grads, variables=variables):
-            optimizer.apply_gradients(zip(grads, variables))
-
-        def step(apply=apply):
-            for _ in range(WINDOW):
-                apply()
-
-        steps[name] = step
-    return steps
-
-
-def bare_accumulation(keras, configuration):
-    """An optimizer that does nothing but add gradients up."""
-    base = keras.optimizers.SGD if configuration != "tf_keras" else keras.optimizers.legacy.SGD
-
-    class BareAccumulation(base):
-        def build(self, variables):
-            if not self.built:
-                super().build(variables)
-                self._sums = self.add_optimizer_variables(variables, "sum")
-
-        def apply(self, grads, trainable_variables=None):
-            self.build(list(trainable_variables or self._trainable_variables))
-            if keras.backend.backend() == "torch":
-                import torch
-
-                torch._foreach_add_([s.value for s in self._sums], list(grads))
-                return
-            for gradient, total in zip(grads, self._sums):
-                self.assign_add(total, gradient)
-
-    class BareAccumulation2(base):
-        def _create_slots(self, var_list):
-            for variable in var_list:
-                self.add_slot(variable, "sum")
-
-        def _resource_apply_dense(self, grad, var, apply_state=None):
-            return self.get_slot(var, "sum").assign_add(grad)
-
-    return BareAccumulation2 if configuration == "tf_keras" else BareAccumulation
+def fits(keras, network, contender, k):
+    """A function that fits MICRO_BATCHES micro-batches."""
+    model, make_x = network(keras)
+    x, y = draw(make_x, MICRO_BATCHES * MICRO_BATCH)
+    model = contender.wrap(model, k)
+    model.compile(contender.optimizer(k), LOSS)
+    size = MICRO_BATCH * (k if contender.big else 1)
+    settings = {"batch_size": size, "shuffle": False, "callbacks": contender.callbacks()}
+    return lambda: model.fit(x, y, verbose=0, **settings)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""What is trained. It runs on Python 3.7.
+
+Each function returns a model of the Keras that it is given, and a function that draws n inputs.
+"""
+
+import numpy as np
+
+CLASSES = 10
+
+
+def mlp(keras):
+    """3.2 M parameters in four layers: the optimizer dominates."""
+    x = y = keras.layers.Input((1024,))
+    for _ in range(3):
+        y = keras.layers.Dense(1024, activation="relu")(y)
+    return _classifier(keras, x, y), lambda n: np.random.normal(size=(n, 1024))
+
+
+def conv_net(keras):
+    """1.2 M parameters, most of the time in the convolutions."""
+    layers = keras.layers
+    x = y = layers.Input((28, 28, 1))
+    y = layers.Conv2D(32, 3, activation="relu")(y)
+    y = layers.Conv2D(64, 3, activation="relu")(y)
+    y = layers.Flatten()(layers.MaxPooling2D()(y))
+    y = layers.Dense(128, activation="relu")(y)
+    return _classifier(keras, x, y), lambda n: np.random.normal(size=(n, 28, 28, 1))
+
+
+def embedding(keras):
+    """A table of 50 000 rows of 64, of which a micro-batch sees a few hundred."""
+    x = keras.layers.Input((50,), dtype="int32")
+    y = keras.layers.Embedding(50_000, 64)(x)
+    y = keras.layers.GlobalAveragePooling1D()(y)
+    y = keras.layers.Dense(128, activation="relu")(y)
+    return _classifier(keras, x, y), lambda n: np.random.randint(0, 50_000, size=(n, 50))
+
+
+def _classifier(keras, x, y):
+    return keras.models.Model(x, keras.layers.Dense(CLASSES, activation="softmax")(y))
+
+
+LOSS = "sparse_categorical_crossentropy"
+NETWORKS = {"MLP, 3.2 M": mlp, "conv net, 1.2 M": conv_net, "embedding, 3.2 M": embedding}
+
+
+def draw(make_x, n):
+    x = make_x(n)
+    return x.astype("int32" if x.dtype.kind == "i" else "float32"), np.random.randint(
+        0, CLASSES, size=(n, 1)
+    )

@@ -1,0 +1,67 @@
+"""What a micro-batch costs on every Keras, beside its peers: `nox -f benchmarks/noxfile.py`.
+
+Each host is measured in an environment of its own (`micro_batch.py`), which writes JSON to
+`benchmarks/results`; the last session makes the table and the plot of it (`report.py`). Arguments
+after `--` go to `micro_batch.py`: `nox -f benchmarks/noxfile.py -- --rounds 20`.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "venv"  # from the standard library
+
+HERE = Path(__file__).resolve().parent
+_spec = importlib.util.spec_from_file_location("tests_noxfile", HERE.parent / "tests/noxfile.py")
+_tests = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_tests)
+find_python = _tests.find_python
+
+
+@nox.session
+@nox.parametrize("backend", ["tensorflow", "jax", "torch"])
+def keras3(session, backend):
+    session.install(f"{HERE.parent}[{backend}]")
+    measure(session, "keras3", f"keras3_{backend}", KERAS_BACKEND=backend)
+
+
+@nox.session
+def tf_keras(session):
+    session.install(f"{HERE.parent}[legacy]")
+    measure(session, "tf_keras", "tf_keras", TF_USE_LEGACY_KERAS="1")
+
+
+@nox.session(python=find_python("3.11", "3.10", "3.9"))
+def tf_keras_2_15(session):
+    """With gradient-accumulator, whose wrappers need the tf.keras of TensorFlow up to 2.15."""
+    if not session.python:
+        session.skip("TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11, and none of them is here")
+    session.install(str(HERE.parent), "tensorflow-cpu==2.15.*")
+    # Not an extra: it asks for numpy<=1.23.2, which TensorFlow 2.15 refuses, and runs without.
+    session.install("--no-deps", "gradient-accumulator==0.5.2")
+    measure(session, "tf_keras", "tf_keras_2_15")
+
+
+@nox.session(python=find_python("3.7"))
+def keras2(session):
+    """With runai, and the formula of the class that was copied across the web."""
+    if not session.python:
+        session.skip("TensorFlow 1.15 needs Python 3.7, and it isn't here")
+    session.install(f"{HERE.parent}[keras2,peers]", "keras==2.2.4")
+    measure(session, "keras2", "keras2")
+
+
+@nox.session
+def report(session):
+    """The table and the plot of what there is in `benchmarks/results`."""
+    session.install("matplotlib")
+    session.run("python", str(HERE / "report.py"))
+
+
+def measure(session, host, name, **environment):
+    settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
+    settings["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    path = HERE / "results" / f"{name}.json"
+    script = str(HERE / "micro_batch.py")
+    session.run("python", script, host, "--write", str(path), *session.posargs, env=settings)
