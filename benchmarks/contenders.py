@@ -26,8 +26,9 @@ def load(host):
     """(keras, this package's module for it, the module of its stock optimizers)."""
     accum = importlib.import_module(f"keras_accum.{host}")
     keras = accum.keras
-    optimizers = keras.optimizers
-    return keras, accum, optimizers if host == "keras3" else getattr(optimizers, "legacy", optimizers)
+    if host == "keras3":
+        return keras, accum, keras.optimizers
+    return keras, accum, getattr(keras.optimizers, "legacy", keras.optimizers)
 
 
 def find(host):

@@ -6,8 +6,8 @@ writes ratios as JSON: the time of a micro-batch over that of stock Adam, which 
 one, and over that of the floor, as little as can be done: in a window of k micro-batches, k - 1
 bare accumulations `acc += g` and one stock update.
 
-Of a peer that fails there are nulls. Only ratios of medians are kept, from rounds in which all contenders take turns in one process: a
-lone time says more about the machine than about the code.
+Only ratios of medians are kept, from rounds in which all contenders take turns in one process: a
+lone time says more about the machine than about the code. Of a peer that fails there are nulls.
 
 `nox -f benchmarks/noxfile.py` runs this on all hosts, with their peers, and draws the plot. It runs
 on Python 3.7.

@@ -5,7 +5,7 @@ Each host is measured in an environment of its own (`micro_batch.py`), which wri
 after `--` go to `micro_batch.py`: `nox -f benchmarks/noxfile.py -- --rounds 20`.
 """
 
-import importlib.util
+import sys
 from pathlib import Path
 
 import nox
@@ -13,10 +13,8 @@ import nox
 nox.options.default_venv_backend = "venv"  # from the standard library
 
 HERE = Path(__file__).resolve().parent
-_spec = importlib.util.spec_from_file_location("tests_noxfile", HERE.parent / "tests/noxfile.py")
-_tests = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_tests)
-find_python = _tests.find_python
+sys.path.append(str(HERE.parent / "tests"))
+from pythons import find_python  # noqa: E402
 
 
 @nox.session

@@ -1,7 +1,7 @@
 """The table and the plot of `benchmarks/results/*.json`: `python benchmarks/report.py`.
 
-Writes `results/micro_batch.md` with every figure and `results/micro_batch.png`, and prints the table that
-stands in README.md.
+Writes `results/micro_batch.md`, which has every figure, and `results/micro_batch.png`, and prints
+the table that stands in README.md.
 """
 
 import json
@@ -34,9 +34,7 @@ def networks(found):
 
 def of(about, network, k):
     """{contender: result}."""
-    return {
-        r["contender"]: r for r in about["results"] if (r["network"], r["k"]) == (network, k)
-    }
+    return {r["contender"]: r for r in about["results"] if (r["network"], r["k"]) == (network, k)}
 
 
 def cell(results, name, over="over_floor"):

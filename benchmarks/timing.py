@@ -5,7 +5,7 @@ import time
 
 
 def medians(steps, rounds):
-    """{name: seconds} of functions that take turns. Each has been called before, which isn't counted."""
+    """{name: seconds} of functions that take turns and have been called once before."""
     times = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():

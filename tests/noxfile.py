@@ -4,9 +4,7 @@ The package is installed as a built wheel and pytest runs in this folder, where 
 cannot be imported: what passes here is what a user would install.
 """
 
-import os
-import shutil
-import subprocess
+import sys
 from pathlib import Path
 
 import nox
@@ -16,24 +14,15 @@ nox.options.default_venv_backend = "venv"  # from the standard library
 
 PROJECT = Path(__file__).resolve().parent.parent
 
+sys.path.append(str(PROJECT / "tests"))
+from pythons import find_python  # noqa: E402
+
 
 @nox.session
 def lint(session):
     """The style, by the rules in pyproject.toml."""
     session.install("ruff==0.17.5")
     session.run("ruff", "check", str(PROJECT))
-
-
-def find_python(*versions):
-    """The first of these Pythons that is on the path or in pyenv and does run (a version manager's
-    shim may not), or False."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    for version in versions:
-        programs = [shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python")]
-        for program in filter(None, programs):
-            if subprocess.run([program, "-c", ""], capture_output=True).returncode == 0:
-                return str(program)
-    return False
 
 
 @nox.session(python=find_python("3.7"))
