@@ -13,24 +13,29 @@ class Picker(_callbacks.Picker):
     """A train function of JAX is handed the whole state and returns the next one.
 
     As long as it's handed the counters that it has returned, the host knows what they are and
-    needn't wait for them.
+    needn't wait for the device to tell.
     """
 
     def __init__(self, model):
         super().__init__(model)
-        self._known = None  # the counters' values on the host, and a reference to those in JAX
+        self._known = []
+        self._references = []  # to the arrays that have these values
 
     def _before(self, arguments):
         arrays = self._arrays(arguments[0])
-        if self._known is None or self._known[1]() is not arrays[0]:
-            return [int(array) for array in arrays]
-        return self._known[0]
+        if not self._known or any(r() is not a for r, a in zip(self._references, arrays)):
+            return self._read(arguments[0])
+        return self._known
 
     def _after(self, results):
-        return [int(array) for array in self._arrays(results[1])]
+        return self._read(results[1])
+
+    def _read(self, state):
+        return [int(array) for array in self._arrays(state)]
 
     def _keep(self, after, results):
-        self._known = after, weakref.ref(self._arrays(results[1])[0])
+        self._known = after
+        self._references = list(map(weakref.ref, self._arrays(results[1])))
 
     def _arrays(self, state):
         _, _, optimizer_variables, _ = state

@@ -102,11 +102,12 @@ class HostGate:
     def on_train_begin(self, logs=None):
         _check_optimizer(self)
         model = self.model
-        if self._picker is None or not model.optimizer._accumulates:
+        optimizer = _inner(model.optimizer)
+        if self._picker is None or not optimizer._accumulates:
             return
-        if _inner(model.optimizer) is not model.optimizer:
+        if optimizer is not model.optimizer:
             self._refuse("a LossScaleOptimizer")
-        if model.optimizer.skip_nonfinite:
+        if optimizer.skip_nonfinite:
             self._refuse("skip_nonfinite=True")
         if _steps_per_execution(model) != 1:
             self._refuse(f"steps_per_execution={_steps_per_execution(model)}")
@@ -130,8 +131,8 @@ class HostGate:
 def _steps_per_execution(model):
     if getattr(model, "autotune_steps_per_execution", False):
         return "auto"
-    # A number on Keras 3, a variable on Keras 2.
-    return int(getattr(model, "_steps_per_execution", None) or model.steps_per_execution)
+    variable = getattr(model, "_steps_per_execution", None)  # on Keras 2
+    return model.steps_per_execution if variable is None else int(variable.numpy())
 
 
 class Picker:

@@ -124,10 +124,12 @@ def test_mirrored_strategy(strategy, case, options):
 
 @tensorflow_only
 @few_cases
-def test_mirrored_strategy_with_fit(strategy, case):
+@pytest.mark.parametrize("callbacks", [(), ("HostGate",)], ids=str)
+def test_mirrored_strategy_with_fit(strategy, case, callbacks):
     with strategy.scope():
         ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-        actual = train(ours, MICRO)
+        callbacks = [getattr(hosts.accum, name)() for name in callbacks]
+        actual = train(ours, MICRO, callbacks=callbacks)
     assert_same_training(actual, big_batch(case))
 
 
@@ -177,15 +179,30 @@ def test_two_processes(tmp_path):
             assert_equal(dict(actual), expected)
 
 
-@pytest.mark.skipif(hosts.BACKEND != "jax", reason="keras.distribution is for JAX")
-@every_case
-def test_jax_data_parallel(case):
-    expected = big_batch(case)
+jax_only = pytest.mark.skipif(hosts.BACKEND != "jax", reason="keras.distribution is for JAX")
+
+
+@pytest.fixture
+def data_parallel():
     devices = keras.distribution.list_devices()
     assert len(devices) == 2
     keras.distribution.set_distribution(keras.distribution.DataParallel(devices=devices))
-    try:
-        actual = train(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), MICRO)
-    finally:
-        keras.distribution.set_distribution(None)
-    assert_same_training(actual, expected)
+    yield
+    keras.distribution.set_distribution(None)
+
+
+@jax_only
+@every_case
+def test_jax_data_parallel(case, data_parallel):
+    actual = train(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), MICRO)
+    keras.distribution.set_distribution(None)
+    assert_same_training(actual, big_batch(case))
+
+
+@jax_only
+@few_cases
+def test_jax_data_parallel_with_a_host_gate(case, data_parallel):
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    actual = train(optimizer, MICRO, callbacks=[hosts.accum.HostGate()])
+    keras.distribution.set_distribution(None)
+    assert_same_training(actual, big_batch(case))

@@ -1,0 +1,333 @@
+"""`HostGate`: two traced functions, of which the host picks one for each micro-batch of `fit`."""
+
+import hosts
+import numpy as np
+import pytest
+from cases import every_case, few_cases
+from hosts import keras
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    Shrink,
+    assert_equal,
+    assert_moved,
+    assert_same_training,
+    batches,
+    big_batch,
+    compiled,
+    data,
+    dense_model,
+    fit,
+    slots,
+    state,
+    train,
+    weights,
+)
+
+BITWISE = {"rtol": 0, "atol": 0}
+picked = pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch's train step isn't traced")
+
+
+def host_gate():
+    return hosts.accum.HostGate()
+
+
+def model_of(case, model=None, compile=None, **arguments):
+    optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **arguments})
+    return compiled(model or dense_model(), optimizer, **(compile or {}))
+
+
+def everything(model):
+    return {**state(model), **slots(model)}
+
+
+class AtEachMicroBatch(keras.callbacks.Callback):
+    """Call `function(number)` after each micro-batch, the variables of the model being there."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.number = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        if hosts.BACKEND == "jax":
+            self.model.jax_state_sync()
+        self.number += 1
+        self.function(self.number)
+
+
+class CountsTraces(keras.Model):
+    """A network with a train step of its own, which is run in Python for each trace."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = keras.layers.Dense(2)
+        self.traces = 0
+
+    def call(self, x):
+        return self.out(x)
+
+    def train_step(self, *arguments):
+        self.traces += 1
+        return super().train_step(*arguments)
+
+
+@every_case
+def test_equals_big_batch(case):
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    assert_same_training(train(optimizer, MICRO, callbacks=[host_gate()]), big_batch(case))
+
+
+@few_cases
+def test_equals_big_batch_with_all_that_acts_on_an_update(case):
+    both = {**case.arguments, "clipnorm": 0.3}
+    if hosts.IS_KERAS3:
+        both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
+    stock = {**both, **hosts.decayed(case.arguments["learning_rate"], 0.25, updates=9)}
+
+    def build():
+        return dense_model(kernel_constraint=Shrink())
+
+    expected = train(hosts.stock(case.name, **stock), BIG, build)
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, decay=0.25, **both)
+    assert_same_training(train(optimizer, MICRO, build, callbacks=[host_gate()]), expected)
+
+
+@few_cases
+def test_only_the_end_of_a_window_moves_anything(case):
+    model = model_of(case)
+    hosts.build(model)
+    last = state(model)
+    moved = []
+
+    def look(number):
+        nonlocal last
+        found = state(model)
+        moved.append(any((found[name] != last[name]).any() for name in found))
+        last = found
+
+    fit(model, MICRO, callbacks=[host_gate(), AtEachMicroBatch(look)], epochs=2)
+    assert moved == [number % LENGTH == 0 for number in range(1, len(moved) + 1)]
+    assert len(moved) == 2 * len(batches(MICRO))
+
+
+@few_cases
+def test_windows_over_epochs_and_calls_of_fit(case):
+    """A number of micro-batches that the window's length doesn't divide."""
+    x, y = data()
+    some = (x[: 7 * MICRO], y[: 7 * MICRO])
+    models = [model_of(case), model_of(case)]
+    for model, callbacks in zip(models, ([], [host_gate()])):
+        start = weights(model)
+        for _ in range(2):
+            fit(model, MICRO, some, callbacks=callbacks, epochs=2)
+        model.train_on_batch(*batches(MICRO)[0])
+        assert model.optimizer.window_position == (4 * 7 + 1) % LENGTH
+        assert_moved(start, weights(model))
+    assert_equal(everything(models[1]), everything(models[0]))
+
+
+@picked
+def test_each_function_is_traced_once():
+    counts = []
+    for callbacks in ([], [host_gate()]):
+        model = CountsTraces()
+        model.compile(hosts.ours("Adam", accum_iters=LENGTH), "mse")
+        fit(model, MICRO, callbacks=callbacks)
+        traces = model.traces
+        fit(model, MICRO, callbacks=callbacks)
+        assert model.traces == traces, "traced again"
+        counts.append(traces)
+    # TensorFlow traces the one function that makes variables twice.
+    assert counts[0] < counts[1] <= 2 * counts[0]
+
+
+@picked
+def test_the_train_function_is_given_back():
+    model = model_of_adam()
+    model.make_train_function()
+    before = model.train_function
+    fit(model, MICRO, callbacks=[host_gate()])
+    assert model.train_function is before
+    assert "train_step" not in vars(model)
+
+
+def test_a_model_that_is_compiled_again():
+    """With the same callback, and another optimizer."""
+    callback = host_gate()
+    model = model_of_adam()
+    fit(model, MICRO, callbacks=[callback])
+    compiled(model, hosts.ours("SGD", accum_iters=2 * LENGTH, learning_rate=2**-3))
+    fit(model, MICRO, callbacks=[callback])
+    other = compiled(dense_model(), hosts.ours("SGD", accum_iters=2 * LENGTH, learning_rate=2**-3))
+    fit(other, MICRO)
+    assert_equal(everything(model), everything(other))
+
+
+@few_cases
+def test_what_others_do_to_the_window(case):
+    """A partial window is closed, and accum_iters is changed, between epochs and in one."""
+    models = [model_of(case), model_of(case)]
+    for model, callbacks in zip(models, ([], [host_gate()])):
+
+        def interfere(number, model=model):
+            if number == 6:
+                model.optimizer.accum_iters = 3
+            if number == 17:
+                model.optimizer.apply_partial_window()
+
+        others = [AtEachMicroBatch(interfere), hosts.accum.ApplyPartialWindow()]
+        fit(model, MICRO, callbacks=[*callbacks, *others])
+        assert model.optimizer.completed_updates == 13
+    assert_equal(everything(models[1]), everything(models[0]))
+
+
+@few_cases
+def test_a_training_that_is_interrupted_in_a_window(case):
+    class Stop(Exception):
+        pass
+
+    def stop(number):
+        if number == LENGTH + 2:
+            raise Stop
+
+    callback = host_gate()
+    model = model_of(case)
+    with pytest.raises(Stop):
+        fit(model, MICRO, callbacks=[callback, AtEachMicroBatch(stop)])
+    assert model.optimizer.window_position == 2
+    x, y = data()
+    rest = (x[(LENGTH + 2) * MICRO :], y[(LENGTH + 2) * MICRO :])
+    fit(model, MICRO, rest, callbacks=[callback], epochs=1)
+
+    other = model_of(case)
+    fit(other, MICRO, epochs=1)
+    assert_equal(everything(model), everything(other))
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@few_cases
+def test_a_model_that_was_saved_in_a_window(case, tmp_path):
+    x, y = data()
+    stop = (LENGTH + 1) * MICRO
+    model = model_of(case)
+    fit(model, MICRO, (x[:stop], y[:stop]), callbacks=[host_gate()], epochs=1)
+    path = str(tmp_path / ("m.keras" if hosts.IS_KERAS3 else "m.h5"))
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    fit(loaded, MICRO, (x[stop:], y[stop:]), callbacks=[host_gate()], epochs=1)
+    fit(model, MICRO, (x[stop:], y[stop:]), epochs=1)
+    assert model.optimizer.completed_updates == 3
+    assert_equal(loaded.optimizer.get_state(), model.optimizer.get_state())
+    assert_equal(numbered(loaded), numbered(model))
+
+
+def numbered(model):
+    return {str(i): w for i, w in enumerate(model.get_weights())}
+
+
+@few_cases
+def test_without_tracing(case):
+    """run_eagerly, where two functions gain what the host's `if` gains."""
+    models = [model_of(case, compile={"run_eagerly": True}) for _ in range(2)]
+    for model, callbacks in zip(models, ([], [host_gate()])):
+        fit(model, MICRO, callbacks=callbacks)
+    assert_equal(everything(models[1]), everything(models[0]))
+
+
+@few_cases
+@pytest.mark.skipif(hosts.IS_TORCH, reason="torch.compile takes longer than all the rest here")
+def test_jit_compile(case):
+    models = [model_of(case, compile={"jit_compile": True}) for _ in range(2)]
+    for model, callbacks in zip(models, ([], [host_gate()])):
+        fit(model, MICRO, callbacks=callbacks)
+    assert_equal(everything(models[1]), everything(models[0]))
+
+
+@few_cases
+def test_embedding(case):
+    """Sparse gradients on TensorFlow."""
+    ids = np.arange(24 * 3).reshape(24, 3) % 5
+    y = data()[1]
+    layers = keras.layers
+
+    def model():
+        return keras.Sequential(
+            [
+                keras.Input((3,), dtype="int32"),
+                layers.Embedding(6, 4),
+                layers.Flatten(),
+                layers.Dense(2),
+            ]
+        )
+
+    models = [model_of(case, model()) for _ in range(2)]
+    for model, callbacks in zip(models, ([], [host_gate()])):
+        fit(model, MICRO, (ids, y), callbacks=callbacks)
+    assert_equal(numbered(models[1]), numbered(models[0]))
+
+
+def test_without_accumulation_there_is_nothing_to_pick():
+    models = [model_of_adam(accum_iters=1) for _ in range(2)]
+    for model, callbacks in zip(models, ([], [host_gate()])):
+        fit(model, MICRO, callbacks=callbacks)
+    assert_equal(weights(models[1]), weights(models[0]), **BITWISE)
+
+
+def model_of_adam(compile=None, **arguments):
+    settings = {"accum_iters": LENGTH, "learning_rate": 2**-5, **arguments}
+    return compiled(dense_model(), hosts.ours("Adam", **settings), **(compile or {}))
+
+
+def test_an_optimizer_that_is_none_of_ours():
+    model = compiled(dense_model(), hosts.stock("Adam"))
+    with pytest.raises(
+        TypeError, match="HostGate needs a model that is compiled with an optimizer"
+    ):
+        fit(model, MICRO, callbacks=[host_gate()])
+
+
+@picked
+def test_what_only_the_device_knows_is_refused():
+    model = model_of_adam(skip_nonfinite=True)
+    with pytest.raises(ValueError, match="HostGate can't be used with skip_nonfinite=True"):
+        fit(model, MICRO, callbacks=[host_gate()])
+    model = compiled(dense_model(), hosts.loss_scaled(hosts.ours("SGD", accum_iters=2), 4.0))
+    with pytest.raises(ValueError, match="HostGate can't be used with a LossScaleOptimizer"):
+        fit(model, MICRO, callbacks=[host_gate()])
+
+
+@picked
+def test_steps_per_execution_is_refused():
+    model = model_of_adam(compile={"steps_per_execution": 3})
+    with pytest.raises(ValueError, match="HostGate can't be used with steps_per_execution=3"):
+        fit(model, MICRO, callbacks=[host_gate()])
+
+
+class TwoStepsInOne(CountsTraces):
+    def train_step(self, *arguments):
+        if hosts.BACKEND == "jax":
+            state, data = arguments
+            _, state = super().train_step(state, data)
+            return super().train_step(state, data)
+        super().train_step(*arguments)
+        return super().train_step(*arguments)
+
+
+@picked
+def test_a_train_step_of_two_micro_batches_is_refused():
+    model = TwoStepsInOne()
+    model.compile(hosts.ours("Adam", accum_iters=LENGTH), "mse")
+    with pytest.raises(ValueError, match="HostGate needs a train step that calls .* once"):
+        fit(model, MICRO, callbacks=[host_gate()])
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="JAX returns before it has computed")
+def test_jax_is_waited_for_only_when_the_counters_are_new(monkeypatch):
+    reads = []
+    picker = hosts.accum.HostGate._picker
+    read = picker._read
+    monkeypatch.setattr(picker, "_read", lambda self, state: reads.append(1) or read(self, state))
+    fit(model_of_adam(), MICRO, callbacks=[host_gate()])
+    assert len(reads) == 2  # before the first micro-batch, and the check after it
