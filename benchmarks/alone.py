@@ -1,21 +1,34 @@
-"""An optimizer without a model: 20 M parameters, the gradients given. It runs on Python 3.7."""
+"""An optimizer without a model, the gradients given. It runs on Python 3.7.
+
+A function here returns an `Alone`: `step()` applies the gradients once, and `size()` is the number
+of operations in the graph of that, of equations in JAX's program.
+"""
+
+from collections import namedtuple
 
 import numpy as np
 
 NAME = "optimizer alone, 20 M"
 SHAPES = [(5_000_000,)] * 4
 
+Alone = namedtuple("Alone", "step size")
+
+
+def make(host, keras, optimizer, shapes):
+    backend = keras.backend.backend() if host == "keras3" else host
+    made = {
+        "tensorflow": on_tensorflow,
+        "tf_keras": on_tensorflow,
+        "jax": on_jax,
+        "torch": on_torch,
+        "keras2": on_keras_2,
+    }
+    return made[backend](keras, optimizer, shapes)
+
 
 def windows(host, keras, optimizer, micro_batches):
-    """A function that applies the same gradients so many times."""
-    backend = keras.backend.backend() if host == "keras3" else host
-    step = {
-        "tensorflow": tensorflow_step,
-        "tf_keras": tensorflow_step,
-        "jax": jax_step,
-        "torch": torch_step,
-        "keras2": keras2_step,
-    }[backend](keras, optimizer, SHAPES)
+    """A function that applies gradients of 20 M parameters so many times."""
+    step = make(host, keras, optimizer, SHAPES).step
 
     def run():
         for _ in range(micro_batches - 1):
@@ -28,10 +41,10 @@ def windows(host, keras, optimizer, micro_batches):
 def wait(result):
     """JAX returns before it has computed."""
     for array in result or ():
-        getattr(array, "block_until_ready", lambda: None)()
+        array.block_until_ready()
 
 
-def tensorflow_step(keras, optimizer, shapes):
+def on_tensorflow(keras, optimizer, shapes):
     import tensorflow as tf
 
     variables = [tf.Variable(tf.random.normal(shape)) for shape in shapes]
@@ -41,36 +54,53 @@ def tensorflow_step(keras, optimizer, shapes):
     def step():
         optimizer.apply_gradients(zip(grads, variables))
 
-    return step
+    def size():
+        graph = step.get_concrete_function().graph.as_graph_def()
+        return len(graph.node) + sum(len(f.node_def) for f in graph.library.function)
+
+    return Alone(step, size)
 
 
-def torch_step(keras, optimizer, shapes):
+def on_torch(keras, optimizer, shapes):
     variables = [keras.Variable(np.random.normal(size=shape)) for shape in shapes]
     grads = [keras.random.normal(shape) for shape in shapes]
-    return lambda: optimizer.apply(grads, variables)
+    return Alone(lambda: optimizer.apply(grads, variables), lambda: None)
 
 
-def jax_step(keras, optimizer, shapes):
+def on_jax(keras, optimizer, shapes):
     import jax
 
     variables = [keras.Variable(np.random.normal(size=shape)) for shape in shapes]
     grads = [keras.random.normal(shape) for shape in shapes]
     optimizer.build(variables)
-    apply = jax.jit(
-        lambda weights, state: optimizer.stateless_apply(state, grads, weights),
-        donate_argnums=(0, 1),
-    )
+
+    def apply(weights, state):
+        return optimizer.stateless_apply(state, grads, weights)
+
+    compiled = jax.jit(apply, donate_argnums=(0, 1))
     values = [v.value for v in variables], [v.value for v in optimizer.variables]
 
     def step():
         nonlocal values
-        values = apply(*values)
+        values = compiled(*values)
         return values[0]
 
-    return step
+    return Alone(step, lambda: _equations(jax.make_jaxpr(apply)(*values).jaxpr))
 
 
-def keras2_step(keras, optimizer, shapes):
+def _equations(program):
+    """With those of the programs inside."""
+    inner = (p for e in program.eqns for v in e.params.values() for p in _programs(v))
+    return len(program.eqns) + sum(map(_equations, inner))
+
+
+def _programs(value):
+    values = value if isinstance(value, (tuple, list)) else [value]
+    found = (getattr(v, "jaxpr", v) for v in values)
+    return [v for v in found if hasattr(v, "eqns")]
+
+
+def on_keras_2(keras, optimizer, shapes):
     K = keras.backend
     variables = [K.variable(np.random.normal(size=shape)) for shape in shapes]
     grads = [K.variable(np.random.normal(size=shape)) for shape in shapes]
@@ -78,4 +108,4 @@ def keras2_step(keras, optimizer, shapes):
     loss = sum(K.sum(g * v) for g, v in zip(grads, variables))
     updates = optimizer.get_updates(loss=loss, params=variables)
     function = K.function([], [K.constant(0.0)], updates=updates)
-    return lambda: function([]) and None
+    return Alone(lambda: function([]) and None, lambda: len(loss.graph.get_operations()))

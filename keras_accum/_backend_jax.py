@@ -6,10 +6,10 @@ import weakref
 import keras
 from keras import ops
 
-from keras_accum import _callbacks
+from keras_accum import _host_gate
 
 
-class Picker(_callbacks.Picker):
+class Picker(_host_gate.Picker):
     """A train function of JAX is handed the whole state and returns the next one.
 
     As long as it's handed the counters that it has returned, the host knows what they are and

@@ -7,9 +7,9 @@ and counters are the same on all of them and are mirrored like any other variabl
 import keras
 import tensorflow as tf
 
-from keras_accum import _backend_jax, _callbacks, _tensorflow
+from keras_accum import _backend_jax, _host_gate, _tensorflow
 
-Picker = _callbacks.Picker
+Picker = _host_gate.Picker
 
 
 def _native(variable):

@@ -3,21 +3,17 @@
 No host is imported here.
 """
 
-import numpy as np
 
-from keras_accum import _window
-
-
-def _inner(optimizer):
+def inner(optimizer):
     """The accumulating optimizer in a LossScaleOptimizer."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def _check_optimizer(callback):
-    if not hasattr(_inner(callback.model.optimizer), "apply_partial_window"):
+def check_optimizer(callback):
+    if not hasattr(inner(callback.model.optimizer), "apply_partial_window"):
         raise TypeError(
             f"{type(callback).__name__} needs a model that is compiled with an optimizer of "
-            f"keras_accum. Received: optimizer={_inner(callback.model.optimizer)!r}"
+            f"keras_accum. Received: optimizer={inner(callback.model.optimizer)!r}"
         )
 
 
@@ -46,7 +42,7 @@ class ApplyPartialWindow:
 
     def on_train_begin(self, logs=None):
         self._training = False
-        _check_optimizer(self)
+        check_optimizer(self)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._training = True
@@ -60,127 +56,4 @@ class ApplyPartialWindow:
 
     def _close(self):
         if self._training:
-            _inner(self.model.optimizer).apply_partial_window()
-
-
-class HostGate:
-    """Let the host pick, for each micro-batch of `fit`, one of two traced train functions.
-
-    One only adds gradients to the accumulators, the other makes the update at the end of a window.
-    No function has a conditional, and inside a window no update is computed: the cheapest
-    micro-batch there is, where a `tf.distribute` strategy is, too. The numbers, the state and the
-    files are the same as without it, and `train_on_batch` isn't touched. Each function is traced
-    once, also over several calls of `fit` with the same callback.
-
-    On TensorFlow the host reads the counters of the window before each micro-batch; on JAX it
-    reads them once an epoch and counts for itself. Eager PyTorch decides on the host without it:
-    there, and at `accum_iters=1`, it does nothing.
-
-    Raises:
-        TypeError: at the start of training, if the model's optimizer is none of keras_accum.
-        ValueError: at the start of training, with `skip_nonfinite` or a LossScaleOptimizer, when
-            only the device knows whether a micro-batch counts; with `steps_per_execution`
-            other than 1, when several micro-batches are one function; and at the first
-            micro-batch, if a train step of the model isn't one micro-batch.
-
-    Example:
-
-    >>> import numpy as np
-    >>> {import_keras}
-    >>> from keras_accum.{host} import AdamAccumulate, HostGate
-    >>> model = keras.Sequential([keras.layers.Dense(1)])
-    >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
-    >>> x, y = np.ones((70, 3)), np.ones((70, 1))
-    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[HostGate()])
-    >>> model.optimizer.completed_updates
-    1
-    """
-
-    _picker = None  # the host's or backend's Picker, if it needs one
-    _plain = None  # the model's own train function
-
-    def on_train_begin(self, logs=None):
-        _check_optimizer(self)
-        model = self.model
-        optimizer = _inner(model.optimizer)
-        if self._picker is None or not optimizer._accumulates:
-            return
-        if optimizer is not model.optimizer:
-            self._refuse("a LossScaleOptimizer")
-        if optimizer.skip_nonfinite:
-            self._refuse("skip_nonfinite=True")
-        if _steps_per_execution(model) != 1:
-            self._refuse(f"steps_per_execution={_steps_per_execution(model)}")
-        if self._plain is None or model.train_function is not self._plain:
-            self._plain = model.train_function
-            self._two = self._picker(model)
-        model.train_function = self._two
-
-    def on_train_end(self, logs=None):
-        if self._plain is not None:
-            self.model.train_function = self._plain
-
-    def _refuse(self, what):
-        raise ValueError(
-            f"HostGate can't be used with {what}: the host must know before a micro-batch whether "
-            "it closes the window. Leave the callback out: the numbers are the same, and "
-            "gate='branch' of the optimizer is the next cheapest."
-        )
-
-
-def _steps_per_execution(model):
-    if getattr(model, "autotune_steps_per_execution", False):
-        return "auto"
-    variable = getattr(model, "_steps_per_execution", None)  # on Keras 2
-    return model.steps_per_execution if variable is None else int(variable.numpy())
-
-
-class Picker:
-    """In the place of a model's train function: two of them, of which the host picks one."""
-
-    def __init__(self, model):
-        self._optimizer = model.optimizer
-        self._functions = [_own_train_function(model) for _ in range(2)]
-        self._is_checked = False
-
-    def __call__(self, *arguments):
-        *window, next_length = self._before(arguments)
-        step = _window.advance(np, *window, next_length, counted=1)
-        after = [int(step.position), int(step.length), next_length]
-        with self._optimizer._picking(bool(step.switch)):
-            results = self._functions[int(step.switch)](*arguments)
-        if not self._is_checked:
-            self._check(after, self._after(results))
-            self._is_checked = True
-        self._keep(after, results)
-        return results
-
-    def _before(self, arguments):
-        """Position, length and next length of the window that the train function will find."""
-        return self._optimizer._count_window()
-
-    def _after(self, results):
-        """The same, as the train function has left them."""
-        return self._optimizer._count_window()
-
-    def _keep(self, after, results):
-        """Remember them, where that is of use."""
-
-    @staticmethod
-    def _check(expected, found):
-        if expected != found:
-            raise ValueError(
-                "HostGate needs a train step that calls the model's optimizer once. After one "
-                f"step, the position in the window should be {expected[0]} of {expected[1]} and "
-                f"is {found[0]} of {found[1]}. Leave the callback out."
-            )
-
-
-def _own_train_function(model):
-    # A function of its own: JAX takes the traces of equal functions, as bound methods are, for one.
-    model.__dict__["train_step"] = lambda *arguments: type(model).train_step(model, *arguments)
-    try:
-        model.make_train_function(force=True)
-    finally:
-        del model.__dict__["train_step"]
-    return model.train_function
+            inner(self.model.optimizer).apply_partial_window()

@@ -11,7 +11,17 @@ import importlib
 
 import numpy as np
 
-from keras_accum import _arguments, _callbacks, _docs, _host, _optimizer, _rules, _state, _window
+from keras_accum import (
+    _arguments,
+    _callbacks,
+    _docs,
+    _host,
+    _host_gate,
+    _optimizer,
+    _rules,
+    _state,
+    _window,
+)
 from keras_accum._state import StateError  # noqa: F401, public
 
 keras = _host.import_keras_3()
@@ -582,6 +592,6 @@ class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback
     )
 
 
-class HostGate(_callbacks.HostGate, keras.callbacks.Callback):
-    __doc__ = _callbacks.HostGate.__doc__.format(host="keras3", import_keras="import keras")
+class HostGate(_host_gate.HostGate, keras.callbacks.Callback):
+    __doc__ = _host_gate.HostGate.__doc__.format(host="keras3", import_keras="import keras")
     _picker = _backend.Picker

@@ -16,6 +16,7 @@ from keras_accum import (
     _callbacks,
     _docs,
     _host,
+    _host_gate,
     _optimizer,
     _rules,
     _state,
@@ -673,6 +674,6 @@ class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback
     __doc__ = _callbacks.ApplyPartialWindow.__doc__.format(host="tf_keras", import_keras=_IMPORT)
 
 
-class HostGate(_callbacks.HostGate, keras.callbacks.Callback):
-    __doc__ = _callbacks.HostGate.__doc__.format(host="tf_keras", import_keras=_IMPORT)
-    _picker = _callbacks.Picker
+class HostGate(_host_gate.HostGate, keras.callbacks.Callback):
+    __doc__ = _host_gate.HostGate.__doc__.format(host="tf_keras", import_keras=_IMPORT)
+    _picker = _host_gate.Picker

@@ -1,0 +1,82 @@
+"""What accumulation costs in memory: `python benchmarks/memory.py`.
+
+Trains a network of 100 M parameters in four equal layers, each contender in a process of its own,
+and prints by how much its peak is over that of stock Adam, in copies of the parameters: 1.00 is
+one accumulator. For each Keras and backend that is installed. (The peak of the resident set.)
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+from contenders import ARITHMETIC, BRANCH, HOST, OWN, STOCK
+
+CONFIGURATIONS = {
+    "Keras 3, TensorFlow": {"KERAS_BACKEND": "tensorflow"},
+    "Keras 3, JAX": {"KERAS_BACKEND": "jax"},
+    "Keras 3, PyTorch": {"KERAS_BACKEND": "torch"},
+    "tf_keras": {"TF_USE_LEGACY_KERAS": "1"},
+}
+ONE = "accum_iters=1"
+COLUMNS = ONE, ARITHMETIC, BRANCH, HOST, OWN
+WIDTH, LAYERS, WINDOW = 5000, 4, 4
+PARAMETERS = LAYERS * (WIDTH + 1) * WIDTH
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each contender")
+    parser.add_argument("--inside", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
+        train(*options.inside)
+        return
+    print(f"| host | {' | '.join(COLUMNS)} |")
+    print(f"| --- |{' ---: |' * len(COLUMNS)}")
+    for name, environment in CONFIGURATIONS.items():
+        host = "keras3" if "KERAS_BACKEND" in environment else "tf_keras"
+        environment = {**os.environ, **environment}
+        peaks = {who: [] for who in (STOCK, *COLUMNS)}
+        for _ in range(options.rounds):
+            for who, found in peaks.items():
+                found.append(peak(host, who, environment))
+        cells = [over(peaks[who], peaks[STOCK]) for who in COLUMNS]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def over(peaks, stock):
+    if None in peaks or None in stock:
+        return ""
+    # The least of them: what else goes on can only add.
+    return f"{(min(peaks) - min(stock)) / (4 * PARAMETERS):.2f}"
+
+
+def peak(host, who, environment):
+    """In bytes; None where there is no such contender or host."""
+    command = [sys.executable, __file__, "--inside", host, who]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    return None if result.returncode else int(result.stdout.split()[-1])
+
+
+def train(host, who):
+    import contenders
+    import numpy as np
+
+    keras, accum, _ = contenders.load(host)
+    found = contenders.find(host)
+    found[ONE] = contenders.contender(lambda k: accum.AdamAccumulate(accum_iters=1))
+    contender = found[who]
+    layers = [keras.layers.Dense(WIDTH) for _ in range(LAYERS)]
+    model = keras.Sequential([keras.layers.Input((WIDTH,)), *layers])
+    model.compile(contender.optimizer(WINDOW), "mse")
+    x = np.ones((3 * WINDOW, WIDTH), "float32")
+    model.fit(x, x, batch_size=1, verbose=0, callbacks=contender.callbacks())
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Many small variables, and one large: `python benchmarks/variables.py <host>`.
+
+Prints, of an optimizer alone, with gradients given, over stock Adam: the size of its traced graph
+(of JAX's program), the time of the first micro-batch, which traces and compiles, and that of one
+micro-batch afterwards. Medians of rounds in which all take turns.
+"""
+
+import argparse
+import os
+import time
+from statistics import median
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import alone
+import contenders
+from contenders import ARITHMETIC, BRANCH, OWN, STOCK
+from timing import medians
+
+WINDOW = 8
+SHAPES = {f"{n} of 100": [(100,)] * n for n in (2, 200, 2000)}
+SHAPES["1 of 50 M"] = [(50_000_000,)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("host", choices=("keras3", "tf_keras"))
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each contender")
+    options = parser.parse_args()
+    keras = contenders.load(options.host)[0]
+    found = contenders.find(options.host)
+    print(f"| variables | who | {'size'} | first micro-batch | a micro-batch |")
+    print("| --- | --- | ---: | ---: | ---: |")
+    for what, shapes in SHAPES.items():
+        measure(options, keras, found, what, shapes)
+
+
+def measure(options, keras, found, what, shapes):
+    names = [name for name in (STOCK, ARITHMETIC, BRANCH, OWN) if name in found]
+    first = {name: [] for name in names}
+    for _ in range(options.rounds):
+        made = {}
+        for name in names:
+            optimizer = found[name].optimizer(WINDOW)
+            made[name] = alone.make(options.host, keras, optimizer, shapes)
+            start = time.perf_counter()
+            alone.wait(made[name].step())
+            first[name].append(time.perf_counter() - start)
+    first = {name: median(times) for name, times in first.items()}
+
+    def window(step):
+        for _ in range(WINDOW):
+            alone.wait(step())
+
+    steps = {name: lambda step=m.step: window(step) for name, m in made.items()}
+    later = medians(steps, options.rounds)
+    sizes = {name: m.size() for name, m in made.items()}
+    for name in names[1:]:
+        size = f"{sizes[name] / sizes[STOCK]:.2f}" if sizes[name] else ""
+        cells = f"{first[name] / first[STOCK]:.2f} | {later[name] / later[STOCK]:.2f}"
+        print(f"| {what} | {name} | {size} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
