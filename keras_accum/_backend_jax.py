@@ -111,6 +111,14 @@ class Backend:
         """value * factor, and zero where the factor is, also where value is infinite or NaN."""
         return ops.where(factor > 0, value * factor, 0.0)
 
+    def _rest(self, total, hold, weights):
+        """What stays of a window's sum, computed after the weights were written.
+
+        XLA copies an accumulator when it can't see that all have read it before it is written. No
+        weight is above infinity: the comparison is there for it to see.
+        """
+        return ops.where(self._value(weights) > float("inf"), total, self._gate(total, hold))
+
     @staticmethod
     def _all_finite(grads):
         return ops.all(ops.stack([ops.all(ops.isfinite(g)) for g in grads]))

@@ -64,6 +64,9 @@ class Backend(_backend_jax.Backend):
         # By the native name, as the stock optimizer on TensorFlow has it.
         return self._use_weight_decay(_native(variable))
 
+    def _rest(self, total, hold, weights):
+        return self._gate(total, hold)
+
     def _sum(self, accumulator, gradient):
         return _tensorflow.add(self._value(accumulator), gradient)
 

@@ -31,6 +31,9 @@ class Backend(_backend_jax.Backend):
         else:
             accumulate()
 
+    def _rest(self, total, hold, weights):
+        return self._gate(total, hold)
+
     @torch.no_grad()
     def _take_eagerly(self, grads, variables):
         counted = 1
@@ -59,11 +62,13 @@ class Backend(_backend_jax.Backend):
     def _update_by_stock(self, step, variables):
         scale = float(_window.scale(np, step, self.reduction, np.float64))
         accumulators = [self._accumulator(v).value for v in variables]
+        overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]
+        summed = [a for a, skip in zip(accumulators, overwritten) if not skip]
+        if summed:
+            torch._foreach_mul_(summed, scale)  # in place: they are emptied below
         averages = [
-            a.clone()
-            if self._overwrite_variable_with_gradient(v)
-            else (a * scale).to(v.value.dtype)
-            for a, v in zip(accumulators, variables)
+            a.clone() if skip else a.to(v.value.dtype)
+            for a, v, skip in zip(accumulators, variables, overwritten)
         ]
         self._stock_apply(averages, variables)
         torch._foreach_zero_(accumulators)

@@ -521,7 +521,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             self._apply_rule(rule, scalars["rule"], average, target, slots)
         if self._accumulates:
             hold = ops.cast(1 - switch, total.dtype)
-            self.assign(self._accumulator(variable), self._gate(total, hold))
+            self.assign(self._accumulator(variable), self._rest(total, hold, target))
 
     def _write_moving_average(self, variable, target, scalars):
         average = self._model_variables_moving_average[self._get_variable_index(variable)]
