@@ -8,12 +8,31 @@ import numpy as np
 CLASSES = 10
 
 
-def mlp(keras):
+def mlp(keras, width=1024):
     """3.2 M parameters in four layers: the optimizer dominates."""
-    x = y = keras.layers.Input((1024,))
+    x = y = keras.layers.Input((width,))
     for _ in range(3):
-        y = keras.layers.Dense(1024, activation="relu")(y)
-    return _classifier(keras, x, y), lambda n: np.random.normal(size=(n, 1024))
+        y = keras.layers.Dense(width, activation="relu")(y)
+    return _classifier(keras, x, y), lambda n: np.random.normal(size=(n, width))
+
+
+def large_mlp(keras):
+    """300 M parameters."""
+    return mlp(keras, width=10_000)
+
+
+def transformer(keras, width=256, blocks=8):
+    """Eight blocks, 9 M parameters, on sequences of 128."""
+    layers = keras.layers
+    x = layers.Input((128,), dtype="int32")
+    y = layers.Embedding(10_000, width)(x)
+    for _ in range(blocks):
+        z = layers.LayerNormalization()(y)
+        y = layers.Add()([y, layers.MultiHeadAttention(8, width // 8)(z, z)])
+        z = layers.Dense(4 * width, activation="relu")(layers.LayerNormalization()(y))
+        y = layers.Add()([y, layers.Dense(width)(z)])
+    y = layers.GlobalAveragePooling1D()(y)
+    return _classifier(keras, x, y), lambda n: np.random.randint(0, 10_000, size=(n, 128))
 
 
 def conv_net(keras):

@@ -39,7 +39,6 @@ FEW = {name: CASES[name] for name in ("sgd", "adam")}
 NAMES = sorted({case.name for case in CASES.values()})
 
 
-
 def keras2_has_no(what):
     return pytest.mark.skipif(hosts.IS_KERAS2, reason=f"Keras 2.0 to 2.3 has no {what}")
 

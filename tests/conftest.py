@@ -14,6 +14,7 @@ if hosts.IS_KERAS2:  # Python 3.7's opinion of TensorFlow 1, Keras and their tim
         "test_distribution.py",
         "test_drop_in.py",
         "test_graph.py",
+        "test_host_gate.py",
         "test_loops.py",
         "test_main_job.py",
     ]

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from cases import NAMES, every_case, keras2_has_no
 from hosts import accum, keras
-from training import BIG, LENGTH, MICRO, assert_moved, batches, compiled, dense_model, weights
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    assert_moved,
+    batches,
+    compiled,
+    dense_model,
+    go_on,
+    weights,
+)
 
 if not hosts.IS_KERAS2:
     SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
@@ -97,12 +107,6 @@ def test_a_schedule(name, way):
     assert type(again.get_config()["learning_rate"]) is dict
     rate = again._learning_rate if hosts.IS_KERAS3 else again._hyper["learning_rate"]
     assert float(hosts.array(rate(2))) == float(hosts.array(SCHEDULE(2)))
-
-
-def go_on(model, start, stop):
-    for x, y in batches(MICRO)[start:stop]:
-        model.train_on_batch(x, y)
-    return model
 
 
 def everything(model):

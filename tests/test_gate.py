@@ -6,12 +6,11 @@ import pytest
 from cases import every_case
 from training import (
     LENGTH,
-    MICRO,
     assert_equal,
     assert_moved,
-    batches,
     compiled,
     dense_model,
+    go_on,
     linear_variables,
     state,
     weights,
@@ -20,15 +19,10 @@ from training import (
 GATES = "arithmetic", "branch"
 STOP = LENGTH + 2  # two micro-batches into the second window
 
+
 def trained(case, gate, steps):
     model = compiled(dense_model(), hosts.ours(case.name, **case.arguments, **gate))
     return go_on(model, 0, steps)
-
-
-def go_on(model, start, stop=None):
-    for x, y in batches(MICRO)[start:stop]:
-        model.train_on_batch(x, y)
-    return model
 
 
 @every_case

@@ -8,8 +8,8 @@ import pytest
 import training
 from cases import CASES
 from hosts import accum, keras
-from training import LENGTH
-from write_files import STOP, WRITER, fresh, go_on, rows_of
+from training import LENGTH, go_on
+from write_files import STOP, WRITER, fresh, rows_of
 
 FILES = Path(__file__).parent / "files"
 RELEASES = sorted(path.name for path in FILES.glob("[0-9]*"))
@@ -88,7 +88,7 @@ def test_is_read(release, writer, form, row):
         for name in state:
             np.testing.assert_array_equal(state[name], expected[name], err_msg=name)
 
-    go_on(model, truth["x"], truth["y"], STOP)
+    go_on(model, STOP, arrays=(truth["x"], truth["y"]))
     assert model.optimizer.completed_updates == training.SAMPLES // training.BIG
     # Keras 3 has the epsilon of a plain RMSprop under the root, Keras 2 beside it.
     atol = 2e-4 if row == "rmsprop" and hosts.IS_KERAS3 else 1e-6

@@ -161,7 +161,6 @@ def races(model):
 @every_case
 @pytest.mark.parametrize("length", [1, LENGTH])
 def test_nothing_is_read_while_it_is_written(case, length, resources):
-    K.clear_session()
     arguments = {"accum_iters": length, "clipnorm": 0.3, "decay": 0.25, "skip_nonfinite": True}
     regularizer = keras.regularizers.l2(0.1)
     model = dense_model(kernel_constraint=Shrink(), kernel_regularizer=regularizer)
@@ -169,7 +168,6 @@ def test_nothing_is_read_while_it_is_written(case, length, resources):
 
 
 def test_in_the_stock_optimizers_it_is():
-    K.clear_session()
     assert races(compiled(dense_model(), keras.optimizers.Adam()))
 
 
@@ -196,7 +194,6 @@ def operations():
 @every_case
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_no_conditional(case, options):
-    K.clear_session()
     optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **options})
     layers = [keras.layers.Embedding(6, 3), keras.layers.Dense(2, kernel_constraint=Shrink())]
     model = hosts.sequential((5,), layers)
@@ -209,7 +206,6 @@ def test_no_conditional(case, options):
 @every_case
 def test_one_conditional_for_all_variables(case):
     """In TensorFlow 1 each thing that comes out of a conditional has a Merge: here only its end."""
-    K.clear_session()
     arguments = {"clipnorm": 0.3, "skip_nonfinite": True, "gate": "branch"}
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **arguments)
     compiled(dense_model(), optimizer)._make_train_function()
@@ -218,7 +214,6 @@ def test_one_conditional_for_all_variables(case):
 
 
 def test_the_stock_clipnorm_has_one():
-    K.clear_session()
     model = compiled(dense_model(), hosts.stock("Adam", clipnorm=0.3))
     model._make_train_function()
     assert operations() & CONTROL_FLOW
@@ -229,7 +224,6 @@ KERNELS = {"sgd": "ApplyGradientDescent", "nesterov": "ApplyMomentum", "adam": "
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_fused_kernel(name, resources):
-    K.clear_session()
     case = CASES[name]
     compiled(dense_model(), hosts.ours(case.name, **case.arguments))._make_train_function()
     prefix = "Resource" if resources else ""

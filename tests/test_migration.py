@@ -12,10 +12,9 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
-import training
 from cases import CASES, Case
 from hosts import keras
-from training import LENGTH, MICRO, assert_moved, compiled, dense_model
+from training import LENGTH, assert_moved, compiled, dense_model, go_on
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "migration_from_keras_2.md"
@@ -51,12 +50,6 @@ def follow(block, optimizer="Adam", **names):
     return names["model"]
 
 
-def go_on(model, x, y, start, stop=None):
-    for batch in training.batches(MICRO, (x, y))[start:stop]:
-        model.train_on_batch(*batch)
-    return model.get_weights()
-
-
 def test_all_blocks_are_tested():
     assert set(BLOCKS) == {
         "before", "after", "an old file", "a stock optimizer", "on Keras 2.2 or 2.3",
@@ -69,7 +62,7 @@ def test_one_line_is_changed():
     before, after = (BLOCKS[name].splitlines() for name in ("before", "after"))
     assert before[1:] == after[1:] and before[0] != after[0]
     model = follow("after", model=dense_model())
-    go_on(model, *training.data(), 0, 7)
+    go_on(model, 0, 7)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 2)
 
 
@@ -85,9 +78,9 @@ def test_old_file(tmp_path, monkeypatch):
 @only_keras2
 def test_stock_optimizer():
     model = compiled(dense_model(), hosts.stock("Adam"))
-    go_on(model, *training.data(), 0, 3)
+    go_on(model, 0, 3)
     model = follow("a stock optimizer", model=model)
-    go_on(model, *training.data(), 3, 5)
+    go_on(model, 3, 5)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (3, 2)
 
 
@@ -101,9 +94,9 @@ def test_save(row, tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     optimizer = hosts.ours(case.name, **case.arguments, accum_iters=LENGTH)
     model = compiled(sequential() if row == "sequential" else dense_model(), optimizer)
-    go_on(model, *training.data(), 0, STOP)
+    go_on(model, 0, STOP)
     saved = follow("on Keras 2.2 or 2.3", model=model).get_weights()
-    end = go_on(model, *training.data(), STOP)
+    end = go_on(model, STOP).get_weights()
     assert_moved(dict(enumerate(saved)), dict(enumerate(end)), by=0.01)
     np.savez("end.npz", *end)
 
@@ -128,5 +121,5 @@ def test_load(version, row, monkeypatch):
     atol = 2e-4 if row == "rmsprop" and hosts.IS_KERAS3 else 1e-6
     hosts.build(model)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 2)
-    for actual, weight in zip(go_on(model, *training.data(), STOP), expected):
+    for actual, weight in zip(go_on(model, STOP).get_weights(), expected):
         np.testing.assert_allclose(actual, weight, rtol=1e-5, atol=atol)

@@ -13,7 +13,16 @@ import pytest
 import training
 from cases import CASES, NAMES, few_cases, keras2_has_no
 from hosts import keras
-from training import LENGTH, MICRO, assert_moved, batches, compiled, dense_model, inner, weights
+from training import (
+    LENGTH,
+    MICRO,
+    assert_moved,
+    compiled,
+    dense_model,
+    go_on,
+    inner,
+    weights,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 
@@ -28,12 +37,6 @@ def model_for(case, scaled=False, dtype=None, **more):
     # Keras 3 can't read a loss by its name from an HDF5 file.
     model = dense_model(dtype=dtype) if dtype else dense_model()
     return compiled(model, optimizer, hosts.mean_squared_error())
-
-
-def go_on(model, start, stop=None):
-    for x, y in batches(MICRO)[start:stop]:
-        model.train_on_batch(x, y)
-    return model
 
 
 def everything(model):

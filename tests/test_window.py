@@ -18,6 +18,7 @@ from training import (
     compiled,
     data,
     dense_model,
+    go_on,
     set_state,
     state,
     train,
@@ -40,11 +41,6 @@ def models(case, ours=None, stock=None, build=dense_model, **compile):
 
 def stock_model():
     return compiled(dense_model(), "sgd")
-
-
-def train_on(model, arrays, batch_size=MICRO):
-    for x, y in batches(batch_size, arrays):
-        model.train_on_batch(x, y)
 
 
 def everything(case):
@@ -89,7 +85,7 @@ def test_only_the_end_of_a_window_moves_anything(case, options):
 def test_a_bad_micro_batch_spoils_its_own_window_only(case, bad):
     model, reference = models(case)
     first, second, third = batches(BIG)
-    train_on(model, first)
+    go_on(model, arrays=first)
     reference.train_on_batch(*first)
 
     intact = state(model)
@@ -102,7 +98,7 @@ def test_a_bad_micro_batch_spoils_its_own_window_only(case, bad):
         assert not hosts.array(accumulator).any()
 
     set_state(model, intact)
-    train_on(model, third)
+    go_on(model, arrays=third)
     reference.train_on_batch(*third)
     assert_moved(intact, weights(model), by=1e-3)
     assert_equal(state(model), state(reference))
@@ -143,7 +139,7 @@ def test_skip_nonfinite(case, length):
             assert after == before
         model.train_on_batch(x, y)
     start = weights(reference)
-    train_on(reference, data(), length * MICRO)
+    go_on(reference, batch_size=length * MICRO)
     assert_moved(start, weights(reference))
     assert_equal(state(model), state(reference))
 
@@ -160,7 +156,7 @@ def test_skip_nonfinite_with_everything(case):
         if i % 3 == 0:
             model.train_on_batch(x, np.full_like(y, np.inf))
         model.train_on_batch(x, y)
-    train_on(reference, data(), BIG)
+    go_on(reference, batch_size=BIG)
     assert_moved(start, weights(reference))
     assert_equal(state(model), state(reference))
 
@@ -196,7 +192,7 @@ def test_new_length_takes_effect_at_the_next_window(case):
 
     x, y = data()
     reference.train_on_batch(x[:BIG], y[:BIG])
-    train_on(reference, (x[BIG:], y[BIG:]), 2 * MICRO)
+    go_on(reference, arrays=(x[BIG:], y[BIG:]), batch_size=2 * MICRO)
     assert model.optimizer.completed_updates == hosts.array(reference.optimizer.iterations)
     assert_moved(start, weights(model))
     assert_equal(state(model), state(reference))
@@ -246,14 +242,14 @@ def test_partial_window(case, reduction):
     start = weights(model)
 
     model.optimizer.apply_partial_window()  # nothing built, nothing open
-    train_on(model, (x[:three], y[:three]))
+    go_on(model, arrays=(x[:three], y[:three]))
     assert_equal(weights(model), start, **BITWISE)
     model.optimizer.apply_partial_window()
     assert (model.optimizer.window_position, model.optimizer.completed_updates) == (0, 1)
     applied = state(model)
     model.optimizer.apply_partial_window()  # none is open
     assert_equal(state(model), applied, **BITWISE)
-    train_on(model, (x[three:rest], y[three:rest]))
+    go_on(model, arrays=(x[three:rest], y[three:rest]))
     assert (model.optimizer.window_position, model.optimizer.completed_updates) == (0, 2)
 
     # Of a sum the stock optimizer needs the gradient times the number of micro-batches.

@@ -35,6 +35,13 @@ def batches(size, arrays=None):
     return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
 
 
+def go_on(model, start=0, stop=None, arrays=None, batch_size=MICRO):
+    """Train on the batches from `start` to `stop`, and return the model."""
+    for x, y in batches(batch_size, arrays)[start:stop]:
+        model.train_on_batch(x, y)
+    return model
+
+
 def dense_model(**arguments):
     """A small network; the arguments go to both layers. Slots are known by the names given here."""
     layers = [

@@ -11,7 +11,7 @@ import numpy as np
 import training
 from cases import CASES
 from hosts import keras
-from training import LENGTH, MICRO
+from training import LENGTH, go_on
 
 STOP = LENGTH + 2  # two micro-batches into the second window
 if hosts.IS_KERAS2:
@@ -35,17 +35,12 @@ def fresh(row):
     return training.compiled(training.dense_model(), optimizer, loss, **settings)
 
 
-def go_on(model, x, y, start, stop=None):
-    for batch in training.batches(MICRO, (x, y))[start:stop]:
-        model.train_on_batch(*batch)
-
-
 def write(folder):
     folder.mkdir(parents=True)
     for row in rows_of(WRITER):
         x, y = training.data()
         model = fresh(row)
-        go_on(model, x, y, 0, STOP)
+        go_on(model, 0, STOP, arrays=(x, y))
         if not hosts.IS_KERAS2:
             model.save(folder / f"{row}.keras")
         if hosts.IS_KERAS3:
@@ -53,7 +48,7 @@ def write(folder):
         model.save(str(folder / f"{row}.h5"))
         np.savez(folder / f"{row}.state.npz", **model.optimizer.get_state())
         truth = {f"saved_{i}": w for i, w in enumerate(model.get_weights())}
-        go_on(model, x, y, STOP)
+        go_on(model, STOP, arrays=(x, y))
         truth.update({f"end_{i}": w for i, w in enumerate(model.get_weights())})
         np.savez(folder / f"{row}.truth.npz", x=x, y=y, **truth)
 

@@ -1,0 +1,32 @@
+"""The figures in README.md are those that the benchmarks wrote, and their contenders are there."""
+
+from pathlib import Path
+
+import hosts
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
+
+
+def test_the_table_in_the_readme_is_that_of_the_report():
+    import report
+
+    found = report.load()
+    assert set(found) == set(report.HOSTS)
+    assert report.short_table(found) in (PROJECT / "README.md").read_text("utf-8")
+    path = PROJECT / "benchmarks/results/micro_batch.md"
+    assert path.read_text("utf-8") == report.long_table(found)
+
+
+def test_contenders():
+    import contenders
+
+    found = contenders.find(hosts.HOST)
+    assert {contenders.ARITHMETIC, contenders.BRANCH, contenders.FLOOR} < set(found)
+    for contender in found.values():
+        assert hasattr(contender.optimizer(2), "get_config")
