@@ -26,7 +26,8 @@ class HostGate:
         TypeError: at the start of training, if the model's optimizer is none of keras_accum.
         ValueError: at the start of training, with `skip_nonfinite` or a LossScaleOptimizer, when
             only the device knows whether a micro-batch counts; with `steps_per_execution`
-            other than 1, when several micro-batches are one function; and at the first
+            other than 1, when several micro-batches are one function; with
+            ParameterServerStrategy, when the host doesn't wait for workers; and at the first
             micro-batch, if a train step of the model isn't one micro-batch.
 
     Example:
@@ -58,6 +59,8 @@ class HostGate:
             self._refuse("skip_nonfinite=True")
         if _steps_per_execution(model) != 1:
             self._refuse(f"steps_per_execution={_steps_per_execution(model)}")
+        if getattr(model, "_cluster_coordinator", None) is not None:
+            self._refuse("ParameterServerStrategy")  # its workers are ahead of the host
         if model.train_function not in (self._plain, self._two):
             self._plain = model.train_function
             self._two = self._picker(model)

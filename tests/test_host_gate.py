@@ -305,6 +305,16 @@ def test_steps_per_execution_is_refused():
         fit(model, MICRO, callbacks=[host_gate()])
 
 
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only Keras 2 knows parameter servers")
+def test_parameter_servers_are_refused():
+    model = model_of_adam()
+    model._cluster_coordinator = object()
+    callback = host_gate()
+    callback.set_model(model)
+    with pytest.raises(ValueError, match="HostGate can't be used with ParameterServerStrategy"):
+        callback.on_train_begin()
+
+
 class TwoStepsInOne(CountsTraces):
     def train_step(self, *arguments):
         if hosts.BACKEND == "jax":
