@@ -115,8 +115,7 @@ def draw(found):
         row[0].set_ylabel(HOSTS[host])
     for axis, network in zip(axes[0], columns):
         axis.set_title(network)
-    figure.supxlabel("accum_iters")
-    figure.suptitle("A micro-batch over one of stock Adam, which updates on each")
+    figure.suptitle("A micro-batch over one of stock Adam, which updates on each, by accum_iters")
     figure.legend(lines.values(), lines, loc="outside lower center", ncols=4)
     figure.tight_layout(rect=(0, 0.06, 1, 0.99))
     figure.savefig(RESULTS / "micro_batch.png", dpi=80)
