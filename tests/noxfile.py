@@ -66,7 +66,7 @@ def tf_keras_2_15(session):
 
 
 # On a second version of a host: not what depends on this package alone and takes long.
-SECOND_VERSION = "-k", "not killed and not branch"
+SECOND_VERSION = "-k", "not killed and not branch and (big_batch or not test_host_gate)"
 
 
 def check(session, host, extra, *requirements, some=(), **environment):
