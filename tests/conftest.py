@@ -28,14 +28,14 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """A branch has no mathematics: after the plain promise, two rows of the table are enough."""
+    """A branch has no mathematics: after the plain promise, one row of the table is enough."""
     items[:] = [item for item in items if not _is_one_branch_too_many(item)]
 
 
 def _is_one_branch_too_many(item):
     given = getattr(getattr(item, "callspec", None), "params", {})
     branch = given.get("every_gate") == "branch" and item.originalname != "test_plain"
-    return branch and given.get("case", FEW["adam"]) not in FEW.values()
+    return branch and given.get("case", FEW["adam"]) != FEW["adam"]
 
 
 @pytest.fixture(params=["arithmetic", "branch"])
