@@ -65,8 +65,13 @@ def tf_keras_2_15(session):
     check(session, "tf_keras", None, "tensorflow-cpu==2.15.*", some=SECOND_VERSION)
 
 
-# On a second version of a host: not what depends on this package alone and takes long.
-SECOND_VERSION = "-k", "not killed and not branch and (big_batch or not test_host_gate)"
+# On a second version of a host: not what depends on this package alone and takes long, nor rows
+# whose rule is a part of another row's.
+SECOND_VERSION = (
+    "-k",
+    "not killed and not branch and (big_batch or not test_host_gate)"
+    " and not adam_betas and not rmsprop_centered and not rmsprop_momentum",
+)
 
 
 def check(session, host, extra, *requirements, some=(), **environment):
