@@ -12,6 +12,7 @@ __all__ = [
     "AdamAccumulate",
     "ApplyPartialWindow",
     "HostGate",
+    "MicroBatchWeights",
     "RMSpropAccumulate",
     "SGDAccumulate",
     "StateError",

@@ -15,7 +15,7 @@ OWN = {
     "lr": None,
     "decay": None,
 }
-REDUCTIONS = ("mean", "sum")
+REDUCTIONS = ("mean", "sum", "weighted")
 GATES = ("arithmetic", "branch")
 
 

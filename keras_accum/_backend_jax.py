@@ -64,6 +64,9 @@ class Backend:
     def _sum_over_replicas(self, grads, variables):
         return grads
 
+    def _mean_over_replicas(self, scalar):
+        return scalar
+
     def _across_replicas(self, function, *tensors):
         """Call a function that writes variables."""
         function(*tensors)

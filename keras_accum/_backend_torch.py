@@ -37,11 +37,14 @@ class Backend(_backend_jax.Backend):
     @torch.no_grad()
     def _take_eagerly(self, grads, variables):
         counted = 1
+        grads, weight = self._weighted(grads, variables)
         if self.skip_nonfinite:
             counted = int(self._all_finite(grads))
         step = _window.advance(np, *map(int, self._window_state()), counted=counted)
         if counted:
             self._add_all(grads, variables)
+            if self._weighs:
+                self._window_weight.value.add_(weight)
         if step.switch:
             self._update_by_stock(step, variables)
         self._window_position.value.fill_(int(step.position))
@@ -60,6 +63,9 @@ class Backend(_backend_jax.Backend):
             torch._foreach_add_(summed, summands)
 
     def _update_by_stock(self, step, variables):
+        if self._weighs:
+            step = step._replace(divisor=float(self._window_weight.value))
+            self._window_weight.value.zero_()
         scale = float(_window.scale(np, step, self.reduction, np.float64))
         accumulators = [self._accumulator(v).value for v in variables]
         overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]

@@ -3,9 +3,7 @@
 _SHARED_ARGUMENTS = """\
         accum_iters: Integer >= 1, default 1. The number of micro-batches that make one update. At 1
             this is the stock optimizer, without an accumulator or any other extra variable.
-        reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
-            average, which is the gradient of the big batch if the loss averages over samples, or
-            their sum, for a loss that sums.
+{reduction}
         skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
             NaN element: it isn't added and doesn't count. Otherwise it spoils its own window, as it
             would spoil the big batch, and nothing after it but what the weights carry on.
@@ -16,6 +14,21 @@ _SHARED_ARGUMENTS = """\
         lr: Another name of `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
             1 + decay * completed updates."""
+
+_WEIGHTED = """\
+        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
+            their average, which is the gradient of the big batch if the loss averages over samples;
+            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
+            where micro-batches are of unequal size or masked (see MicroBatchWeights)."""
+
+_REDUCTION = {
+    "keras3": _WEIGHTED,
+    "tf_keras": _WEIGHTED,
+    "keras2": """\
+        reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
+            average, which is the gradient of the big batch if the loss averages over samples, or
+            their sum, for a loss that sums.""",
+}
 
 _HOST_ARGUMENTS = {
     "keras3": """\
@@ -44,9 +57,13 @@ _HOST_ARGUMENTS = {
         global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.""",
 }
 
+_WINDOW_WEIGHT = """
+        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
+            float64 where that is Keras's floatx, else float32."""
+
 _MORE_STATE = {
-    "keras3": "",
-    "tf_keras": """
+    "keras3": _WINDOW_WEIGHT,
+    "tf_keras": f"""{_WINDOW_WEIGHT}
         unapplied: integer scalar, with accum_iters > 1 only: 1 after a micro-batch that
             a LossScaleOptimizer skipped, which it has added to iterations, else 0.""",
     "keras2": "",
@@ -245,7 +262,7 @@ def docstring(name, host, import_keras):
         learning_rate=_LEARNING_RATES[host].format(rate=texts["rate"]),
         arguments=texts["arguments"],
         host_arguments=_HOST_ARGUMENTS[host],
-        shared_arguments=_SHARED_ARGUMENTS,
+        shared_arguments=_SHARED_ARGUMENTS.format(reduction=_REDUCTION[host]),
         variables="variables" if host == "keras3" else "weights",
         slots=texts["slots"][host],
         more_state=_MORE_STATE[host],

@@ -88,6 +88,8 @@ def _steps_per_execution(model):
 class Picker:
     """In the place of a model's train function: two of them, of which the host picks one."""
 
+    picks = True
+
     def __init__(self, model):
         self._optimizer = model.optimizer
         self._functions = [_own_train_function(model) for _ in range(2)]

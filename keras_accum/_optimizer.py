@@ -4,6 +4,7 @@ No host is imported here. How a state is read from variables and written to them
 """
 
 import contextlib
+import threading
 import warnings
 from functools import partial
 
@@ -115,6 +116,48 @@ class Optimizer:
             return self._get_count(self._counters()[name])
         return int((self._held or {}).get(name, default))
 
+    # -- weights of micro-batches ------------------------------------------------------------------
+
+    @property
+    def _weighs(self):
+        return self._accumulates and self.reduction == "weighted"
+
+    def weigh(self, weight):
+        """Say what the next micro-batch weighs in its window, with `reduction="weighted"`.
+
+        A train step calls it before `apply_gradients` (or `apply`, or `stateless_apply`), each
+        time; in `fit` the callback `MicroBatchWeights` does.
+
+        Args:
+            weight: Scalar >= 0, a number or a tensor: what the loss of the micro-batch, which is a
+                mean, was divided by. In a `tf.distribute` replica, that of the replica's share.
+
+        Raises:
+            ValueError: if `reduction` is another.
+        """
+        if self.reduction != "weighted":
+            raise ValueError(
+                "`weigh` needs an optimizer that was constructed with reduction='weighted'. "
+                f"Received: reduction={self.reduction!r}"
+            )
+        if self._accumulates:
+            self._weights_said[threading.get_ident()] = weight
+
+    @property
+    def _weights_said(self):
+        # By thread: `tf.distribute` runs each replica in one of its own. Past attribute tracking.
+        return self.__dict__.setdefault("_weights_by_thread", {})
+
+    def _take_weight(self):
+        weight = self._weights_said.pop(threading.get_ident(), None)
+        if weight is None and self._weighs:
+            raise ValueError(
+                "reduction='weighted' needs the weight of each micro-batch: "
+                "`fit(..., callbacks=[MicroBatchWeights()])`, or in a train step of your own "
+                "`optimizer.weigh(weight)` before `apply_gradients`."
+            )
+        return weight
+
     def get_state(self):
         """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.
 
@@ -128,6 +171,7 @@ class Optimizer:
             window_position, window_length, accum_iters, accumulator.<i>: with accum_iters > 1,
                 the micro-batches in the open window, how many close it, how many will close the
                 next, and the open window's gradient sum.
+            window_weight: with reduction="weighted", the weight of that sum.
         """
         state = self._read_state() if self._held is None else {**self._held, **self._rate_state()}
         return {"state_format": np.asarray(_state.FORMAT), **state}

@@ -10,6 +10,7 @@ No host is imported here. A state is a dictionary of NumPy arrays, the same on e
     moving_average.<i>                  Keras 3 with use_ema; shape and data type likewise
     window_position, window_length, accum_iters
                                     ()  integers, with accum_iters > 1 only, see `_window`
+    window_weight                   ()  with reduction="weighted" as well
     accumulator.<i>                     the gradient sum of the open window, with accum_iters > 1
                                         only; likewise, but float32 for float16 and bfloat16
 """
@@ -20,6 +21,7 @@ import numpy as np
 
 FORMAT = 1
 WINDOW = ("window_position", "window_length", "accum_iters")
+WEIGHT = "window_weight"
 
 # What Keras 2.0 to 2.3 wrote after `iterations`, slot by slot, whether it was in use or not.
 _KERAS_2_SLOTS = {
@@ -102,11 +104,14 @@ def _misfits(state, layout):
             reads = f"this release of keras_accum reads up to format {FORMAT}"
             return [f"It has format {version}, and {reads}: install a newer one"]
     optional = {"learning_rate"}
+    expected = {"state_format": (), **layout}
+    if not state.get("window_position", 0):  # no window is open: nothing has weight
+        optional.add(WEIGHT)
+        expected.setdefault(WEIGHT, ())
     if not any(map(is_of_window, state)):
         optional.update(filter(is_of_window, layout))
     if count(state) == 0 and state.get("completed_updates", 1) == 0:
         optional.update(name for name in layout if index_of(name) is not None)
-    expected = {"state_format": (), **layout}
     found = (
         ("Missing: ", [name for name in layout if name not in state and name not in optional]),
         ("Not known here: ", [name for name in state if name not in expected]),
@@ -130,7 +135,8 @@ def _shortened(names, length=8):
 
 def _impossible(state):
     """Counters that no training leads to: the file is damaged."""
-    least = {"completed_updates": 0, "window_position": 0, "window_length": 1, "accum_iters": 1}
+    least = dict.fromkeys(("completed_updates", "window_position", WEIGHT), 0)
+    least.update(window_length=1, accum_iters=1)
     wrong = [name for name in least if name in state and state[name] < least[name]]
     if "window_position" in state and state["window_position"] >= state["window_length"]:
         wrong.append("window_position")
@@ -148,7 +154,7 @@ def completed(state, layout, accum_iters):
 
 
 def is_of_window(name):
-    return name in WINDOW or name.startswith("accumulator.")
+    return name in (*WINDOW, WEIGHT) or name.startswith("accumulator.")
 
 
 def without_window(state):

@@ -6,15 +6,17 @@ The state is three integers, none of them there at `accum_iters=1`:
 * `window_length`: the number of micro-batches that closes the open window;
 * `accum_iters`: the length of the next window, free to change at any time.
 
+With `reduction="weighted"` there is a fourth scalar, `window_weight`, the weight of the sum.
+
 Counting inside the window, instead of taking a modulo of a global counter, is what lets a short
 window close with its right average and `accum_iters` change in the middle of a run.
 """
 
 from collections import namedtuple
 
-# switch: 1 on the micro-batch that closes a window, else 0. count: the micro-batches in the sum.
-# length, position: the state after the micro-batch.
-Step = namedtuple("Step", "switch count length position")
+# switch: 1 on the micro-batch that closes a window, else 0. divisor: the number of micro-batches in
+# the sum, or their weight. length, position: the state after the micro-batch.
+Step = namedtuple("Step", "switch divisor length position")
 
 
 def advance(ops, position, length, accum_iters, counted):
@@ -35,4 +37,4 @@ def scale(ops, step, reduction, cast):
     if reduction == "sum":
         return cast(step.switch)
     # A window whose first micro-batch was dropped has counted nothing: 0 / 1, not 0 / 0.
-    return cast(step.switch) / cast(ops.maximum(step.count, 1))
+    return cast(step.switch) / cast(ops.where(step.divisor > 0, step.divisor, 1))

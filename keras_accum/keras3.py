@@ -118,7 +118,19 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         self._window_position = self._add_counter("window_position", 0)
         self._window_length = self._add_counter("window_length", self._accum_iters)
         self._next_window_length = self._add_counter("accum_iters", self._accum_iters)
+        if self._weighs:
+            self._window_weight = self.add_variable(
+                shape=(),
+                initializer="zeros",
+                dtype=self._weight_dtype,
+                aggregation="only_first_replica",
+                name=_state.WEIGHT,
+            )
         self._accumulators = [self._add_accumulator(variable) for variable in variables]
+
+    @property
+    def _weight_dtype(self):
+        return "float64" if keras.config.floatx() == "float64" else "float32"
 
     def _add_counter(self, name, value):
         with self._counter_scope():
@@ -191,6 +203,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self._accumulates and self._is_built:
             names.update({id(variable): name for name, variable in self._counters().items()})
             names[id(self._state_format)] = "state_format"
+            if self._weighs:
+                names[id(self._window_weight)] = _state.WEIGHT
             for index, accumulator in enumerate(self._accumulators):
                 names[id(accumulator)] = f"accumulator.{index}"
         return {names[id(variable)]: variable for variable in self._variables}
@@ -363,6 +377,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self._accumulates and self._updates_as_stock and self._runs_eagerly():
             self._take_eagerly(grads, variables)
             return
+        grads, weight = self._weighted(grads, variables)
         grads = self._sum_over_replicas(grads, variables)
         position, length, next_length = self._window_state()
         counted = ops.ones_like(position)
@@ -370,6 +385,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             counted = ops.cast(self._all_finite(grads), position.dtype)
             grads = [self._gate(g, ops.cast(counted, g.dtype)) for g in grads]
         step = _window.advance(ops, position, length, next_length, counted)
+        if self._weighs:
+            weight = self._mean_over_replicas(weight) * ops.cast(counted, weight.dtype)
+            step = step._replace(divisor=self._value(self._window_weight) + weight)
         if self._branches:
             self._if(
                 step.switch,
@@ -384,6 +402,20 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             self._accumulate(grads, variables)
         self._count_step(step)
 
+    def _weighted(self, grads, variables):
+        """The gradients times the weight of their micro-batch, and it; None where none has any."""
+        if not self._weighs:
+            return grads, None
+        weight = ops.cast(self._take_weight(), self._window_weight.dtype)
+
+        def times(gradient, variable):
+            if self._overwrite_variable_with_gradient(variable):
+                return gradient
+            dtype = self._accumulator(variable).dtype  # half precision could overflow
+            return self._gate(ops.cast(gradient, dtype), ops.cast(weight, dtype))
+
+        return [times(g, v) for g, v in zip(grads, variables)], weight
+
     def _accumulate(self, grads, variables):
         """Add gradients to their accumulators, inside a window."""
         if self._accumulates:
@@ -396,8 +428,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
     def apply_partial_window(self):
         """Close the open window now: one update from the micro-batches that it holds.
 
-        With `reduction="mean"` their sum is divided by how many they are. Does nothing when no
-        window is open. To be called between train steps.
+        With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
+        they weigh. Does nothing when no window is open. To be called between train steps.
         """
         if self.window_position == 0:
             return
@@ -413,6 +445,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         position, length, _ = self._window_state()
         totals = [self._value(self._accumulator(v)) for v in variables]
         step = _window.close(position, length)
+        if self._weighs:
+            step = step._replace(divisor=self._value(self._window_weight))
         self._update(step, totals, variables)
         self._count_step(step)
 
@@ -448,6 +482,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self._accumulates:
             self._window_position.assign(step.position)
             self._window_length.assign(step.length)
+        if self._weighs:
+            self._window_weight.assign(step.divisor * ops.cast(1 - step.switch, step.divisor.dtype))
         self._iterations.assign_add(step.switch)
 
     def _averages(self, step, totals, variables):
@@ -590,6 +626,18 @@ class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback
     __doc__ = _callbacks.ApplyPartialWindow.__doc__.format(
         host="keras3", import_keras="import keras"
     )
+
+
+class MicroBatchWeights(_callbacks.MicroBatchWeights, keras.callbacks.Callback):
+    __doc__ = _callbacks.MicroBatchWeights.__doc__.format(
+        host="keras3", import_keras="import keras"
+    )
+    _ops, _sum, _flatten = ops, staticmethod(ops.sum), staticmethod(keras.tree.flatten)
+
+    @staticmethod
+    def _mask(output):
+        # An attribute of the tensor where it can have one, which JAX's can't.
+        return keras.src.backend.get_keras_mask(output)
 
 
 class HostGate(_host_gate.HostGate, keras.callbacks.Callback):

@@ -75,6 +75,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._accum_iters = own["accum_iters"]
         self._window = None
         self._unapplied = None
+        self._window_weight = None
         self._accumulators = {}
         self._receivers = set()
         self._variables = []
@@ -118,16 +119,22 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 self._add_counter("accum_iters", self._accum_iters),
             )
             self._unapplied = self._add_counter("unapplied", 0)
+            if self._weighs:
+                self._window_weight = self._add_counter(_state.WEIGHT, 0, self._weight_dtype)
         for variable in self._variables:
             if variable.ref() not in self._accumulators:
                 self._accumulators[variable.ref()] = self._add_accumulator(variable)
 
-    def _add_counter(self, name, value):
+    @property
+    def _weight_dtype(self):
+        return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
+
+    def _add_counter(self, name, value, dtype=tf.int64):
         with self._distribution_strategy_scope():
             counter = self.add_weight(
                 name,
                 shape=[],
-                dtype=tf.int64,
+                dtype=dtype,
                 initializer=keras.initializers.Constant(value),
                 trainable=False,
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
@@ -189,7 +196,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _list_names(self, variables, stock):
         names = _state.slot_major(self._rule(), variables, self._accumulates and not stock)
         if "accum_iters" in names:
-            names.insert(names.index("accum_iters") + 1, "unapplied")
+            after = names.index("accum_iters") + 1
+            names[after:after] = ["unapplied"] + [_state.WEIGHT] * self._weighs
         return names
 
     def _state_names(self, variables):
@@ -209,6 +217,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             found["state_format"] = self._state_format
             found.update(self._counters())
             found["unapplied"] = self._unapplied
+            if self._weighs:
+                found[_state.WEIGHT] = self._window_weight
             for i, variable in enumerate(self._variables):
                 found[f"accumulator.{i}"] = self._accumulators[variable.ref()]
         return found
@@ -359,13 +369,33 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         It calls this on every micro-batch, and adds to `iterations` in place of us where it skips
         one. `unapplied` is 1 from here to the end of `_write`: what it is here is what was added.
         """
-        pairs = list(super()._aggregate_gradients(grads_and_vars))
-        if self._accumulates and tf.compat.v1.executing_eagerly_outside_functions():
+        pairs = list(grads_and_vars)
+        counts = self._accumulates and tf.compat.v1.executing_eagerly_outside_functions()
+        if counts:
             with tf.init_scope():
                 self._create_all_weights([variable for _, variable in pairs])
+        if self._weighs:
+            pairs = self._weighted(pairs)
+        pairs = list(super()._aggregate_gradients(pairs))
+        if counts:
             self._take_back()
             self._unapplied.assign(1)
         return pairs
+
+    def _weighted(self, grads_and_vars):
+        """The gradients times the weight of their micro-batch, which comes after them as one more.
+
+        So it's summed over replicas as they are, each of which is a part of the mean over replicas.
+        """
+        weight = tf.cast(self._take_weight(), self._window_weight.dtype)
+
+        def times(gradient, variable):
+            dtype = self._accumulators[variable.ref()].dtype  # half precision could overflow
+            return _tensorflow.gate(tf.cast(gradient, dtype), tf.cast(weight, dtype))
+
+        pairs = [(times(gradient, variable), variable) for gradient, variable in grads_and_vars]
+        share = weight / tf.distribute.get_strategy().num_replicas_in_sync
+        return pairs + [(share, self._window_weight)]
 
     def _take_back(self):
         self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
@@ -375,12 +405,23 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if self._is_stock:
             return super()._transform_gradients(grads_and_vars)
         grads, variables = zip(*grads_and_vars)
+        if self._weighs:
+            *grads, weight = grads
+            *variables, last = variables
+            if last is not self._window_weight:  # experimental_aggregate_gradients=False
+                raise ValueError(
+                    "reduction='weighted' needs the gradients before they are summed over "
+                    "replicas: leave experimental_aggregate_gradients=True."
+                )
         self._receivers.update(variable.ref() for variable in variables)
         counted = tf.ones([], tf.int64)
         if self.skip_nonfinite:
             counted = tf.cast(_tensorflow.all_finite(grads), tf.int64)
             grads = [_tensorflow.gate(g, tf.cast(counted, g.dtype)) for g in grads]
         step = _window.advance(tf, *self._window_state(), counted=counted)
+        if self._weighs:
+            weight = weight * tf.cast(counted, weight.dtype)
+            step = step._replace(divisor=tf.convert_to_tensor(self._window_weight) + weight)
         if self._branches or self._picked is False:
             return grads, variables, step
         if self._picked:
@@ -390,8 +431,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def apply_partial_window(self):
         """Close the open window now: one update from the micro-batches that it holds.
 
-        With `reduction="mean"` their sum is divided by how many they are. Does nothing when no
-        window is open. To be called between train steps.
+        With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
+        they weigh. Does nothing when no window is open. To be called between train steps.
         """
         if self.window_position == 0:
             return
@@ -406,7 +447,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             self._take_back()
             position, length, _ = self._window_state()
             totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
-            averages = self._averages(_window.close(position, length), totals, variables)
+            step = _window.close(position, length)
+            if self._weighs:
+                step = step._replace(divisor=tf.convert_to_tensor(self._window_weight))
+            averages = self._averages(step, totals, variables)
             tf.distribute.get_replica_context().merge_call(self._write, args=averages)
 
         _tensorflow.in_replicas(self._distribution_strategy, update)
@@ -535,6 +579,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 counters = (*self._window[:2], self._unapplied)
                 for counter, value in zip(counters, (step.position, step.length, 0)):
                     operations += self._update(distribution, counter, _assign, value)
+            if self._weighs:
+                operations += self._update(
+                    distribution, self._window_weight, _assign_rest, step.divisor, step.switch
+                )
             operations += self._update(distribution, self.iterations, _add, step.switch)
         return self.iterations if tf.executing_eagerly() else tf.group(*operations)
 
@@ -607,6 +655,10 @@ def _assign(variable, target, value):
     return target.assign(value)
 
 
+def _assign_rest(variable, target, value, switch):
+    return target.assign(value * tf.cast(1 - switch, value.dtype))
+
+
 def _add(variable, target, value):
     return target.assign_add(value)
 
@@ -672,6 +724,15 @@ class RMSpropAccumulate(AccumulatingOptimizer, _stock.RMSprop):
 
 class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback):
     __doc__ = _callbacks.ApplyPartialWindow.__doc__.format(host="tf_keras", import_keras=_IMPORT)
+
+
+class MicroBatchWeights(_callbacks.MicroBatchWeights, keras.callbacks.Callback):
+    __doc__ = _callbacks.MicroBatchWeights.__doc__.format(host="tf_keras", import_keras=_IMPORT)
+    _ops, _sum, _flatten = tf, staticmethod(tf.reduce_sum), staticmethod(tf.nest.flatten)
+
+    @staticmethod
+    def _mask(output):
+        return getattr(output, "_keras_mask", None)
 
 
 class HostGate(_host_gate.HostGate, keras.callbacks.Callback):

@@ -20,6 +20,7 @@ CONTROL_FLOW = {
 OPTIONS = {
     "plain": {},
     "sum": {"reduction": "sum"},
+    "weighted": {"reduction": "weighted"},
     "clipnorm": {"clipnorm": 0.3},
     "clipvalue": {"clipvalue": 0.1},
     "global_clipnorm": {"global_clipnorm": 0.5},
@@ -49,6 +50,8 @@ def operations_of_apply(optimizer, sparse=False, constraint=None, variables=1):
     ws = [hosts.variable([[1.0], [2.0]], f"w{i}", constraint=constraint) for i in range(variables)]
 
     def apply(values):
+        if optimizer.reduction == "weighted":
+            optimizer.weigh(2.0)
         if sparse:
             values = tf.IndexedSlices(values, tf.constant([1, 1]), tf.constant([2, 1]))
         optimizer.apply_gradients([(values, w) for w in ws])

@@ -6,7 +6,17 @@ from pathlib import Path
 import hosts
 import pytest
 from hosts import keras
-from training import MICRO, assert_equal, compiled, dense_model, fit, go_on, initialize, weights
+from training import (
+    MICRO,
+    assert_equal,
+    compiled,
+    data,
+    dense_model,
+    fit,
+    go_on,
+    initialize,
+    weights,
+)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "guide.md"
 BLOCKS = dict(re.findall(r"```python\n# ([^\n]+)\n(.*?)```", PAGE.read_text("utf-8"), re.S))
@@ -21,7 +31,27 @@ def run(block, **names):
 def test_all_blocks_are_tested():
     peers = {"GradientAccumulateModel", "GradientAccumulateOptimizer", "runai"}
     pairs = {f"{when}: {who}" for when in ("before", "after") for who in ("Keras's own", *peers)}
-    assert set(BLOCKS) == {"a schedule in updates", "half trained: Keras's own"} | pairs
+    alone = {"a schedule in updates", "weights in fit", "weights in a train step"}
+    assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="no weights")
+def test_weights():
+    x, y = (array[:13] for array in data())
+    model = initialize(dense_model())
+    run("weights in fit", model=model, x=x, y=y)
+    assert model.optimizer.window_position == 2
+    assert model.optimizer.get_state()["window_weight"] == len(x)
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="no weights")
+def test_weights_in_a_train_step():
+    optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=2, reduction="weighted")
+    variable, train_step = hosts.variable([1.0], "w"), run("weights in a train step")["train_step"]
+    for gradient, tokens in ((1.0, 3), (-1.0, 1)):
+        gradient = hosts.native(hosts.variable([gradient], "g")) + 0.0
+        train_step(optimizer, [gradient], [variable], tokens)
+    assert hosts.array(variable) == [1 - 0.5 * (3 - 1) / 4]
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="no schedules")

@@ -450,3 +450,8 @@ def test_what_is_written_is_what_is_kept(tmp_path):
             np.testing.assert_allclose(some, others, rtol=1e-5, atol=1e-6)
 
 
+
+
+def test_no_weighted_reduction():
+    with pytest.raises(ValueError, match="reduction='weighted'.*'sum'"):
+        hosts.ours("Adam", accum_iters=2, reduction="weighted")

@@ -1,0 +1,398 @@
+"""`reduction="weighted"`: micro-batches that aren't alike, as parts of the large batch.
+
+Masked sequences and a last batch that is short, where the mean of means is another mean.
+"""
+
+import hosts
+import numpy as np
+import pytest
+from cases import every_case, few_cases
+from hosts import keras
+from training import (
+    Trained,
+    assert_equal,
+    assert_moved,
+    assert_same_training,
+    compiled,
+    data,
+    dense_model,
+    fit,
+    initialize,
+    linear_variables,
+    slots,
+    train,
+    values,
+    weights,
+)
+
+pytestmark = pytest.mark.usefixtures("every_gate")
+layers = keras.layers
+
+SAMPLES, STEPS, MICRO, LENGTH = 11, 5, 3, 4  # the last micro-batch of a window is short
+
+
+def sequences():
+    """Each of another length, in micro-batches from many masked steps to few."""
+    random = np.random.default_rng(3)
+    x = random.uniform(0.5, 1.5, (SAMPLES, STEPS, 3)).astype(hosts.FLOATX)
+    y = random.uniform(1, 2, (SAMPLES, STEPS, 2)).astype(hosts.FLOATX)
+    for i, end in enumerate([1, 1, 2, 1, 3, 2, 4, 5, 4, 5, 5]):
+        x[i, end:] = 0
+        y[i, end:] = 100  # never to be seen
+    return x, y
+
+
+def masked_model():
+    dense = [layers.Dense(4, activation="tanh", name="hidden"), layers.Dense(2, name="out")]
+    return hosts.sequential((STEPS, 3), [layers.Masking(), *dense])
+
+
+def weighted(case, **arguments):
+    arguments = {"accum_iters": LENGTH, "reduction": "weighted", **case.arguments, **arguments}
+    return hosts.ours(case.name, **arguments)
+
+
+def big(case, **arguments):
+    return train(hosts.stock(case.name, **case.arguments), SAMPLES, **arguments)
+
+
+def micro(case, weight=None, **arguments):
+    callbacks = [hosts.accum.MicroBatchWeights(weight)]
+    return train(weighted(case), MICRO, callbacks=callbacks, **arguments)
+
+
+@every_case
+def test_masked_sequences(case):
+    arrays = sequences()
+    expected = big(case, build=masked_model, arrays=arrays)
+    assert_same_training(micro(case, build=masked_model, arrays=arrays), expected)
+
+
+@few_cases
+def test_unweighted_they_are_another_training(case):
+    arrays, optimizer = sequences(), hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    expected = big(case, build=masked_model, arrays=arrays)
+    actual = train(optimizer, MICRO, build=masked_model, arrays=arrays)
+    assert max(np.abs(w - actual.weights[n]).max() for n, w in expected.weights.items()) > 1e-4
+
+
+@every_case
+def test_a_short_last_batch(case):
+    arrays = [array[:SAMPLES] for array in data()]
+    assert_same_training(micro(case, arrays=arrays), big(case, arrays=arrays))
+
+
+def sample_weights(shape):
+    return np.random.default_rng(4).uniform(0.2, 3, shape).astype(hosts.FLOATX)
+
+
+@few_cases
+@pytest.mark.parametrize("build", [dense_model, masked_model])
+def test_sample_weights(case, build):
+    arrays = sequences() if build is masked_model else [array[:SAMPLES] for array in data()]
+    more = {"sample_weight": sample_weights(arrays[1].shape[:-1])}
+    if hosts.IS_KERAS3:
+        loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+        more["compile"] = {"loss": loss}
+    expected = big(case, build=build, arrays=arrays, **more)
+    assert_same_training(micro(case, build=build, arrays=arrays, **more), expected)
+
+
+@few_cases
+def test_sample_weights_that_the_loss_does_not_divide_by(case):
+    arrays = sequences()
+    more = {"build": masked_model, "sample_weight": sample_weights((SAMPLES, STEPS))}
+    expected = big(case, arrays=arrays, **more)
+    assert_same_training(micro(case, arrays=arrays, **more), expected)
+
+
+@few_cases
+def test_a_weight_of_ones_own(case):
+    def not_zero(x, y, y_pred, sample_weight):
+        seen = keras.ops.any(x != 0, -1) if hosts.IS_KERAS3 else hosts.tf.reduce_any(x != 0, -1)
+        return keras.ops.sum(seen) if hosts.IS_KERAS3 else hosts.tf.math.count_nonzero(seen)
+
+    arrays = sequences()
+    expected = big(case, build=masked_model, arrays=arrays)
+    assert_same_training(micro(case, not_zero, build=masked_model, arrays=arrays), expected)
+
+
+@few_cases
+def test_several_outputs(case):
+    def build():
+        x = keras.Input((3,))
+        return keras.Model(x, [layers.Dense(2, name="one")(x), layers.Dense(2, name="two")(x)])
+
+    x, y = (array[:SAMPLES] for array in data())
+
+    def run(optimizer, batch_size, callbacks=()):
+        model = compiled(build(), optimizer, ["mse", "mse"])
+        start = weights(model)
+        settings = {"epochs": 3, "shuffle": False, "verbose": 0, "callbacks": list(callbacks)}
+        model.fit(x, [y, 1 - y], batch_size=batch_size, **settings)
+        return Trained(start, weights(model), slots(model))
+
+    expected = run(hosts.stock(case.name, **case.arguments), SAMPLES)
+    callbacks = [hosts.accum.MicroBatchWeights()]
+    assert_same_training(run(weighted(case), MICRO, callbacks), expected)
+
+
+# -- a loop of one's own -------------------------------------------------------------------------
+
+WEIGHTS = [1.0, 4.0, 0.0, 3.0]
+
+
+def gradients():
+    """Of micro-batches, for each variable. That of weight zero is a mean over nothing."""
+    random = np.random.default_rng(5)
+    shapes = [v.shape for v in linear_variables()]
+    grads = [[random.uniform(1, 2, s).astype(hosts.FLOATX) for s in shapes] for _ in WEIGHTS]
+    grads[2] = [g * np.nan for g in grads[2]]
+    return grads
+
+
+def taken(optimizer, micro_batches):
+    """Variables after these (gradients, weight); no weight is said where it is None."""
+    variables = linear_variables()
+    for grads, weight in micro_batches:
+        if weight is not None:
+            optimizer.weigh(weight)
+        hosts.apply(optimizer, grads, variables)
+    return values(optimizer, variables)
+
+
+def mean(micro_batches):
+    grads, by = zip(*[(grads, weight) for grads, weight in micro_batches if weight])
+    return [sum(w * g for w, g in zip(by, column)) / sum(by) for column in zip(*grads)]
+
+
+@every_case
+def test_weights_of_a_train_step(case):
+    window = list(zip(gradients(), WEIGHTS))
+    actual = taken(weighted(case), window * 2)
+    expected = taken(hosts.stock(case.name, **case.arguments), [(mean(window), None)] * 2)
+    assert_equal(actual, expected)
+
+
+@few_cases
+def test_partial_window(case):
+    window, optimizer = list(zip(gradients(), WEIGHTS))[:2], weighted(case)
+    variables = linear_variables()
+    for grads, weight in window:
+        optimizer.weigh(weight)
+        hosts.apply(optimizer, grads, variables)
+    optimizer.apply_partial_window()
+    expected = taken(hosts.stock(case.name, **case.arguments), [(mean(window), None)])
+    assert_equal(values(optimizer, variables), expected)
+
+
+@few_cases
+def test_skip_nonfinite(case):
+    bad = [g * np.nan for g in gradients()[0]]
+    window = list(zip(gradients(), WEIGHTS))
+    actual = taken(weighted(case, skip_nonfinite=True), [(bad, 7.0), *window])
+    expected = taken(hosts.stock(case.name, **case.arguments), [(mean(window), None)])
+    assert_equal(actual, expected)
+
+
+@few_cases
+def test_a_window_without_any_weight_moves_nothing(case):
+    optimizer, variables = weighted(case), linear_variables()
+    before = [hosts.array(v) for v in variables]
+    for grads in gradients():
+        optimizer.weigh(0.0)
+        hosts.apply(optimizer, grads, variables)
+    assert optimizer.completed_updates == 1
+    for variable, value in zip(variables, before):
+        np.testing.assert_array_equal(hosts.array(variable), value)
+
+
+def test_half_precision_does_not_overflow():
+    optimizer = hosts.ours("SGD", learning_rate=2**-16, accum_iters=2, reduction="weighted")
+    variable = hosts.variable(np.zeros(2), "w", dtype="float16")
+    for _ in range(2):
+        optimizer.weigh(1000.0)
+        hosts.apply(optimizer, [np.full(2, 2.0**12, "float16")], [variable])
+    np.testing.assert_array_equal(hosts.array(variable), np.full(2, -(2.0**-4)))
+
+
+@few_cases
+def test_state_in_a_window(case):
+    window = list(zip(gradients(), WEIGHTS))
+    expected = taken(weighted(case), window * 2)
+    optimizer, variables = weighted(case), linear_variables()
+    for i, (grads, weight) in enumerate(window * 2):
+        if i == 5:
+            state, optimizer = optimizer.get_state(), weighted(case)
+            assert state["window_weight"] == WEIGHTS[0]
+            optimizer.set_state(state)
+        optimizer.weigh(weight)
+        hosts.apply(optimizer, grads, variables)
+    assert_equal(values(optimizer, variables), expected, rtol=0, atol=0)
+
+
+@few_cases
+def test_state_of_another_reduction(case):
+    """With no window open it's the same state; with one open, a sum of something else."""
+    variables = linear_variables()
+    mean_of, weighted_of = hosts.ours(case.name, accum_iters=2, **case.arguments), weighted(case)
+    hosts.apply(mean_of, gradients()[0], variables)
+    weighted_of.build(variables)
+    with pytest.raises(hosts.accum.StateError, match="Missing: window_weight"):
+        weighted_of.set_state(mean_of.get_state())
+    hosts.apply(mean_of, gradients()[0], variables)
+    weighted_of.set_state(mean_of.get_state())
+    assert weighted_of.completed_updates == 1
+    mean_of.set_state(weighted_of.get_state())
+    weighted_of.weigh(1.0)
+    hosts.apply(weighted_of, gradients()[0], variables)
+    with pytest.raises(hosts.accum.StateError, match="Not known here: window_weight"):
+        mean_of.set_state(weighted_of.get_state())
+
+
+# -- with what else there is -----------------------------------------------------------------------
+
+
+def test_without_accumulation_it_is_the_stock_optimizer():
+    arrays = [array[:SAMPLES] for array in data()]
+    optimizer = hosts.ours("Adam", accum_iters=1, reduction="weighted")
+    actual = train(optimizer, MICRO, arrays=arrays, callbacks=[hosts.accum.MicroBatchWeights()])
+    assert_equal(actual.slots, train(hosts.stock("Adam"), MICRO, arrays=arrays).slots)
+    assert not any("window" in name for name in optimizer.get_state())
+
+
+@few_cases
+def test_saved_in_a_window(case, tmp_path):
+    arrays = sequences()
+
+    def trained(model, samples):
+        callbacks = [hosts.accum.MicroBatchWeights()]
+        part = [array[samples] for array in arrays]
+        fit(model, MICRO, part, epochs=1, callbacks=callbacks)
+        return model
+
+    model = compiled(masked_model(), weighted(case))
+    expected = trained(trained(model, slice(6)), slice(6, None))
+    other = trained(compiled(masked_model(), weighted(case)), slice(6))
+    path = str(tmp_path / "model.keras")
+    other.save(path)
+    other = trained(keras.models.load_model(path), slice(6, None))
+    assert expected.optimizer.completed_updates == 1
+    for actual, value in zip(other.get_weights(), expected.get_weights()):
+        np.testing.assert_array_equal(actual, value)
+    assert_equal(other.optimizer.get_state(), expected.optimizer.get_state(), rtol=0, atol=0)
+
+
+@pytest.mark.skipif(hosts.IS_TORCH, reason="the host decides without HostGate")
+@few_cases
+def test_host_gate(case):
+    arrays = sequences()
+    expected = big(case, build=masked_model, arrays=arrays)
+    both = [hosts.accum.MicroBatchWeights(), hosts.accum.HostGate()]
+    actual = train(weighted(case), MICRO, masked_model, arrays=arrays, callbacks=both)
+    assert_same_training(actual, expected)
+
+
+@pytest.mark.skipif(hosts.IS_TORCH, reason="there HostGate does nothing")
+def test_host_gate_comes_last():
+    model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2, reduction="weighted"))
+    wrong = [hosts.accum.HostGate(), hosts.accum.MicroBatchWeights()]
+    with pytest.raises(ValueError, match="MicroBatchWeights must come before HostGate"):
+        fit(model, MICRO, epochs=1, callbacks=wrong)
+
+
+def test_traced_once_for_all_calls_of_fit():
+    traced = []
+
+    def count(x, y, y_pred, sample_weight):
+        traced.append(y_pred)
+        return 1.0
+
+    optimizer = hosts.ours("SGD", accum_iters=2, reduction="weighted")
+    model = compiled(dense_model(), optimizer)
+    weighing = hosts.accum.MicroBatchWeights(count)
+    fit(model, MICRO, [a[:6] for a in data()], epochs=1, callbacks=[weighing])
+    first = len(traced)
+    fit(model, MICRO, [a[:6] for a in data()], epochs=2, callbacks=[weighing])
+    assert len(traced) == first + (4 if hosts.IS_TORCH else 0)  # PyTorch traces nothing
+    assert "compute_loss" not in vars(model)
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
+@pytest.mark.parametrize("scaled", [False, True])
+@few_cases
+def test_replicas_with_unlike_shares(case, scaled):
+    """Two replicas get unlike numbers of masked steps, and in the last batch of samples."""
+    if scaled and hosts.IS_KERAS3:
+        pytest.skip("Keras 3's LossScaleOptimizer doesn't run in a MirroredStrategy")
+    # Of the four samples of a micro-batch each replica has two: steps 1 + 1 and 2 + 1, and so on.
+    arrays = [array[:8] for array in sequences()]
+    expected = train(hosts.stock(case.name, **case.arguments), 8, masked_model, arrays=arrays)
+    with hosts.tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        optimizer = weighted(case, gate="arithmetic", accum_iters=2)
+        if scaled:
+            optimizer = hosts.loss_scaled(optimizer, 2.0**4)
+        model = compiled(masked_model(), optimizer)
+    fit(model, 4, arrays, callbacks=[hosts.accum.MicroBatchWeights()])
+    assert_moved(expected.start, weights(model))
+    assert_equal(weights(model), expected.weights)
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+
+def test_a_train_step_that_says_no_weight():
+    optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
+    with pytest.raises(ValueError, match=r"weight of each micro-batch.*MicroBatchWeights\(\)"):
+        fit(compiled(dense_model(), optimizer, run_eagerly=True), MICRO)
+
+
+def test_a_weight_is_for_one_micro_batch():
+    optimizer = hosts.ours("SGD", accum_iters=2, reduction="weighted")
+    with pytest.raises(ValueError, match="weight of each micro-batch"):
+        taken(optimizer, [(gradients()[0], 1.0), (gradients()[1], None)])
+
+
+def test_weights_for_another_reduction():
+    optimizer = hosts.ours("Adam", accum_iters=2)
+    with pytest.raises(ValueError, match="reduction='weighted'.*Received: reduction='mean'"):
+        optimizer.weigh(1.0)
+    weighing = [hosts.accum.MicroBatchWeights()]
+    with pytest.raises(ValueError, match="reduction='weighted'.*Received: reduction='mean'"):
+        fit(compiled(dense_model(), optimizer), MICRO, callbacks=weighing)
+
+
+def test_arguments_of_the_callback():
+    with pytest.raises(TypeError, match="`weight` must be None or a function.*weight=3"):
+        hosts.accum.MicroBatchWeights(3)
+    model = compiled(dense_model(), hosts.stock("Adam"))
+    with pytest.raises(TypeError, match="an optimizer of keras_accum"):
+        fit(model, MICRO, callbacks=[hosts.accum.MicroBatchWeights()])
+
+
+LOSSES = {
+    "a sum": lambda: keras.losses.MeanSquaredError(reduction="sum"),
+    "two kinds": lambda: ["mse", keras.losses.MeanSquaredError(reduction="sum")],
+    "none": lambda: None,
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_a_loss_that_tells_no_weight(loss):
+    model = initialize(dense_model())
+    model.compile(hosts.ours("Adam", accum_iters=2, reduction="weighted"), loss())
+    callback = hosts.accum.MicroBatchWeights()
+    callback.set_model(model)
+    with pytest.raises(ValueError, match="can't tell what the model's loss is divided by"):
+        callback.on_train_begin()
+
+
+def test_several_masked_outputs_tell_no_weight():
+    x = keras.Input((STEPS, 3))
+    masked = layers.Masking()(x)
+    model = keras.Model(x, [layers.Dense(2)(masked), layers.Dense(2)(masked)])
+    optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
+    model.compile(optimizer, ["mse", "mse"], run_eagerly=True)
+    x, y = sequences()
+    with pytest.raises(ValueError, match="several masked outputs"):
+        model.fit(x, [y, y], verbose=0, callbacks=[hosts.accum.MicroBatchWeights()])
