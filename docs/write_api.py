@@ -16,6 +16,7 @@ stock optimizer besides what is here.
 """
 MEMBERS = (
     *("accum_iters", "window_position", "completed_updates", "lr", "apply_partial_window"),
+    "weigh",
     *("get_state", "set_state", "from_optimizer", "to_stock", "with_accum_iters"),
 )
 

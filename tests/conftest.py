@@ -57,3 +57,11 @@ def same_start():
     """Each test begins with the same data type and random numbers."""
     hosts.set_floatx(hosts.FLOATX)
     hosts.set_random_seed()
+
+
+@pytest.fixture(scope="session")
+def strategy():
+    """Two replicas. One for all tests: a second one's collectives are taken for the first's."""
+    strategy = hosts.tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    assert strategy.num_replicas_in_sync == 2
+    return strategy

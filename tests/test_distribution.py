@@ -105,14 +105,6 @@ if hosts.IS_KERAS3:
     }
 
 
-@pytest.fixture(scope="module")
-def strategy():
-    # One for all tests: the collectives of a second one are taken for those of the first.
-    strategy = hosts.tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    assert strategy.num_replicas_in_sync == 2
-    return strategy
-
-
 @tensorflow_only
 @every_case
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)

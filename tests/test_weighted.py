@@ -321,14 +321,14 @@ def test_traced_once_for_all_calls_of_fit():
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
 @pytest.mark.parametrize("scaled", [False, True])
 @few_cases
-def test_replicas_with_unlike_shares(case, scaled):
-    """Two replicas get unlike numbers of masked steps, and in the last batch of samples."""
+def test_replicas_with_unlike_shares(strategy, case, scaled):
+    """Two replicas get unlike numbers of masked steps."""
     if scaled and hosts.IS_KERAS3:
         pytest.skip("Keras 3's LossScaleOptimizer doesn't run in a MirroredStrategy")
     # Of the four samples of a micro-batch each replica has two: steps 1 + 1 and 2 + 1, and so on.
     arrays = [array[:8] for array in sequences()]
     expected = train(hosts.stock(case.name, **case.arguments), 8, masked_model, arrays=arrays)
-    with hosts.tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with strategy.scope():
         optimizer = weighted(case, gate="arithmetic", accum_iters=2)
         if scaled:
             optimizer = hosts.loss_scaled(optimizer, 2.0**4)
