@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AMSGradAccumulate",
+    "AccumulationMonitor",
     "AdamAccumulate",
     "ApplyPartialWindow",
     "HostGate",

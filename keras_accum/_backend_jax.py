@@ -53,6 +53,10 @@ class Backend:
     def _counter_scope(self):
         return contextlib.nullcontext()
 
+    def _variable_scope(self):
+        """Where variables are made that aren't made in `build`."""
+        return contextlib.nullcontext()
+
     def _eagerly(self):
         """A scope in which assigning to a variable isn't part of a graph that is being traced."""
         return contextlib.nullcontext()

@@ -23,6 +23,9 @@ class Backend(_backend_jax.Backend):
     _all_finite = staticmethod(_tensorflow.all_finite)
     _dense = staticmethod(tf.convert_to_tensor)
 
+    def _variable_scope(self):
+        return self._distribution_strategy.scope()
+
     def _eagerly(self):
         return tf.init_scope()
 

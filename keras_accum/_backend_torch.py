@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import torch
 
-from keras_accum import _backend_jax, _window
+from keras_accum import _backend_jax, _monitor, _window
 
 Picker = None  # of an eager train step there needn't be two
 
@@ -40,6 +40,7 @@ class Backend(_backend_jax.Backend):
         grads, weight = self._weighted(grads, variables)
         if self.skip_nonfinite:
             counted = int(self._all_finite(grads))
+        self._note_micro_batch(grads, variables, counted)
         step = _window.advance(np, *map(int, self._window_state()), counted=counted)
         if counted:
             self._add_all(grads, variables)
@@ -72,6 +73,7 @@ class Backend(_backend_jax.Backend):
         summed = [a for a, skip in zip(accumulators, overwritten) if not skip]
         if summed:
             torch._foreach_mul_(summed, scale)  # in place: they are emptied below
+        self._note(_monitor.UPDATE_NORM, summed, step.switch)
         averages = [
             a.clone() if skip else a.to(v.value.dtype)
             for a, v, skip in zip(accumulators, variables, overwritten)

@@ -23,12 +23,33 @@ def check_optimizer(callback):
         )
 
 
+def steps_per_execution(model):
+    if getattr(model, "autotune_steps_per_execution", False):
+        return "auto"
+    variable = getattr(model, "_steps_per_execution", None)  # on Keras 2
+    return model.steps_per_execution if variable is None else int(variable.numpy())
+
+
+def own_train_function(model):
+    """The model's train function, made anew and traced for itself."""
+    # A function of its own: JAX takes the traces of equal functions, as bound methods are, for one.
+    attributes, step = vars(model), model.train_step
+    kept = {name: attributes[name] for name in ("train_step",) if name in attributes}
+    attributes["train_step"] = lambda *arguments: step(*arguments)
+    try:
+        model.make_train_function(force=True)
+    finally:
+        del attributes["train_step"]
+        attributes.update(kept)
+    return model.train_function
+
+
 def remake_train_function(callback):
     """Have the model's train function traced anew, with what the callback has put in its way."""
     model = callback.model
     if hasattr(model.train_function, "picks"):
         raise ValueError(f"{type(callback).__name__} must come before HostGate in `callbacks`.")
-    model.make_train_function(force=True)
+    own_train_function(model)
 
 
 class ApplyPartialWindow:
@@ -129,7 +150,7 @@ class MicroBatchWeights:
                 f"reduction='weighted'. Received: reduction={optimizer.reduction!r}"
             )
         weight = self._weight or self._weight_of_loss(self.model.loss)
-        self._dtype = optimizer._weight_dtype
+        self._dtype = optimizer._scalar_dtype
         attributes, compute_loss = vars(self.model), self.model.compute_loss
         parameters = inspect.signature(compute_loss)
 

@@ -6,7 +6,7 @@ No host is imported here.
 import numpy as np
 
 from keras_accum import _window
-from keras_accum._callbacks import check_optimizer, inner
+from keras_accum._callbacks import check_optimizer, inner, own_train_function, steps_per_execution
 
 
 class HostGate:
@@ -57,8 +57,8 @@ class HostGate:
             self._refuse("a LossScaleOptimizer")
         if optimizer.skip_nonfinite:
             self._refuse("skip_nonfinite=True")
-        if _steps_per_execution(model) != 1:
-            self._refuse(f"steps_per_execution={_steps_per_execution(model)}")
+        if steps_per_execution(model) != 1:
+            self._refuse(f"steps_per_execution={steps_per_execution(model)}")
         if getattr(model, "_cluster_coordinator", None) is not None:
             self._refuse("ParameterServerStrategy")  # its workers are ahead of the host
         if model.train_function not in (self._plain, self._two):
@@ -67,7 +67,7 @@ class HostGate:
         model.train_function = self._two
 
     def on_train_end(self, logs=None):
-        if self._plain is not None:
+        if self._two is not None and self.model.train_function is self._two:
             self.model.train_function = self._plain
 
     def _refuse(self, what):
@@ -78,13 +78,6 @@ class HostGate:
         )
 
 
-def _steps_per_execution(model):
-    if getattr(model, "autotune_steps_per_execution", False):
-        return "auto"
-    variable = getattr(model, "_steps_per_execution", None)  # on Keras 2
-    return model.steps_per_execution if variable is None else int(variable.numpy())
-
-
 class Picker:
     """In the place of a model's train function: two of them, of which the host picks one."""
 
@@ -92,7 +85,7 @@ class Picker:
 
     def __init__(self, model):
         self._optimizer = model.optimizer
-        self._functions = [_own_train_function(model) for _ in range(2)]
+        self._functions = [own_train_function(model) for _ in range(2)]
         self._is_checked = False
 
     def __call__(self, *arguments):
@@ -126,16 +119,3 @@ class Picker:
                 f"step, the position in the window should be {expected[0]} of {expected[1]} and "
                 f"is {found[0]} of {found[1]}. Leave the callback out."
             )
-
-
-def _own_train_function(model):
-    # A function of its own: JAX takes the traces of equal functions, as bound methods are, for one.
-    attributes, step = vars(model), model.train_step
-    kept = {name: attributes[name] for name in ("train_step",) if name in attributes}
-    attributes["train_step"] = lambda *arguments: step(*arguments)
-    try:
-        model.make_train_function(force=True)
-    finally:
-        del attributes["train_step"]
-        attributes.update(kept)
-    return model.train_function

@@ -23,7 +23,8 @@ class Optimizer:
     """Comes before the stock class. A host has, besides what stands here,
 
     * `_counters()`: the variables of the window by name, if they are there;
-    * `_get_count(variable)`, `_set_count(variable, value)`;
+    * `_get_scalar(variable)`, `_set_count(variable, value)`;
+    * `_add_norm(name)`: a variable that is no part of the state;
     * `_build_window()`: creates counters and accumulators, where slots are there and they aren't;
     * `_is_built`: whether slots and accumulators are there;
     * `_list_names(n, stock)`: the names, in the order of the host's files, of the state for n
@@ -113,7 +114,7 @@ class Optimizer:
     def _count(self, name, default):
         """A counter's value; where it isn't there yet, that of the held state, or a default."""
         if self._held is None and name in self._counters():
-            return self._get_count(self._counters()[name])
+            return int(self._get_scalar(self._counters()[name]))
         return int((self._held or {}).get(name, default))
 
     # -- weights of micro-batches ------------------------------------------------------------------
@@ -157,6 +158,25 @@ class Optimizer:
                 "`optimizer.weigh(weight)` before `apply_gradients`."
             )
         return weight
+
+    # -- what AccumulationMonitor sees -----------------------------------------------------------
+
+    # Norms that train steps write, in variables that are no part of the state.
+    _watched = ()
+
+    def _watch(self, names):
+        """Have the train steps that are made or traced from now on write these norms."""
+        for name in names:
+            if name not in self._norms:
+                self._norms[name] = self._add_norm(name)
+        self._watched = tuple(names)
+
+    @property
+    def _norms(self):
+        return self.__dict__.setdefault("_norm_variables", {})  # past attribute tracking
+
+    def _read_norm(self, name):
+        return float(self._get_scalar(self._norms[name]))
 
     def get_state(self):
         """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.

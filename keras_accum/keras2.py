@@ -125,8 +125,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _counters(self):
         return {} if self._window is None else dict(zip(_state.WINDOW, self._window))
 
-    def _get_count(self, counter):
-        return int(K.get_value(counter))
+    def _get_scalar(self, variable):
+        return K.get_value(variable)
 
     def _set_count(self, counter, value):
         K.set_value(counter, value)

@@ -17,6 +17,7 @@ from keras_accum import (
     _docs,
     _host,
     _host_gate,
+    _monitor,
     _optimizer,
     _rules,
     _state,
@@ -122,14 +123,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             self._window_weight = self.add_variable(
                 shape=(),
                 initializer="zeros",
-                dtype=self._weight_dtype,
+                dtype=self._scalar_dtype,
                 aggregation="only_first_replica",
                 name=_state.WEIGHT,
             )
         self._accumulators = [self._add_accumulator(variable) for variable in variables]
 
     @property
-    def _weight_dtype(self):
+    def _scalar_dtype(self):
         return "float64" if keras.config.floatx() == "float64" else "float32"
 
     def _add_counter(self, name, value):
@@ -171,8 +172,35 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         counters = self._window_position, self._window_length, self._next_window_length
         return dict(zip(_state.WINDOW, counters))
 
-    def _get_count(self, counter):
-        return int(ops.convert_to_numpy(counter))
+    def _get_scalar(self, variable):
+        return ops.convert_to_numpy(variable)
+
+    def _add_norm(self, name):
+        with self._variable_scope():
+            return self.add_variable(
+                shape=(),
+                initializer=keras.initializers.Constant(float("nan")),
+                dtype=self._scalar_dtype,
+                aggregation="only_first_replica",
+                name=name,
+            )
+
+    def _note(self, name, tensors, switch):
+        """Write the norm of these tensors together, where it's watched and the switch is on."""
+        if name in self._watched:
+            dtype = self._scalar_dtype
+            squares = [ops.sum(ops.square(ops.cast(self._dense(t), dtype))) for t in tensors]
+            norm, old = ops.sqrt(sum(squares)), self._value(self._norms[name])
+            self._norms[name].assign(ops.where(switch > 0, norm, old))
+
+    def _note_micro_batch(self, grads, variables, counted):
+        skips = [self._overwrite_variable_with_gradient(v) for v in variables]
+        summed = [g for g, skip in zip(grads, skips) if not skip]
+        self._note(_monitor.MICRO_BATCH_NORM, summed, counted)
+
+    def _rate_in_use(self):
+        rate = float(ops.convert_to_numpy(self._get_current_learning_rate()))
+        return _rules.decayed(rate, self.decay, self.completed_updates)
 
     def _set_count(self, counter, value):
         counter.assign(value)
@@ -207,7 +235,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
                 names[id(self._window_weight)] = _state.WEIGHT
             for index, accumulator in enumerate(self._accumulators):
                 names[id(accumulator)] = f"accumulator.{index}"
-        return {names[id(variable)]: variable for variable in self._variables}
+        # The others are the norms that are watched.
+        return {names[id(v)]: v for v in self._variables if id(v) in names}
 
     def _layout(self):
         return _state.layout(self._state_variables(), self._trainable_variables)
@@ -384,6 +413,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self.skip_nonfinite:
             counted = ops.cast(self._all_finite(grads), position.dtype)
             grads = [self._gate(g, ops.cast(counted, g.dtype)) for g in grads]
+        self._note_micro_batch(grads, variables, counted)
         step = _window.advance(ops, position, length, next_length, counted)
         if self._weighs:
             weight = self._mean_over_replicas(weight) * ops.cast(counted, weight.dtype)
@@ -497,6 +527,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
         overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]
         averages = [average(total) for total, skip in zip(totals, overwritten) if not skip]
+        self._note(_monitor.UPDATE_NORM, averages, step.switch)
         clipped = iter(self._clip_gradients(averages))
         return [None if skip else next(clipped) for skip in overwritten]
 
@@ -638,6 +669,12 @@ class MicroBatchWeights(_callbacks.MicroBatchWeights, keras.callbacks.Callback):
     def _mask(output):
         # An attribute of the tensor where it can have one, which JAX's can't.
         return keras.src.backend.get_keras_mask(output)
+
+
+class AccumulationMonitor(_monitor.AccumulationMonitor, keras.callbacks.Callback):
+    __doc__ = _monitor.AccumulationMonitor.__doc__.format(
+        host="keras3", import_keras="import keras"
+    )
 
 
 class HostGate(_host_gate.HostGate, keras.callbacks.Callback):

@@ -17,6 +17,7 @@ from keras_accum import (
     _docs,
     _host,
     _host_gate,
+    _monitor,
     _optimizer,
     _rules,
     _state,
@@ -120,13 +121,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             )
             self._unapplied = self._add_counter("unapplied", 0)
             if self._weighs:
-                self._window_weight = self._add_counter(_state.WEIGHT, 0, self._weight_dtype)
+                self._window_weight = self._add_counter(_state.WEIGHT, 0, self._scalar_dtype)
         for variable in self._variables:
             if variable.ref() not in self._accumulators:
                 self._accumulators[variable.ref()] = self._add_accumulator(variable)
 
     @property
-    def _weight_dtype(self):
+    def _scalar_dtype(self):
         return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
 
     def _add_counter(self, name, value, dtype=tf.int64):
@@ -169,8 +170,31 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _counters(self):
         return {} if self._window is None else dict(zip(_state.WINDOW, self._window))
 
-    def _get_count(self, counter):
-        return int(keras.backend.get_value(counter))
+    def _get_scalar(self, variable):
+        return keras.backend.get_value(variable)
+
+    def _add_norm(self, name):
+        with self._distribution_strategy_scope():
+            return tf.Variable(
+                np.nan,
+                trainable=False,
+                name=name,
+                dtype=self._scalar_dtype,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+
+    def _note(self, name, tensors, switch):
+        """Write the norm of these tensors together, where it's watched and the switch is on."""
+        if name in self._watched:
+            dtype = self._scalar_dtype
+            squares = [
+                tf.reduce_sum(tf.square(tf.cast(tf.convert_to_tensor(t), dtype))) for t in tensors
+            ]
+            norm, variable = tf.sqrt(tf.add_n(squares)), self._norms[name]
+            variable.assign(tf.where(switch > 0, norm, tf.convert_to_tensor(variable)))
+
+    def _rate_in_use(self):
+        return float(keras.backend.get_value(self._decayed_lr(self._scalar_dtype)))
 
     def _set_count(self, counter, value):
         keras.backend.set_value(counter, value)
@@ -418,6 +442,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if self.skip_nonfinite:
             counted = tf.cast(_tensorflow.all_finite(grads), tf.int64)
             grads = [_tensorflow.gate(g, tf.cast(counted, g.dtype)) for g in grads]
+        self._note(_monitor.MICRO_BATCH_NORM, grads, counted)
         step = _window.advance(tf, *self._window_state(), counted=counted)
         if self._weighs:
             weight = weight * tf.cast(counted, weight.dtype)
@@ -471,6 +496,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _averages(self, step, totals, variables):
         """What goes from the replicas to `_write`."""
         averages = [self._average(step, total) for total in totals]
+        self._note(_monitor.UPDATE_NORM, averages, step.switch)
         pairs = super()._transform_gradients(list(zip(averages, variables)))
         averages = [average for average, _ in pairs]
         if self.gradient_transformers:
@@ -733,6 +759,10 @@ class MicroBatchWeights(_callbacks.MicroBatchWeights, keras.callbacks.Callback):
     @staticmethod
     def _mask(output):
         return getattr(output, "_keras_mask", None)
+
+
+class AccumulationMonitor(_monitor.AccumulationMonitor, keras.callbacks.Callback):
+    __doc__ = _monitor.AccumulationMonitor.__doc__.format(host="tf_keras", import_keras=_IMPORT)
 
 
 class HostGate(_host_gate.HostGate, keras.callbacks.Callback):

@@ -17,6 +17,7 @@ if hosts.IS_KERAS2:  # Python 3.7's opinion of TensorFlow 1, Keras and their tim
         "test_host_gate.py",
         "test_loops.py",
         "test_main_job.py",
+        "test_monitor.py",
         "test_weighted.py",
     ]
 else:

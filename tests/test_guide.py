@@ -31,8 +31,15 @@ def run(block, **names):
 def test_all_blocks_are_tested():
     peers = {"GradientAccumulateModel", "GradientAccumulateOptimizer", "runai"}
     pairs = {f"{when}: {who}" for when in ("before", "after") for who in ("Keras's own", *peers)}
-    alone = {"a schedule in updates", "weights in fit", "weights in a train step"}
+    alone = {"a schedule in updates", "the noise scale", "weights in fit", "weights in a train step"}
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="no monitor")
+def test_noise_scale():
+    x, y = data()
+    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
+    assert len(run("the noise scale", model=model, x=x, y=y)["history"].history["noise_scale"]) == 5
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="no weights")

@@ -1,0 +1,204 @@
+"""What the callback `AccumulationMonitor` does, for all hosts, and its docstring.
+
+No host is imported here.
+"""
+
+import math
+import numbers
+
+from keras_accum._callbacks import (
+    check_optimizer,
+    inner,
+    remake_train_function,
+    steps_per_execution,
+)
+
+# Of the averages that updates are made from, and of the gradients of single micro-batches.
+UPDATE_NORM = "gradient_norm"
+MICRO_BATCH_NORM = "micro_batch_norm"
+
+
+class NoiseScale:
+    """tr(Sigma) / |G|^2 from the gradients of batches of two sizes, smoothed.
+
+    With G the true gradient and Sigma the covariance of the gradient of one sample, the gradient of
+    b samples has the expected square |G|^2 + tr(Sigma) / b. Two sizes give two equations.
+    """
+
+    def __init__(self, smoothing):
+        self._smoothing = smoothing
+        self._trace = self._square = 0.0
+
+    def add(self, small, small_batch, big, big_batch):
+        """The mean square of some small batches' gradients, and the square of a large one's."""
+        square = (big_batch * big - small_batch * small) / (big_batch - small_batch)
+        trace = (small - big) / (1 / small_batch - 1 / big_batch)
+        # Each is unbiased, and their ratio isn't: it's taken of the averages.
+        self._square += (1 - self._smoothing) * (square - self._square)
+        self._trace += (1 - self._smoothing) * (trace - self._trace)
+
+    @property
+    def value(self):
+        """NaN until it can be told."""
+        return self._trace / self._square if self._square > 0 else math.nan
+
+
+class AccumulationMonitor:
+    """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
+
+    At the end of each micro-batch and of each epoch it adds to the logs
+
+        completed_updates: the number of updates made.
+        window_position: the micro-batches in the open window, 0 when none is open.
+        learning_rate: the rate of the next update, as the schedule or `decay` has it.
+        gradient_norm: the norm of what the last update was made from, a window's average, before
+            clipping; NaN before the first. Not at `accum_iters=1`.
+        effective_batch: with `batch_size`, that times the length of the window, in samples.
+        noise_scale: with `noise_scale=True`, the batch beyond which more accumulation pays little,
+            in samples; NaN until it can be told.
+
+    List it before callbacks that write logs, and before HostGate. It reads from the device after
+    each micro-batch. Without it there is nothing of this in the train function; with it, the
+    function is traced once more. Keras 2's progress bar shows averages over the epoch.
+
+    The simple noise scale is B = tr(Sigma) / |G|^2, where G is the true gradient and Sigma the
+    covariance of the gradient of one sample. A training with batches of B samples needs about twice
+    as many samples and twice as many updates as the least there can be of each. Both are estimated
+    from each window without bias, from the gradients of its k micro-batches of b samples and their
+    average, and then smoothed:
+
+        |G|^2     ~ (k b |average|^2 - b mean |micro-batch|^2) / (k b - b)
+        tr(Sigma) ~ (mean |micro-batch|^2 - |average|^2) / (1 / b - 1 / (k b))
+
+    Args:
+        batch_size: Integer >= 1 or None (default). The samples of a micro-batch, over all replicas.
+        noise_scale: Boolean, default False. Needs `batch_size` and `accum_iters` of at least 2.
+        smoothing: Float in [0, 1), default 0.99. How much of the last window's averages goes into
+            the next's.
+
+    Raises:
+        TypeError, ValueError: for an argument out of its range or of another type; at the start of
+            training, if the model's optimizer is none of keras_accum, and with `noise_scale` where
+            a window tells nothing about it: at `accum_iters=1`, with `reduction="weighted"` or with
+            `steps_per_execution` other than 1.
+
+    Paper:
+        An Empirical Model of Large-Batch Training. Sam McCandlish, Jared Kaplan, Dario Amodei and
+        the OpenAI Dota Team, 2018.
+
+    Example:
+
+    >>> import numpy as np
+    >>> {import_keras}
+    >>> from keras_accum.{host} import AccumulationMonitor, AdamAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+    >>> monitor = AccumulationMonitor(batch_size=10)
+    >>> x, y = np.ones((70, 3)), np.ones((70, 1))
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[monitor]).history
+    >>> [history[name][-1] for name in ("completed_updates", "window_position", "effective_batch")]
+    [1, 2, 50]
+    """
+
+    def __init__(self, batch_size=None, noise_scale=False, smoothing=0.99):
+        super().__init__()
+        if batch_size is not None and not _is_count(batch_size):
+            raise ValueError(
+                "`batch_size` must be an integer >= 1, the samples of a micro-batch, or None. "
+                f"Received: batch_size={batch_size!r}"
+            )
+        if not isinstance(noise_scale, bool):
+            raise TypeError(
+                f"`noise_scale` must be True or False. Received: noise_scale={noise_scale!r}"
+            )
+        if noise_scale and batch_size is None:
+            raise ValueError("`noise_scale` needs `batch_size`. Received: batch_size=None")
+        if not isinstance(smoothing, numbers.Real) or not 0 <= smoothing < 1:
+            raise ValueError(
+                f"`smoothing` must be a number in [0, 1). Received: smoothing={smoothing!r}"
+            )
+        self._batch_size = batch_size
+        self._noise_scale = NoiseScale(smoothing) if noise_scale else None
+        self._plain = None  # the model's own train function
+        self._watching = None  # what stands in its place
+
+    def on_train_begin(self, logs=None):
+        check_optimizer(self)
+        model = self.model
+        optimizer = inner(model.optimizer)
+        if self._noise_scale:
+            self._check_noise_scale(model, optimizer)
+        self._seen = optimizer.window_position, optimizer.completed_updates
+        self._squares = []  # of the open window's micro-batches
+        if not optimizer._accumulates:
+            return
+        optimizer._watch([UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale))
+        if model.train_function not in (self._plain, self._watching):
+            self._plain = model.train_function
+            remake_train_function(self)
+            self._watching = model.train_function
+        model.train_function = self._watching
+
+    def on_train_end(self, logs=None):
+        inner(self.model.optimizer)._watch(())
+        if self.model.train_function is self._watching is not None:
+            self.model.train_function = self._plain
+
+    def on_train_batch_end(self, batch, logs=None):
+        optimizer = inner(self.model.optimizer)  # on JAX this brings its variables up to date
+        if self._noise_scale:
+            self._look_at_micro_batch(optimizer)
+        self._add_to(logs, optimizer)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._add_to(logs, inner(self.model.optimizer))
+
+    def _check_noise_scale(self, model, optimizer):
+        steps = steps_per_execution(model)
+        for what, refused in (
+            (f"accum_iters={optimizer.accum_iters}", not optimizer._accumulates),
+            ("reduction='weighted'", optimizer.reduction == "weighted"),
+            (f"steps_per_execution={steps}", steps != 1),
+        ):
+            if refused:
+                raise ValueError(
+                    "`noise_scale` compares windows of several micro-batches of one size, each of "
+                    f"which it must see. Received: {what}"
+                )
+
+    def _look_at_micro_batch(self, optimizer):
+        position, updates = self._seen
+        self._seen = optimizer.window_position, optimizer.completed_updates
+        if self._seen == (position, updates):  # it was dropped
+            return
+        if self._seen[0] == 1:  # also after a window that was closed early
+            self._squares = []
+        self._squares.append(optimizer._read_norm(MICRO_BATCH_NORM) ** 2)
+        if self._seen == (0, updates + 1):
+            count = len(self._squares)
+            if count == position + 1 > 1:  # all of the window was seen, and there is a window
+                big = optimizer._read_norm(UPDATE_NORM)
+                if optimizer.reduction == "sum":
+                    big /= count
+                small = sum(self._squares) / count
+                size = self._batch_size
+                self._noise_scale.add(small, size, big**2, count * size)
+            self._squares = []
+
+    def _add_to(self, logs, optimizer):
+        if logs is None:
+            return
+        position, length, _ = optimizer._count_window()
+        logs["completed_updates"] = optimizer.completed_updates
+        logs["window_position"] = position
+        logs["learning_rate"] = optimizer._rate_in_use()
+        if optimizer._accumulates:
+            logs[UPDATE_NORM] = optimizer._read_norm(UPDATE_NORM)
+        if self._batch_size is not None:
+            logs["effective_batch"] = self._batch_size * length
+        if self._noise_scale:
+            logs["noise_scale"] = self._noise_scale.value
+
+
+def _is_count(value):
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1

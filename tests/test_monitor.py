@@ -1,0 +1,373 @@
+"""`AccumulationMonitor`: what the logs say of a training's windows, and the noise scale."""
+
+import csv
+
+import hosts
+import numpy as np
+import pytest
+from hosts import keras
+from training import (
+    LENGTH,
+    MICRO,
+    SAMPLES,
+    UPDATES,
+    WINDOWS,
+    assert_equal,
+    batches,
+    compiled,
+    dense_model,
+    fit,
+    initialize,
+    train,
+)
+
+every_gate = pytest.mark.usefixtures("every_gate")
+Monitor = hosts.accum.AccumulationMonitor
+callbacks = keras.callbacks
+RATE = 0.125
+EXACT = {"rtol": 1e-9} if hosts.IS_TENSORFLOW else {"rtol": 1e-4}
+
+
+class Each(callbacks.Callback):
+    """What the logs are after each micro-batch, and the weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.logs, self.weights = [], []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.weights.append(np.concatenate([w.ravel() for w in self.model.get_weights()]))
+        self.logs.append(dict(logs))
+
+    def column(self, name):
+        return [logs[name] for logs in self.logs]
+
+
+def sgd(**arguments):
+    return hosts.ours("SGD", **{"learning_rate": RATE, "accum_iters": LENGTH, **arguments})
+
+
+def monitored(optimizer, monitor=None, more=(), arrays=None, **arguments):
+    """A model after `fit`, its History and what Each saw."""
+    model, each = compiled(dense_model(), optimizer), Each()
+    used = [monitor or Monitor(batch_size=MICRO), *more, each]
+    return model, fit(model, MICRO, arrays, callbacks=used, **arguments).history, each
+
+
+def norms_of_updates(each, rate=RATE):
+    """As SGD shows them: by how much an update has moved the weights."""
+    moved = [np.linalg.norm(b - a) / rate for a, b in zip(each.weights, each.weights[1:])]
+    return [norm for norm in moved if norm > 0]
+
+
+@every_gate
+def test_what_is_logged():
+    _, history, each = monitored(sgd())
+    micro_batches = range(1, UPDATES * LENGTH + 1)
+    assert each.column("completed_updates") == [i // LENGTH for i in micro_batches]
+    assert each.column("window_position") == [i % LENGTH for i in micro_batches]
+    assert set(each.column("effective_batch")) == {LENGTH * MICRO}
+    assert set(each.column("learning_rate")) == {RATE}
+    norms = each.column("gradient_norm")
+    assert np.isnan(norms[: LENGTH - 1]).all()
+    for update, norm in enumerate(norms_of_updates(each), start=1):
+        inside = norms[LENGTH * update - 1 : LENGTH * (update + 1) - 1]
+        np.testing.assert_allclose(inside, norm, **EXACT)
+    assert history["completed_updates"] == [WINDOWS, 2 * WINDOWS, 3 * WINDOWS]
+    assert history["gradient_norm"] == norms[SAMPLES // MICRO - 1 :: SAMPLES // MICRO]
+
+
+def test_gradient_norm_of_a_sum_before_it_is_clipped():
+    mean, _, of_mean = monitored(sgd(learning_rate=0.0))
+    summed, _, of_sum = monitored(sgd(learning_rate=0.0, reduction="sum", clipnorm=1e-3))
+    mean, summed = (np.array(each.column("gradient_norm")) for each in (of_mean, of_sum))
+    np.testing.assert_allclose(summed, LENGTH * mean, **EXACT)
+
+
+@pytest.mark.parametrize("decay", [False, True])
+def test_learning_rate_in_use(decay):
+    if decay:
+        optimizer = sgd(decay=0.5)
+        rates = [RATE / (1 + 0.5 * update) for update in range(UPDATES + 1)]
+    else:
+        rates = [RATE / 2**update for update in range(UPDATES + 1)]
+        optimizer = sgd(learning_rate=hosts.EachUpdate(rates))
+    _, _, each = monitored(optimizer)
+    expected = [rates[update] for update in each.column("completed_updates")]
+    np.testing.assert_allclose(each.column("learning_rate"), expected, rtol=1e-6)
+
+
+def test_length_that_changes():
+    def change(batch, logs):
+        if batch == 1:
+            model.optimizer.accum_iters = 3
+
+    model, each = compiled(dense_model(), sgd()), Each()
+    if hosts.IS_KERAS3 and not hosts.IS_TORCH and not hosts.IS_TENSORFLOW:
+        pytest.skip("on JAX a callback that changes the optimizer is tested with HostGate")
+    used = [callbacks.LambdaCallback(on_train_batch_end=change), Monitor(MICRO), each]
+    fit(model, MICRO, epochs=1, callbacks=used)
+    assert each.column("effective_batch") == [LENGTH * MICRO] * LENGTH + [3 * MICRO] * 8
+
+
+def test_csv_logger_and_progress_bar(tmp_path, capsys):
+    path = tmp_path / "log.csv"
+    logger = callbacks.CSVLogger(str(path))
+    model = compiled(dense_model(), sgd())
+    fit(model, MICRO, callbacks=[Monitor(MICRO), logger], verbose=2)
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [int(float(row["completed_updates"])) for row in rows] == [3, 6, 9]
+    assert {"window_position", "learning_rate", "gradient_norm"} <= set(rows[0])
+    printed = capsys.readouterr().out
+    assert "completed_updates: 9" in printed and "effective_batch: 8" in printed
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="TensorBoard's files are read by TensorFlow")
+def test_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard", reason="TensorFlow 2.21 doesn't come with it")
+    board = callbacks.TensorBoard(str(tmp_path), write_graph=False)
+    monitored(sgd(), more=[board])
+    tags = {
+        value.tag
+        for path in tmp_path.glob("train/*")
+        for event in hosts.tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    }
+    assert {"epoch_completed_updates", "epoch_gradient_norm", "epoch_effective_batch"} <= tags
+
+
+@every_gate
+def test_the_training_is_the_same():
+    arguments = {"accum_iters": LENGTH, "learning_rate": 2**-5}
+    plain = train(hosts.ours("Adam", **arguments), MICRO)
+    monitor = Monitor(MICRO, noise_scale=True)
+    watched = train(hosts.ours("Adam", **arguments), MICRO, callbacks=[monitor])
+    assert_equal(watched.weights, plain.weights, rtol=1e-6, atol=1e-12)
+
+
+def test_files_and_state_do_not_have_it(tmp_path):
+    model, _, _ = monitored(sgd(momentum=0.5), Monitor(MICRO, noise_scale=True), epochs=1)
+    other = compiled(dense_model(), sgd(momentum=0.5))
+    fit(other, MICRO, epochs=1)
+    assert set(model.optimizer.get_state()) == set(other.optimizer.get_state())
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    assert_equal(loaded.optimizer.get_state(), model.optimizer.get_state(), rtol=0, atol=0)
+    fit(loaded, MICRO, epochs=1)
+    fit(model, MICRO, epochs=1)
+    for actual, value in zip(loaded.get_weights(), model.get_weights()):
+        np.testing.assert_allclose(actual, value, rtol=1e-6)
+
+
+def test_traced_once_and_gone_afterwards():
+    model, monitor = compiled(dense_model(), sgd()), Monitor(MICRO)
+    traced, notes = [], hosts.accum.AccumulatingOptimizer._note
+
+    def note(self, name, tensors, switch):
+        traced.append(name in self._watched)
+        notes(self, name, tensors, switch)
+
+    model.optimizer._note = lambda *arguments: note(model.optimizer, *arguments)
+    fit(model, MICRO, epochs=1)
+    plain, before = model.train_function, len(traced)
+    assert not any(traced)
+    fit(model, MICRO, epochs=1, callbacks=[monitor])
+    watching = len(traced)
+    assert any(traced[before:]) and model.train_function is plain
+    fit(model, MICRO, epochs=2, callbacks=[monitor])
+    if not hosts.IS_TORCH:  # which traces nothing
+        assert len(traced) == watching
+    norm = model.optimizer._read_norm("gradient_norm")
+    fit(model, MICRO, epochs=1)
+    assert model.optimizer._read_norm("gradient_norm") == norm
+
+
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_host_gate(eagerly):
+    results = []
+    for more in ((), (hosts.accum.HostGate(),)):
+        model, each = compiled(dense_model(), sgd(), run_eagerly=eagerly), Each()
+        fit(model, MICRO, callbacks=[Monitor(MICRO, noise_scale=True), *more, each], epochs=2)
+        results.append(each)
+    for name in ("gradient_norm", "noise_scale", "window_position"):
+        np.testing.assert_allclose(results[1].column(name), results[0].column(name), rtol=1e-5)
+
+
+@pytest.mark.skipif(hosts.IS_TORCH, reason="there HostGate does nothing")
+def test_host_gate_comes_last():
+    with pytest.raises(ValueError, match="AccumulationMonitor must come before HostGate"):
+        fit(compiled(dense_model(), sgd()), MICRO, callbacks=[hosts.accum.HostGate(), Monitor()])
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
+def test_replicas(strategy):
+    arguments = {"learning_rate": 0.0, "gate": "arithmetic"}
+    with strategy.scope():
+        model, each = compiled(dense_model(), sgd(**arguments)), Each()
+    fit(model, MICRO, callbacks=[Monitor(MICRO, noise_scale=True), each])
+    _, _, single = monitored(sgd(**arguments), Monitor(MICRO, noise_scale=True))
+    for name in ("gradient_norm", "noise_scale"):
+        np.testing.assert_allclose(each.column(name), single.column(name), rtol=1e-9)
+
+
+def test_sparse_gradient():
+    def model():
+        layers = [keras.layers.Embedding(6, 3), keras.layers.Flatten(), keras.layers.Dense(1)]
+        return compiled(hosts.sequential((4,), layers), sgd())
+
+    x = np.random.default_rng(6).integers(0, 6, (SAMPLES, 4))
+    each = Each()
+    arrays = x, np.ones((SAMPLES, 1))
+    fit(model(), MICRO, arrays, callbacks=[Monitor(MICRO), each])
+    norm = norms_of_updates(each)[-1]
+    np.testing.assert_allclose(each.column("gradient_norm")[-1], norm, **EXACT)
+
+
+def test_without_accumulation():
+    _, history, _ = monitored(sgd(accum_iters=1))
+    assert history["completed_updates"][-1] == UPDATES * LENGTH
+    assert history["effective_batch"][-1] == MICRO
+    assert "gradient_norm" not in history
+
+
+# -- the noise scale -----------------------------------------------------------------------------
+
+
+def linear_model(weights, accum_iters, **arguments):
+    """Without a bias, and with weights that stay as they are."""
+    model = hosts.sequential((len(weights),), [keras.layers.Dense(1, use_bias=False)])
+    optimizer = hosts.ours("SGD", learning_rate=0.0, accum_iters=accum_iters, **arguments)
+    model.compile(optimizer, "mse")
+    model.set_weights([weights[:, None]])
+    return model
+
+
+def gradient(x, y, w):
+    return 2 * x.T @ (x @ w - y[:, 0]) / len(x)
+
+
+def estimated(windows, w, size, smoothing):
+    """By the paper's two formulas, of windows as lists of (x, y)."""
+    square = trace = 0.0
+    for window in windows:
+        each = [gradient(x, y, w) for x, y in window]
+        small = np.mean([g @ g for g in each])
+        mean, big = np.mean(each, axis=0), len(window) * size
+        square = smoothing * square + (1 - smoothing) * (
+            (big * mean @ mean - size * small) / (big - size)
+        )
+        trace = smoothing * trace + (1 - smoothing) * (
+            (small - mean @ mean) / (1 / size - 1 / big)
+        )
+    return trace / square
+
+
+def regression(samples, w):
+    """Features of known covariance, and a target with known noise."""
+    random = np.random.default_rng(7)
+    deviations, noise = np.array([1.0, 2.0, 0.5]), 1.5
+    x = random.normal(size=(samples, 3)) * deviations
+    true = np.array([0.5, -0.25, 1.0])
+    y = x @ true + noise * random.normal(size=samples)
+    covariance, off = np.diag(deviations**2), w - true
+    mean = 2 * covariance @ off
+    spread = np.trace(covariance) * off @ covariance @ off + 2 * off @ covariance @ covariance @ off
+    trace = 4 * (spread + noise**2 * np.trace(covariance)) - mean @ mean
+    return (x.astype(hosts.FLOATX), y[:, None].astype(hosts.FLOATX)), trace / (mean @ mean)
+
+
+def test_noise_scale_in_closed_form():
+    w = np.array([1.0, 0.75, 0.25])
+    arrays, expected = regression(16 * 8 * 400, w)
+    model = linear_model(w, accum_iters=8)
+    monitor = Monitor(16, noise_scale=True, smoothing=0.998)
+    history = model.fit(
+        *arrays, batch_size=16, shuffle=False, verbose=0, callbacks=[monitor]
+    ).history
+    assert abs(history["noise_scale"][-1] / expected - 1) < 0.1
+
+
+@every_gate
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_noise_scale_of_each_window(reduction):
+    """The window that was open at the start isn't seen whole, nor is one that is closed early."""
+    w = np.array([1.0, 0.75, 0.25])
+    arrays, _ = regression(2 * 43, w)
+    parts = batches(2, arrays)
+    model = linear_model(w, accum_iters=4, reduction=reduction)
+    monitor = Monitor(2, noise_scale=True, smoothing=0.5)
+
+    def run(start, stop, *more):
+        x, y = (array[2 * start : 2 * stop] for array in arrays)
+        settings = {"batch_size": 2, "shuffle": False, "verbose": 0}
+        return model.fit(x, y, callbacks=[monitor, *more], **settings).history["noise_scale"][-1]
+
+    model.fit(*(array[:2] for array in arrays), batch_size=2, verbose=0)
+    assert np.isnan(run(1, 4))
+    windows = [parts[4:8], parts[8:12]]
+    expected = estimated(windows, w, 2, 0.5)
+    expected = expected if expected > 0 else np.nan
+    np.testing.assert_allclose(run(4, 14), expected, rtol=1e-4)
+    model.optimizer.apply_partial_window()
+    windows += [parts[14:18]]
+    expected = estimated(windows, w, 2, 0.5)
+    expected = expected if expected > 0 else np.nan
+    np.testing.assert_allclose(run(14, 18), expected, rtol=1e-4)
+
+
+def test_a_dropped_micro_batch_is_none_of_its_window():
+    w = np.array([1.0, 0.75, 0.25])
+    (x, y), _ = regression(2 * 9, w)
+    x[6:8] = np.nan
+    model = linear_model(w, accum_iters=4, skip_nonfinite=True)
+    monitor = Monitor(2, noise_scale=True, smoothing=0.0)
+    settings = {"batch_size": 2, "shuffle": False, "verbose": 0}
+    found = model.fit(x, y, callbacks=[monitor], **settings).history["noise_scale"][-1]
+    window = [part for i, part in enumerate(batches(2, (x, y))) if i != 3][4:8]
+    expected = estimated([window], w, 2, 0.0)
+    np.testing.assert_allclose(found, expected if expected > 0 else np.nan, rtol=1e-4)
+
+
+# -- refusals ------------------------------------------------------------------------------------
+
+REFUSED = [
+    ({"batch_size": 0}, ValueError, "batch_size=0"),
+    ({"batch_size": 2.5}, ValueError, "batch_size=2.5"),
+    ({"batch_size": True}, ValueError, "batch_size=True"),
+    ({"noise_scale": 1, "batch_size": 2}, TypeError, "noise_scale=1"),
+    ({"noise_scale": True}, ValueError, "`noise_scale` needs `batch_size`"),
+    ({"smoothing": 1.0}, ValueError, "smoothing=1.0"),
+    ({"smoothing": "much"}, ValueError, "smoothing='much'"),
+]
+
+
+@pytest.mark.parametrize("arguments, error, said", REFUSED)
+def test_arguments(arguments, error, said):
+    with pytest.raises(error, match=said):
+        Monitor(**arguments)
+
+
+def test_an_optimizer_that_is_none_of_ours():
+    with pytest.raises(TypeError, match="an optimizer of keras_accum"):
+        fit(compiled(dense_model(), hosts.stock("Adam")), MICRO, callbacks=[Monitor()])
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [({"accum_iters": 1}, "accum_iters=1"), ({"reduction": "weighted"}, "reduction='weighted'")],
+)
+def test_windows_without_a_noise_scale(arguments, said):
+    model = compiled(dense_model(), sgd(**arguments))
+    with pytest.raises(ValueError, match=f"each of which it must see. Received: {said}"):
+        fit(model, MICRO, callbacks=[Monitor(MICRO, noise_scale=True)])
+
+
+@pytest.mark.skipif(hosts.IS_TORCH, reason="which has steps_per_execution 1 only")
+def test_steps_per_execution():
+    model = initialize(dense_model())
+    model.compile(sgd(), "mse", steps_per_execution=2)
+    with pytest.raises(ValueError, match="Received: steps_per_execution=2"):
+        fit(model, MICRO, callbacks=[Monitor(MICRO, noise_scale=True)])
+    history = fit(model, MICRO, callbacks=[Monitor(MICRO)]).history
+    assert history["completed_updates"][-1] == UPDATES
