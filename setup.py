@@ -25,6 +25,7 @@ EXTRAS = {
     ],
     "peers": ["runai==0.4.1; python_version < '3.8'"],  # whom benchmarks compare with
     "demo": DEMO,  # python -m keras_accum
+    "notebooks": ["nbclient", "ipykernel", *DEMO],
     "test": ["pytest>=7", "pytest-xdist", *DEMO],
 }
 

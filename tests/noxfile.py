@@ -37,7 +37,8 @@ def keras2(session, keras):
 
 @nox.session
 def keras3_tensorflow(session):
-    check(session, "keras3", "tensorflow", "tensorflow==2.21.*", KERAS_BACKEND="tensorflow")
+    extras = "tensorflow,notebooks"
+    check(session, "keras3", extras, "tensorflow==2.21.*", KERAS_BACKEND="tensorflow")
 
 
 @nox.session
@@ -74,9 +75,9 @@ SECOND_VERSION = (
 )
 
 
-def check(session, host, extra, *requirements, some=(), **environment):
-    """Run the tests of one host, on the wheel with `extra` and on exactly these `requirements`."""
-    extras = f"{extra},test" if extra else "test"
+def check(session, host, extras, *requirements, some=(), **environment):
+    """Run the tests of one host, on the wheel with `extras` and on exactly these `requirements`."""
+    extras = f"{extras},test" if extras else "test"
     # Most modules of a framework are never imported: no byte code for those.
     session.install("--no-compile", f"{PROJECT}[{extras}]", *requirements)
     settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}

@@ -1,0 +1,49 @@
+"""The notebooks run as they stand, and what is saved in them are their outputs."""
+
+import json
+from pathlib import Path
+
+import hosts
+import pytest
+
+if not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW):
+    pytest.skip("the notebooks are for Keras 3, and run on one backend", allow_module_level=True)
+
+nbformat = pytest.importorskip("nbformat", reason="the extra `notebooks`")
+nbclient = pytest.importorskip("nbclient", reason="the extra `notebooks`")
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def test_there_are_notebooks():
+    assert len(NOTEBOOKS) == 5
+
+
+@every_notebook
+def test_saved_with_outputs(path):
+    cells = code_cells(json.loads(path.read_text("utf-8")))
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert not any(output["output_type"] == "error" for output in outputs)
+
+
+@every_notebook
+def test_ends_in_its_claims(path):
+    last = json.loads(path.read_text("utf-8"))["cells"][-1]
+    assert last["cell_type"] == "code" and "assert " in "".join(last["source"])
+
+
+@every_notebook
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_runs(path):
+    """In its folder; a cell that raises, as one whose claim doesn't hold does, raises here."""
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(FOLDER)}}
+    nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
