@@ -139,23 +139,18 @@ def two_free_ports():
         return [s.getsockname()[1] for s in (one, two)]
 
 
-@tensorflow_only
-def test_two_processes(tmp_path):
-    """MultiWorkerMirroredStrategy, each worker a process."""
-    workers = [f"localhost:{port}" for port in two_free_ports()]
-    script = Path(__file__).with_name("multi_worker.py")
-    processes = []
-    for index in range(2):
-        task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, str(script), str(tmp_path / "worker")],
-                env={**os.environ, "TF_CONFIG": json.dumps(task)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+def run_together(programs):
+    """Python processes, as (arguments, environment), that wait for each other."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
+        for arguments, environment in programs
+    ]
     try:
         for process in processes:
             output, _ = process.communicate(timeout=300)
@@ -164,6 +159,34 @@ def test_two_processes(tmp_path):
         for process in processes:
             process.kill()  # a worker alone waits for the other for ever
 
+
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="DistributedDataParallel")
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_two_processes_of_torch(tmp_path, name):
+    script, store = Path(__file__).with_name("torch_worker.py"), tmp_path / "store"
+    run_together(([script, store, tmp_path / "worker", rank, name], {}) for rank in range(2))
+    expected = big_batch(CASES[name])
+    one, two = (dict(np.load(tmp_path / f"worker-{rank}.npz")) for rank in range(2))
+    assert_equal(one, {**expected.weights, **expected.slots})
+    assert_equal(two, one, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW), reason="it is for that")
+def test_the_example_of_two_processes():
+    script = Path(__file__).resolve().parent.parent / "notebooks" / "x_squared.py"
+    run_together([([script], {})])
+
+
+@tensorflow_only
+def test_two_processes(tmp_path):
+    """MultiWorkerMirroredStrategy, each worker a process."""
+    workers = [f"localhost:{port}" for port in two_free_ports()]
+    script = Path(__file__).with_name("multi_worker.py")
+    tasks = [{"type": "worker", "index": index} for index in range(2)]
+    configs = [{"cluster": {"worker": workers}, "task": task} for task in tasks]
+    run_together(
+        ([script, tmp_path / "worker"], {"TF_CONFIG": json.dumps(config)}) for config in configs
+    )
     expected = single_device(CASES["adam"], {"clipnorm": 0.3})
     assert_moved(START, {name: expected[name] for name in START})
     for index in range(2):
@@ -189,6 +212,34 @@ def test_jax_data_parallel(case, data_parallel):
     actual = train(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), MICRO)
     keras.distribution.set_distribution(None)
     assert_same_training(actual, big_batch(case))
+
+
+@jax_only
+@few_cases
+@pytest.mark.parametrize("callbacks", [(), ("HostGate",)], ids=str)
+def test_jax_model_parallel(case, callbacks):
+    """Accumulators and slots are split over the devices as their variables are."""
+    distribution = keras.distribution
+    mesh = distribution.DeviceMesh((1, 2), ["batch", "model"], distribution.list_devices())
+    layout = distribution.LayoutMap(mesh)
+    layout[".*hidden/kernel"] = (None, "model")
+    layout[".*out/kernel"] = ("model", None)
+    split = distribution.ModelParallel(layout_map=layout, batch_dim_name="batch")
+    distribution.set_distribution(split)
+    try:
+        optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+        callbacks = [getattr(hosts.accum, name)() for name in callbacks]
+        actual = train(optimizer, MICRO, callbacks=callbacks)
+    finally:
+        distribution.set_distribution(None)
+    assert_same_training(actual, big_batch(case))
+    variables = optimizer._trainable_variables
+    specs = [tuple(variable.value.sharding.spec) for variable in variables]
+    assert specs[0] == (None, "model") and specs[2] == ("model", None)
+    assert [tuple(a.value.sharding.spec) for a in optimizer._accumulators] == specs
+    for (_, key), slot in optimizer._slots.items():
+        index = optimizer._trainable_variables_indices[key]
+        assert tuple(slot.value.sharding.spec) == specs[index]
 
 
 @jax_only

@@ -1,0 +1,43 @@
+"""One process of two: `python torch_worker.py STORE RESULT RANK CASE`. See test_distribution.py.
+
+A loop over micro-batches of which each process has its half, in PyTorch's DistributedDataParallel.
+"""
+
+import sys
+
+import hosts
+import numpy as np
+import torch
+from cases import CASES
+from training import (
+    EPOCHS,
+    LENGTH,
+    MICRO,
+    batches,
+    compiled,
+    dense_model,
+    slots,
+    weights,
+)
+
+store, result, rank, name = sys.argv[1:]
+rank = int(rank)
+torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
+
+case = CASES[name]
+optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+model = compiled(dense_model(), optimizer)
+optimizer.build(model.trainable_variables)
+parallel = torch.nn.parallel.DistributedDataParallel(model)
+
+for x, y in batches(MICRO) * EPOCHS:
+    half = slice(rank, None, 2)
+    parallel.zero_grad()
+    loss = torch.mean((parallel(torch.tensor(x[half])) - torch.tensor(y[half])) ** 2)
+    loss.backward()  # averages the gradients over the processes
+    with torch.no_grad():
+        optimizer.apply([v.value.grad for v in model.trainable_variables])
+
+accumulators = {f"accumulator.{i}": hosts.array(v) for i, v in enumerate(optimizer._accumulators)}
+np.savez(f"{result}-{rank}.npz", **weights(model), **slots(model), **accumulators)
+torch.distributed.destroy_process_group()
