@@ -68,8 +68,9 @@ class Backend:
     def _sum_over_replicas(self, grads, variables):
         return grads
 
-    def _mean_over_replicas(self, scalar):
-        return scalar
+    def _replicas(self):
+        """Of how many gradients a train step's is a part of the mean."""
+        return 1
 
     def _across_replicas(self, function, *tensors):
         """Call a function that writes variables."""

@@ -36,9 +36,8 @@ class Backend(_backend_jax.Backend):
         pairs = self._all_reduce_sum_gradients(list(zip(grads, map(_native, variables))))
         return [gradient for gradient, _ in pairs]
 
-    def _mean_over_replicas(self, scalar):
-        context = tf.distribute.get_replica_context()
-        return context.all_reduce(tf.distribute.ReduceOp.MEAN, scalar)
+    def _replicas(self):
+        return tf.distribute.get_strategy().num_replicas_in_sync
 
     def _across_replicas(self, function, *tensors):
         tf.__internal__.distribute.interim.maybe_merge_call(

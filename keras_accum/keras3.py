@@ -416,7 +416,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         self._note_micro_batch(grads, variables, counted)
         step = _window.advance(ops, position, length, next_length, counted)
         if self._weighs:
-            weight = self._mean_over_replicas(weight) * ops.cast(counted, weight.dtype)
+            (weight,) = self._sum_over_replicas([weight], [self._window_weight])
+            weight = weight * ops.cast(counted, weight.dtype)
             step = step._replace(divisor=self._value(self._window_weight) + weight)
         if self._branches:
             self._if(
@@ -442,8 +443,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             if self._overwrite_variable_with_gradient(variable):
                 return gradient
             dtype = self._accumulator(variable).dtype  # half precision could overflow
-            return self._gate(ops.cast(gradient, dtype), ops.cast(weight, dtype))
+            return self._gate(ops.cast(gradient, dtype), ops.cast(factor, dtype))
 
+        factor = weight * self._replicas()
         return [times(g, v) for g, v in zip(grads, variables)], weight
 
     def _accumulate(self, grads, variables):

@@ -270,7 +270,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             state = dict(state)
             self.learning_rate = float(state.pop("learning_rate"))
         variables = self._state_variables()
-        keras.backend.batch_set_value([(variables[name], state[name]) for name in state])
+        if not tf.executing_eagerly():
+            keras.backend.batch_set_value([(variables[name], state[name]) for name in state])
+            return
+        for name, value in state.items():
+            # Each replica's copy by itself: this may be called from the thread of one of them.
+            for copy in getattr(variables[name], "values", [variables[name]]):
+                copy.assign(tf.cast(value, copy.dtype))
 
     def _named(self, arrays):
         state = super()._named(arrays)
@@ -412,14 +418,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         So it's summed over replicas as they are, each of which is a part of the mean over replicas.
         """
         weight = tf.cast(self._take_weight(), self._window_weight.dtype)
+        factor = weight * tf.distribute.get_strategy().num_replicas_in_sync
 
         def times(gradient, variable):
             dtype = self._accumulators[variable.ref()].dtype  # half precision could overflow
-            return _tensorflow.gate(tf.cast(gradient, dtype), tf.cast(weight, dtype))
+            return _tensorflow.gate(tf.cast(gradient, dtype), tf.cast(factor, dtype))
 
         pairs = [(times(gradient, variable), variable) for gradient, variable in grads_and_vars]
-        share = weight / tf.distribute.get_strategy().num_replicas_in_sync
-        return pairs + [(share, self._window_weight)]
+        return pairs + [(weight, self._window_weight)]
 
     def _take_back(self):
         self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))

@@ -17,7 +17,7 @@ IS_KERAS3 = HOST == "keras3"
 IS_TF_KERAS = HOST == "tf_keras"
 IS_KERAS2 = HOST == "keras2"
 
-# Two devices for the tests of distribution. Both must be set before a framework starts.
+# Devices for the tests of distribution. Both must be set before a framework starts.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
@@ -49,8 +49,8 @@ if IS_TENSORFLOW:
 
 if IS_TENSORFLOW and not IS_KERAS2 and "TF_CONFIG" not in os.environ:
     cpu = tf.config.list_physical_devices("CPU")[0]
-    two = [tf.config.LogicalDeviceConfiguration()] * 2
-    tf.config.set_logical_device_configuration(cpu, two)
+    three = [tf.config.LogicalDeviceConfiguration()] * 3
+    tf.config.set_logical_device_configuration(cpu, three)
 
 accum = importlib.import_module(f"keras_accum.{HOST}")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
+import replicas
 from cases import CASES, every_case, few_cases
 from hosts import keras
 from training import (
@@ -169,6 +170,28 @@ def test_two_processes_of_torch(tmp_path, name):
     one, two = (dict(np.load(tmp_path / f"worker-{rank}.npz")) for rank in range(2))
     assert_equal(one, {**expected.weights, **expected.slots})
     assert_equal(two, one, rtol=0, atol=0)
+
+
+@tensorflow_only
+def test_other_numbers_of_replicas(tmp_path):
+    """Begun on two, saved in a window, and ended on one, two and three. The last batch is short."""
+    script, started = Path(__file__).with_name("replicas.py"), tmp_path / "two.keras"
+    run_together([([script, 2, tmp_path / "none", started, 0, 2], {})])
+    ends = {devices: tmp_path / f"{devices}.keras" for devices in (2, 3)}
+    run_together(([script, d, started, end, 2, 4], {}) for d, end in ends.items())
+    models = [keras.models.load_model(str(end)) for end in ends.values()]
+    models.append(replicas.train(started, 2, 4, CASES["amsgrad"]))
+
+    arrays = [array[: replicas.SAMPLES] for array in data()]
+    stock = hosts.stock("AMSGrad", **CASES["amsgrad"].arguments)
+    expected = train(stock, replicas.SAMPLES, arrays=arrays, epochs=1)
+    assert_moved(expected.start, expected.weights)
+    # Keras 3 takes a third of the loss by way of float32.
+    tolerance = {"rtol": 0, "atol": 1e-6} if hosts.IS_KERAS3 else {}
+    for model in models:
+        assert model.optimizer.completed_updates == 1
+        for actual, value in zip(model.get_weights(), expected.weights.values()):
+            np.testing.assert_allclose(actual, value, **(tolerance or hosts.TOLERANCE))
 
 
 @pytest.mark.skipif(not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW), reason="it is for that")

@@ -1,0 +1,57 @@
+"""A part of a training on so many devices: `python replicas.py DEVICES FROM TO FIRST LAST`.
+
+Goes on from the model in the file FROM, or begins if there is none, and writes the model to TO after
+the micro-batches from FIRST to LAST. A process of its own, as a process can have one
+MirroredStrategy. See test_distribution.py.
+"""
+
+import sys
+from pathlib import Path
+
+import hosts
+import numpy as np
+from hosts import keras
+from training import compiled, data, dense_model, fit
+
+LENGTH, MICRO, SAMPLES = 4, 6, 22  # the last micro-batch has 4 samples, for 3 devices 2, 2 and 0
+
+
+def samples(first, last):
+    return [array[:SAMPLES][MICRO * first : MICRO * last] for array in data()]
+
+
+def train(path, first, last, case):
+    if path.exists():
+        model = keras.models.load_model(str(path))
+    else:
+        arguments = {"accum_iters": LENGTH, "reduction": "weighted", **case.arguments}
+        model = compiled(dense_model(), hosts.ours(case.name, **arguments), **plain())
+    fit(model, MICRO, samples(first, last), epochs=1, callbacks=[hosts.accum.MicroBatchWeights()])
+    return model
+
+
+def plain():
+    return {"loss": hosts.mean_squared_error()}  # which every file can hold
+
+
+def main(devices, start, end, first, last):
+    from cases import CASES
+
+    hosts.set_floatx(hosts.FLOATX)
+    names = [f"CPU:{i}" for i in range(int(devices))]
+    strategy = hosts.tf.distribute.MirroredStrategy(names)
+    with strategy.scope():
+        model = train(Path(start), int(first), int(last), CASES["amsgrad"])
+    assert model.optimizer.window_position == int(last) % LENGTH
+    for variable in hosts.stock_variables(model.optimizer):
+        copies = getattr(hosts.native(variable), "values", [])
+        assert len(copies) == strategy.num_replicas_in_sync
+        for copy in copies:
+            np.testing.assert_array_equal(copy.numpy(), copies[0].numpy(), err_msg=variable.name)
+    expected = sum(map(len, samples(0, int(last))[:1])) if int(last) % LENGTH else 0
+    assert model.optimizer.get_state()["window_weight"] == expected
+    model.save(end)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
