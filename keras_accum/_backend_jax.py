@@ -68,6 +68,9 @@ class Backend:
     def _sum_over_replicas(self, grads, variables):
         return grads
 
+    def _replica(self):
+        return 0
+
     def _replicas(self):
         """Of how many gradients a train step's is a part of the mean."""
         return 1

@@ -22,6 +22,7 @@ class Backend(_backend_jax.Backend):
     _gate = staticmethod(_tensorflow.gate)
     _all_finite = staticmethod(_tensorflow.all_finite)
     _dense = staticmethod(tf.convert_to_tensor)
+    _replica = staticmethod(_tensorflow.replica)
 
     def _variable_scope(self):
         return self._distribution_strategy.scope()

@@ -4,7 +4,6 @@ No host is imported here. How a state is read from variables and written to them
 """
 
 import contextlib
-import threading
 import warnings
 from functools import partial
 
@@ -24,6 +23,7 @@ class Optimizer:
 
     * `_counters()`: the variables of the window by name, if they are there;
     * `_get_scalar(variable)`, `_set_count(variable, value)`;
+    * `_replica()`: the number of the replica that a train step is run or traced for;
     * `_add_norm(name)`: a variable that is no part of the state;
     * `_build_window()`: creates counters and accumulators, where slots are there and they aren't;
     * `_is_built`: whether slots and accumulators are there;
@@ -142,15 +142,15 @@ class Optimizer:
                 f"Received: reduction={self.reduction!r}"
             )
         if self._accumulates:
-            self._weights_said[threading.get_ident()] = weight
+            self._weights_said[self._replica()] = weight
 
     @property
     def _weights_said(self):
-        # By thread: `tf.distribute` runs each replica in one of its own. Past attribute tracking.
-        return self.__dict__.setdefault("_weights_by_thread", {})
+        # By replica: `tf.distribute` runs a step for each, in turns. Past attribute tracking.
+        return self.__dict__.setdefault("_weights_by_replica", {})
 
     def _take_weight(self):
-        weight = self._weights_said.pop(threading.get_ident(), None)
+        weight = self._weights_said.pop(self._replica(), None)
         if weight is None and self._weighs:
             raise ValueError(
                 "reduction='weighted' needs the weight of each micro-batch: "

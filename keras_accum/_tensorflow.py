@@ -41,6 +41,13 @@ def accumulate(accumulator, gradient):
     return accumulator.assign_add(tf.cast(gradient, dtype))
 
 
+def replica():
+    """The number of the replica that is run or traced, 0 where one is for all."""
+    context = tf.distribute.get_replica_context()
+    number = None if context is None else tf.get_static_value(context.replica_id_in_sync_group)
+    return 0 if number is None else int(number)
+
+
 def in_replicas(strategy, function):
     """Call a function as `strategy.run` does a train step, from outside of one or from within."""
     outside = not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()

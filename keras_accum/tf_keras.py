@@ -48,6 +48,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     fixed = {}
     rule_arguments = {}
+    _replica = staticmethod(_tensorflow.replica)
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)

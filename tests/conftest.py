@@ -34,8 +34,7 @@ def pytest_collection_modifyitems(items):
     items[:] = [item for item in items if item.originalname == "test_plain" or _is_needed(item)]
 
 
-# Rows whose rule is a part of another row's: for TensorFlow, with any Keras. On JAX what they add
-# would be minutes of compiling.
+# Rows whose rule is a part of another row's: for Keras 2. On Keras 3 they would add minutes.
 PARTS = ("momentum", "adam_betas", "rmsprop_momentum", "rmsprop_centered")
 
 
@@ -44,7 +43,7 @@ def _is_needed(item):
     case = given.get("case", FEW["adam"])
     if given.get("every_gate") == "branch":  # which has no mathematics
         return case == FEW["adam"]
-    return hosts.IS_TENSORFLOW or not any(case == CASES[name] for name in PARTS)
+    return not hosts.IS_KERAS3 or not any(case == CASES[name] for name in PARTS)
 
 
 @pytest.fixture(params=["arithmetic", "branch"])

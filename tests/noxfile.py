@@ -71,7 +71,8 @@ def tf_keras_2_15(session):
 SECOND_VERSION = (
     "-k",
     "not killed and not branch and (big_batch or not test_host_gate)"
-    " and not adam_betas and not rmsprop_centered and not rmsprop_momentum",
+    " and (masked or replicas or not test_weighted) and (logged or tensorboard or not test_monitor)"
+    " and not adam_betas and not rmsprop_centered and not rmsprop_momentum and not nesterov",
 )
 
 

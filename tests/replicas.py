@@ -1,7 +1,7 @@
 """A part of a training on so many devices: `python replicas.py DEVICES FROM TO FIRST LAST`.
 
-Goes on from the model in the file FROM, or begins if there is none, and writes the model to TO after
-the micro-batches from FIRST to LAST. A process of its own, as a process can have one
+Goes on from the model in the file FROM, or begins if there is none, and writes the model to TO
+after the micro-batches from FIRST to LAST. A process of its own, as a process can have one
 MirroredStrategy. See test_distribution.py.
 """
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hosts
 import numpy as np
+from cases import CASES
 from hosts import keras
 from training import compiled, data, dense_model, fit
 
@@ -25,18 +26,13 @@ def train(path, first, last, case):
         model = keras.models.load_model(str(path))
     else:
         arguments = {"accum_iters": LENGTH, "reduction": "weighted", **case.arguments}
-        model = compiled(dense_model(), hosts.ours(case.name, **arguments), **plain())
+        optimizer = hosts.ours(case.name, **arguments)
+        model = compiled(dense_model(), optimizer, hosts.mean_squared_error())
     fit(model, MICRO, samples(first, last), epochs=1, callbacks=[hosts.accum.MicroBatchWeights()])
     return model
 
 
-def plain():
-    return {"loss": hosts.mean_squared_error()}  # which every file can hold
-
-
 def main(devices, start, end, first, last):
-    from cases import CASES
-
     hosts.set_floatx(hosts.FLOATX)
     names = [f"CPU:{i}" for i in range(int(devices))]
     strategy = hosts.tf.distribute.MirroredStrategy(names)

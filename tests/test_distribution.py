@@ -173,6 +173,24 @@ def test_two_processes_of_torch(tmp_path, name):
 
 
 @tensorflow_only
+@few_cases
+def test_central_storage(case):
+    devices = ["CPU:0", "CPU:1"]
+    with hosts.tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0").scope():
+        ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+        actual = train(ours, MICRO)
+    assert_same_training(actual, big_batch(case))
+
+
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit doesn't run there")
+def test_parameter_server(tmp_path):
+    """One worker: several are asynchronous, and no two trainings are the same."""
+    run_together([([Path(__file__).with_name("parameter_server.py"), tmp_path / "end.npz"], {})])
+    with np.load(tmp_path / "end.npz") as actual:
+        assert_equal(dict(actual), big_batch(CASES["adam"]).weights)
+
+
+@tensorflow_only
 def test_other_numbers_of_replicas(tmp_path):
     """Begun on two, saved in a window, and ended on one, two and three. The last batch is short."""
     script, started = Path(__file__).with_name("replicas.py"), tmp_path / "two.keras"

@@ -257,9 +257,7 @@ def estimated(windows, w, size, smoothing):
         square = smoothing * square + (1 - smoothing) * (
             (big * mean @ mean - size * small) / (big - size)
         )
-        trace = smoothing * trace + (1 - smoothing) * (
-            (small - mean @ mean) / (1 / size - 1 / big)
-        )
+        trace = smoothing * trace + (1 - smoothing) * ((small - mean @ mean) / (1 / size - 1 / big))
     return trace / square
 
 

@@ -25,7 +25,7 @@ from training import (
     weights,
 )
 
-pytestmark = pytest.mark.usefixtures("every_gate")
+every_gate = pytest.mark.usefixtures("every_gate")
 layers = keras.layers
 
 SAMPLES, STEPS, MICRO, LENGTH = 11, 5, 3, 4  # the last micro-batch of a window is short
@@ -61,6 +61,7 @@ def micro(case, weight=None, **arguments):
     return train(weighted(case), MICRO, callbacks=callbacks, **arguments)
 
 
+@every_gate
 @every_case
 def test_masked_sequences(case):
     arrays = sequences()
@@ -76,7 +77,7 @@ def test_unweighted_they_are_another_training(case):
     assert max(np.abs(w - actual.weights[n]).max() for n, w in expected.weights.items()) > 1e-4
 
 
-@every_case
+@few_cases
 def test_a_short_last_batch(case):
     arrays = [array[:SAMPLES] for array in data()]
     assert_same_training(micro(case, arrays=arrays), big(case, arrays=arrays))
@@ -166,6 +167,7 @@ def mean(micro_batches):
     return [sum(w * g for w, g in zip(by, column)) / sum(by) for column in zip(*grads)]
 
 
+@every_gate
 @every_case
 def test_weights_of_a_train_step(case):
     window = list(zip(gradients(), WEIGHTS))
@@ -186,6 +188,7 @@ def test_partial_window(case):
     assert_equal(values(optimizer, variables), expected)
 
 
+@every_gate
 @few_cases
 def test_skip_nonfinite(case):
     bad = [g * np.nan for g in gradients()[0]]
@@ -283,6 +286,16 @@ def test_saved_in_a_window(case, tmp_path):
     assert_equal(other.optimizer.get_state(), expected.optimizer.get_state(), rtol=0, atol=0)
 
 
+@few_cases
+def test_loss_scale(case):
+    arrays = sequences()
+    expected = big(case, build=masked_model, arrays=arrays)
+    optimizer = hosts.loss_scaled(weighted(case), 2.0**4)
+    model = compiled(masked_model(), optimizer)
+    fit(model, MICRO, arrays, callbacks=[hosts.accum.MicroBatchWeights()])
+    assert_equal(weights(model), expected.weights)
+
+
 @pytest.mark.skipif(hosts.IS_TORCH, reason="the host decides without HostGate")
 @few_cases
 def test_host_gate(case):
@@ -323,8 +336,6 @@ def test_traced_once_for_all_calls_of_fit():
 @few_cases
 def test_replicas_with_unlike_shares(strategy, case, scaled):
     """Two replicas get unlike numbers of masked steps."""
-    if scaled and hosts.IS_KERAS3:
-        pytest.skip("Keras 3's LossScaleOptimizer doesn't run in a MirroredStrategy")
     # Of the four samples of a micro-batch each replica has two: steps 1 + 1 and 2 + 1, and so on.
     arrays = [array[:8] for array in sequences()]
     expected = train(hosts.stock(case.name, **case.arguments), 8, masked_model, arrays=arrays)
@@ -332,7 +343,7 @@ def test_replicas_with_unlike_shares(strategy, case, scaled):
         optimizer = weighted(case, gate="arithmetic", accum_iters=2)
         if scaled:
             optimizer = hosts.loss_scaled(optimizer, 2.0**4)
-        model = compiled(masked_model(), optimizer)
+        model = compiled(masked_model(), optimizer, run_eagerly=False)
     fit(model, 4, arrays, callbacks=[hosts.accum.MicroBatchWeights()])
     assert_moved(expected.start, weights(model))
     assert_equal(weights(model), expected.weights)

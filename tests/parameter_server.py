@@ -1,0 +1,37 @@
+"""A training with one worker and one parameter server: `python parameter_server.py RESULT`.
+
+The servers are in this process. Keras 3's own `fit` doesn't run so. See test_distribution.py.
+"""
+
+import os
+import sys
+
+import hosts
+import numpy as np
+import tensorflow as tf
+from cases import CASES
+from hosts import keras
+from training import EPOCHS, LENGTH, MICRO, SAMPLES, data, dense_model, initialize, weights
+
+# A server that is given port 0 takes a free one, but the others must know it beforehand.
+from test_distribution import two_free_ports  # isort: skip
+
+hosts.set_floatx(hosts.FLOATX)
+jobs = dict(zip(("worker", "ps"), two_free_ports()))
+spec = tf.train.ClusterSpec({job: [f"localhost:{port}"] for job, port in jobs.items()})
+one_cpu = tf.compat.v1.ConfigProto(device_count={"CPU": 1})
+servers = [tf.distribute.Server(spec, job, 0, "grpc", one_cpu) for job in jobs]
+resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc")
+strategy = tf.distribute.ParameterServerStrategy(resolver)
+
+case = CASES["adam"]
+with strategy.scope():
+    model = dense_model()
+    model.compile(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), "mse")
+    initialize(model)
+creator = keras.utils.experimental.DatasetCreator(
+    lambda _: tf.data.Dataset.from_tensor_slices(data()).batch(MICRO).repeat()
+)
+model.fit(creator, epochs=EPOCHS, steps_per_epoch=SAMPLES // MICRO, verbose=0)
+np.savez(sys.argv[1], **weights(model))
+os._exit(0)  # servers have no end
