@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -140,8 +141,11 @@ def two_free_ports():
         return [s.getsockname()[1] for s in (one, two)]
 
 
-def run_together(programs):
-    """Python processes, as (arguments, environment), that wait for each other."""
+def run_together(programs, killed=None):
+    """Python processes, as (arguments, environment), that wait for each other.
+
+    All end well, or one is killed and none does.
+    """
     processes = [
         subprocess.Popen(
             [sys.executable, *map(str, arguments)],
@@ -153,9 +157,14 @@ def run_together(programs):
         for arguments, environment in programs
     ]
     try:
-        for process in processes:
+        for index, process in enumerate(processes):
             output, _ = process.communicate(timeout=300)
-            assert process.returncode == 0, output
+            if killed is None:
+                assert process.returncode == 0, output
+            elif index == killed:
+                assert process.returncode == -signal.SIGKILL, output
+            else:
+                assert process.returncode != 0, output
     finally:
         for process in processes:
             process.kill()  # a worker alone waits for the other for ever
@@ -218,16 +227,35 @@ def test_the_example_of_two_processes():
     run_together([([script], {})])
 
 
+def two_workers(script, *arguments):
+    """What `run_together` is given for MultiWorkerMirroredStrategy."""
+    workers = [f"localhost:{port}" for port in two_free_ports()]
+    tasks = [{"type": "worker", "index": index} for index in range(2)]
+    configs = [{"cluster": {"worker": workers}, "task": task} for task in tasks]
+    command = [Path(__file__).with_name(script), *arguments]
+    return [(command, {"TF_CONFIG": json.dumps(config)}) for config in configs]
+
+
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit doesn't run there")
+def test_a_worker_that_is_killed(tmp_path):
+    """In a window. Started again, the two go on from BackupAndRestore, which is in a window too."""
+    run_together(two_workers("killed_worker.py", tmp_path, 3, 1), killed=1)
+    assert not list(tmp_path.glob("end-*"))
+    run_together(two_workers("killed_worker.py", tmp_path, 3))
+
+    whole = [np.concatenate([array] * 3)[: 7 * 5 * MICRO] for array in data()]
+    stock = hosts.stock("Adam", **CASES["adam"].arguments)
+    expected = train(stock, 5 * MICRO, arrays=whole, epochs=1)
+    for index in range(2):
+        with np.load(tmp_path / f"end-{index}.npz") as actual:
+            assert actual["updates"] == 7
+            assert_equal(dict(actual), expected.weights)
+
+
 @tensorflow_only
 def test_two_processes(tmp_path):
     """MultiWorkerMirroredStrategy, each worker a process."""
-    workers = [f"localhost:{port}" for port in two_free_ports()]
-    script = Path(__file__).with_name("multi_worker.py")
-    tasks = [{"type": "worker", "index": index} for index in range(2)]
-    configs = [{"cluster": {"worker": workers}, "task": task} for task in tasks]
-    run_together(
-        ([script, tmp_path / "worker"], {"TF_CONFIG": json.dumps(config)}) for config in configs
-    )
+    run_together(two_workers("multi_worker.py", tmp_path / "worker"))
     expected = single_device(CASES["adam"], {"clipnorm": 0.3})
     assert_moved(START, {name: expected[name] for name in START})
     for index in range(2):
