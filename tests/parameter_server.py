@@ -11,10 +11,8 @@ import numpy as np
 import tensorflow as tf
 from cases import CASES
 from hosts import keras
+from test_distribution import two_free_ports
 from training import EPOCHS, LENGTH, MICRO, SAMPLES, data, dense_model, initialize, weights
-
-# A server that is given port 0 takes a free one, but the others must know it beforehand.
-from test_distribution import two_free_ports  # isort: skip
 
 hosts.set_floatx(hosts.FLOATX)
 jobs = dict(zip(("worker", "ps"), two_free_ports()))

@@ -14,17 +14,21 @@ import pytest
 import replicas
 from cases import CASES, every_case, few_cases
 from hosts import keras
+from test_equivalence import DenseEmbedding, embedding_model
 from training import (
     BIG,
     LENGTH,
     MICRO,
     START,
+    UPDATES,
+    Shrink,
     assert_equal,
     assert_moved,
     assert_same_training,
     batches,
     big_batch,
     data,
+    dense_model,
     linear_variables,
     squares,
     train,
@@ -125,6 +129,54 @@ def test_mirrored_strategy_with_fit(strategy, case, callbacks):
         callbacks = [getattr(hosts.accum, name)() for name in callbacks]
         actual = train(ours, MICRO, callbacks=callbacks)
     assert_same_training(actual, big_batch(case))
+
+
+@tensorflow_only
+@few_cases
+def test_mirrored_strategy_with_all_that_acts_on_an_update(strategy, case):
+    rates = [case.arguments["learning_rate"] / (1 + update) for update in range(UPDATES + 1)]
+    both = {**case.arguments, "learning_rate": hosts.EachUpdate(rates), "clipnorm": 0.3}
+    if hosts.IS_KERAS3:
+        both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
+
+    def build():
+        return dense_model(kernel_constraint=Shrink())
+
+    expected = train(hosts.stock(case.name, **both), BIG, build)
+    with strategy.scope():
+        actual = train(hosts.ours(case.name, accum_iters=LENGTH, **both), MICRO, build)
+    assert_same_training(actual, expected)
+
+
+@tensorflow_only
+@few_cases
+def test_mirrored_strategy_with_an_embedding(strategy, case):
+    rows = np.random.default_rng(4).integers(0, 5, (len(data()[1]), 5)).astype("int32")
+    arrays = rows, data()[1]
+    stock = hosts.stock(case.name, **case.arguments)
+    expected = train(stock, BIG, lambda: embedding_model(DenseEmbedding), arrays=arrays)
+    with strategy.scope():
+        ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+        embedding = keras.layers.Embedding
+        actual = train(ours, MICRO, lambda: embedding_model(embedding), arrays=arrays)
+    assert_same_training(actual, expected)
+
+
+@tensorflow_only
+@few_cases
+def test_mirrored_strategy_with_mixed_precision(strategy, case):
+    hosts.set_floatx("float32")
+    policy = keras.DTypePolicy if hosts.IS_KERAS3 else keras.mixed_precision.Policy
+    mixed = policy("mixed_float16")
+
+    def trained(optimizer, batch_size):
+        optimizer = hosts.loss_scaled(optimizer, initial_scale=8.0)
+        return train(optimizer, batch_size, lambda: dense_model(dtype=mixed))
+
+    expected = trained(hosts.stock(case.name, **case.arguments), BIG)
+    with strategy.scope():
+        actual = trained(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), MICRO)
+    assert_same_training(actual, expected, rtol=1e-2, atol=5e-3)  # float16 rounds otherwise
 
 
 @tensorflow_only
