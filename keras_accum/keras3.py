@@ -521,14 +521,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
     def _averages(self, step, totals, variables):
         """The clipped averages of the window, None for what a gradient overwrites."""
 
-        def average(total):
-            scale = _window.scale(ops, step, self.reduction, lambda x: ops.cast(x, total.dtype))
-            if self.loss_scale_factor is not None:
-                scale = scale / self.loss_scale_factor
-            return self._gate(total, scale)
+        def scale(dtype):
+            factor = _window.scale(ops, step, self.reduction, lambda x: ops.cast(x, dtype))
+            return factor if self.loss_scale_factor is None else factor / self.loss_scale_factor
 
         overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]
-        averages = [average(total) for total, skip in zip(totals, overwritten) if not skip]
+        totals = [total for total, skip in zip(totals, overwritten) if not skip]
+        scales = {dtype: scale(dtype) for dtype in {total.dtype for total in totals}}
+        averages = [self._gate(total, scales[total.dtype]) for total in totals]
         self._note(_monitor.UPDATE_NORM, averages, step.switch)
         clipped = iter(self._clip_gradients(averages))
         return [None if skip else next(clipped) for skip in overwritten]
@@ -552,6 +552,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         hyperparameters = {name: getattr(self, name) for name in rule.hyperparameters}
         return {
             "switch": switch,
+            "hold": 1 - switch,
             "learning_rate": learning_rate,
             "update": update,
             "overwrites": ops.cast(overwrites, dtype),
@@ -589,7 +590,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             average = ops.cast(average, variable.dtype)
             self._apply_rule(rule, scalars["rule"], average, target, slots)
         if self._accumulates:
-            hold = ops.cast(1 - switch, total.dtype)
+            hold = ops.cast(scalars["hold"], total.dtype)
             self.assign(self._accumulator(variable), self._rest(total, hold, target))
 
     def _write_moving_average(self, variable, target, scalars):

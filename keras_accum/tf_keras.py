@@ -502,7 +502,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _averages(self, step, totals, variables):
         """What goes from the replicas to `_write`."""
-        averages = [self._average(step, total) for total in totals]
+        scales = {dtype: self._scale(step, dtype) for dtype in {total.dtype for total in totals}}
+        averages = [_tensorflow.gate(total, scales[total.dtype]) for total in totals]
         self._note(_monitor.UPDATE_NORM, averages, step.switch)
         pairs = super()._transform_gradients(list(zip(averages, variables)))
         averages = [average for average, _ in pairs]
@@ -518,11 +519,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         }
         return averages, totals, variables, step, scalars
 
-    def _average(self, step, total):
+    def _scale(self, step, dtype):
         if self.gradient_transformers:
             step = step._replace(switch=1)
-        scale = _window.scale(tf, step, self.reduction, lambda x: tf.cast(x, total.dtype))
-        return _tensorflow.gate(total, scale)
+        return _window.scale(tf, step, self.reduction, lambda x: tf.cast(x, dtype))
 
     def _scalars(self, step, dtype):
         """What the update of a variable of this data type needs besides tensors."""
@@ -537,6 +537,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         update = tf.cast(self.iterations + 1, dtype)
         return {
             "switch": switch,
+            "hold": 1 - switch,
             "rule": rule.coefficients(
                 tf, switch, self._decayed_lr(dtype), update, **hyperparameters
             ),
@@ -636,7 +637,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         switch = scalars["switch"]
         operations = _tensorflow.apply_rule(rule, scalars["rule"], average, target, slots)
         if self._accumulates:
-            hold = tf.cast(1 - switch, total.dtype)
+            hold = tf.cast(scalars["hold"], total.dtype)
             accumulator = self._accumulators[variable.ref()]
             operations.append(accumulator.assign(_tensorflow.gate(total, hold)))
         if target.constraint is not None:
