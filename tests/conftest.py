@@ -1,6 +1,6 @@
 import hosts
 import pytest
-from cases import CASES, FEW
+from cases import FEW, NEEDED
 
 # Warnings are errors here, but these are about the hosts' own code.
 IGNORED = [
@@ -34,16 +34,12 @@ def pytest_collection_modifyitems(items):
     items[:] = [item for item in items if item.originalname == "test_plain" or _is_needed(item)]
 
 
-# Rows whose rule is a part of another row's: for Keras 2. On Keras 3 they would add minutes.
-PARTS = ("momentum", "adam_betas", "rmsprop_momentum", "rmsprop_centered")
-
-
 def _is_needed(item):
     given = getattr(getattr(item, "callspec", None), "params", {})
     case = given.get("case", FEW["adam"])
     if given.get("every_gate") == "branch":  # which has no mathematics
         return case == FEW["adam"]
-    return not hosts.IS_KERAS3 or not any(case == CASES[name] for name in PARTS)
+    return case in NEEDED.values()
 
 
 @pytest.fixture(params=["arithmetic", "branch"])
