@@ -131,6 +131,10 @@ class MicroBatchWeights:
     1
     """
 
+    # What a host has: an `ops` with cast, shape and expand_dims; how it sums, how it flattens
+    # structures and how it finds the mask of an output.
+    _ops = _sum = _flatten = _mask = None
+
     def __init__(self, weight=None):
         super().__init__()
         if weight is not None and not callable(weight):

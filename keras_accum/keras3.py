@@ -120,13 +120,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         self._window_length = self._add_counter("window_length", self._accum_iters)
         self._next_window_length = self._add_counter("accum_iters", self._accum_iters)
         if self._weighs:
-            self._window_weight = self.add_variable(
-                shape=(),
-                initializer="zeros",
-                dtype=self._scalar_dtype,
-                aggregation="only_first_replica",
-                name=_state.WEIGHT,
-            )
+            self._window_weight = self._add_scalar(_state.WEIGHT, 0, self._scalar_dtype)
         self._accumulators = [self._add_accumulator(variable) for variable in variables]
 
     @property
@@ -135,13 +129,16 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
     def _add_counter(self, name, value):
         with self._counter_scope():
-            return self.add_variable(
-                shape=(),
-                initializer=keras.initializers.Constant(value),
-                dtype="int",
-                aggregation="only_first_replica",
-                name=name,
-            )
+            return self._add_scalar(name, value, "int")
+
+    def _add_scalar(self, name, value, dtype):
+        return self.add_variable(
+            shape=(),
+            initializer=keras.initializers.Constant(value),
+            dtype=dtype,
+            aggregation="only_first_replica",
+            name=name,
+        )
 
     def _add_accumulator(self, variable):
         if keras.backend.standardize_dtype(variable.dtype) not in ("float16", "bfloat16"):
@@ -177,13 +174,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
     def _add_norm(self, name):
         with self._variable_scope():
-            return self.add_variable(
-                shape=(),
-                initializer=keras.initializers.Constant(float("nan")),
-                dtype=self._scalar_dtype,
-                aggregation="only_first_replica",
-                name=name,
-            )
+            return self._add_scalar(name, float("nan"), self._scalar_dtype)
 
     def _note(self, name, tensors, switch):
         """Write the norm of these tensors together, where it's watched and the switch is on."""
@@ -194,9 +185,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             self._norms[name].assign(ops.where(switch > 0, norm, old))
 
     def _note_micro_batch(self, grads, variables, counted):
-        skips = [self._overwrite_variable_with_gradient(v) for v in variables]
-        summed = [g for g, skip in zip(grads, skips) if not skip]
-        self._note(_monitor.MICRO_BATCH_NORM, summed, counted)
+        if _monitor.MICRO_BATCH_NORM in self._watched:
+            overwritten = map(self._overwrite_variable_with_gradient, variables)
+            summed = [g for g, skip in zip(grads, overwritten) if not skip]
+            self._note(_monitor.MICRO_BATCH_NORM, summed, counted)
 
     def _rate_in_use(self):
         rate = float(ops.convert_to_numpy(self._get_current_learning_rate()))
@@ -438,6 +430,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if not self._weighs:
             return grads, None
         weight = ops.cast(self._take_weight(), self._window_weight.dtype)
+        factor = weight * self._replicas()
 
         def times(gradient, variable):
             if self._overwrite_variable_with_gradient(variable):
@@ -445,7 +438,6 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             dtype = self._accumulator(variable).dtype  # half precision could overflow
             return self._gate(ops.cast(gradient, dtype), ops.cast(factor, dtype))
 
-        factor = weight * self._replicas()
         return [times(g, v) for g, v in zip(grads, variables)], weight
 
     def _accumulate(self, grads, variables):

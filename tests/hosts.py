@@ -181,6 +181,11 @@ def loss_scaled(optimizer, initial_scale):
     return keras.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=initial_scale)
 
 
+def mixed_float16():
+    policy = keras.DTypePolicy if IS_KERAS3 else keras.mixed_precision.Policy
+    return policy("mixed_float16")
+
+
 def variable(value, name, dtype=None, constraint=None):
     """A weight outside of a model."""
     dtype = dtype or FLOATX

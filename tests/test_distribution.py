@@ -166,8 +166,7 @@ def test_mirrored_strategy_with_an_embedding(strategy, case):
 @few_cases
 def test_mirrored_strategy_with_mixed_precision(strategy, case):
     hosts.set_floatx("float32")
-    policy = keras.DTypePolicy if hosts.IS_KERAS3 else keras.mixed_precision.Policy
-    mixed = policy("mixed_float16")
+    mixed = hosts.mixed_float16()
 
     def trained(optimizer, batch_size):
         optimizer = hosts.loss_scaled(optimizer, initial_scale=8.0)

@@ -344,8 +344,7 @@ def test_other_float_types(case, floatx):
 @every_case
 def test_mixed_precision(case):
     hosts.set_floatx("float32")
-    policy = keras.mixed_precision.Policy if not hosts.IS_KERAS3 else keras.DTypePolicy
-    mixed = policy("mixed_float16")
+    mixed = hosts.mixed_float16()
 
     def trained(optimizer, batch_size):
         optimizer = hosts.loss_scaled(optimizer, initial_scale=8.0)
