@@ -12,11 +12,13 @@ OWN = {
     "reduction": "mean",
     "skip_nonfinite": False,
     "gate": "arithmetic",
+    "all_reduce": "micro_batch",
     "lr": None,
     "decay": None,
 }
 REDUCTIONS = ("mean", "sum", "weighted")
 GATES = ("arithmetic", "branch")
+ALL_REDUCES = ("micro_batch", "window")
 
 
 def signature(stock, fixed, more):
@@ -74,11 +76,14 @@ def bind(cls, args, kwargs, unknown):
 
 def pop_own(given):
     """Take our own arguments out of `given`, checked, with their defaults."""
-    return {
+    own = {
         name: _CHECKS[name](given.pop(name, default))
         for name, default in OWN.items()
         if name in _CHECKS
     }
+    if own["all_reduce"] == "window":
+        _check_late_reduction(own)
+    return own
 
 
 def own_config(optimizer):
@@ -90,6 +95,7 @@ def own_config(optimizer):
         "reduction": optimizer.reduction,
         "skip_nonfinite": optimizer.skip_nonfinite,
         "gate": optimizer.gate,
+        "all_reduce": optimizer.all_reduce,
     }
 
 
@@ -147,6 +153,28 @@ def check_gate(gate):
     return gate
 
 
+def check_all_reduce(all_reduce):
+    if all_reduce not in ALL_REDUCES:
+        raise ValueError(
+            f"`all_reduce` must be one of {ALL_REDUCES}: when the replicas of a tf.distribute "
+            f"strategy sum their gradients. Received: all_reduce={all_reduce!r}"
+        )
+    return all_reduce
+
+
+def _check_late_reduction(own):
+    if own["gate"] != "branch":
+        raise ValueError(
+            "all_reduce='window' needs gate='branch': without a conditional in the graph a sum over "
+            f"replicas is made on every micro-batch. Received: gate={own['gate']!r}"
+        )
+    if own["skip_nonfinite"]:
+        raise ValueError(
+            "all_reduce='window' can't be used with skip_nonfinite: whether a micro-batch counts "
+            "depends on the gradients of all replicas. Received: skip_nonfinite=True"
+        )
+
+
 def check_decay(decay):
     if decay is None:
         return 0.0
@@ -192,11 +220,17 @@ _CHECKS = {
     "reduction": check_reduction,
     "skip_nonfinite": check_skip_nonfinite,
     "gate": check_gate,
+    "all_reduce": check_all_reduce,
 }
 
 NO_BRANCH = (
     "gate='branch' can't be used {}: a conditional doesn't run there. Construct {} with "
     "gate='arithmetic', the default; the state of the one fits the other."
+)
+
+NO_LATE_REDUCTION = (
+    "all_reduce='window' is for tf.distribute, on Keras 3 with TensorFlow and on tf_keras: no other "
+    "optimizer sums over replicas itself. Leave it out; the state of the one fits the other."
 )
 
 NO_ACCUMULATORS = (

@@ -2,6 +2,7 @@
 
 import contextlib
 import weakref
+from functools import partial
 
 import keras
 from keras import ops
@@ -57,6 +58,12 @@ class Backend:
         """Where variables are made that aren't made in `build`."""
         return contextlib.nullcontext()
 
+    _all_reduces = ("micro_batch",)
+
+    def _sum_scope(self):
+        """Where the variables are made that hold a window's sums."""
+        return contextlib.nullcontext()
+
     def _eagerly(self):
         """A scope in which assigning to a variable isn't part of a graph that is being traced."""
         return contextlib.nullcontext()
@@ -83,7 +90,7 @@ class Backend:
         """Call `function(variable, target, *tensors)`, target being what can be written."""
         function(variable, variable, *tensors)
 
-    def _if(self, switch, update, accumulate):
+    def _if(self, switch, update, accumulate, *tensors):
         """Call one of two functions that write weights and the optimizer's variables."""
         import jax
 
@@ -92,7 +99,7 @@ class Backend:
         def functional(function):
             def new_values(values):
                 with keras.StatelessScope(state_mapping=list(zip(written, values))) as scope:
-                    function()
+                    function(*tensors)
                 return [scope.get_current_value(v) for v in written]
 
             return new_values
@@ -106,10 +113,12 @@ class Backend:
     def _add_all(self, grads, variables):
         """Add gradients to the accumulators of their variables."""
         for gradient, variable in zip(grads, variables):
-            self._on_variable(variable, self._add, gradient)
+            add = partial(self._add, variable)
+            self._on_variable(self._accumulator(variable), lambda _, *a: add(*a), gradient)
 
     def _add(self, variable, target, gradient):
-        self.assign(self._accumulator(variable), self._total(gradient, variable))
+        """Add a gradient of this variable to its accumulator, the target."""
+        self.assign(target, self._total(gradient, variable))
 
     def _value(self, variable):
         return variable.value

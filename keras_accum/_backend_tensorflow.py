@@ -7,7 +7,7 @@ and counters are the same on all of them and are mirrored like any other variabl
 import keras
 import tensorflow as tf
 
-from keras_accum import _backend_jax, _host_gate, _tensorflow
+from keras_accum import _arguments, _backend_jax, _host_gate, _tensorflow
 
 Picker = _host_gate.Picker
 
@@ -23,9 +23,15 @@ class Backend(_backend_jax.Backend):
     _all_finite = staticmethod(_tensorflow.all_finite)
     _dense = staticmethod(tf.convert_to_tensor)
     _replica = staticmethod(_tensorflow.replica)
+    _all_reduces = _arguments.ALL_REDUCES
 
     def _variable_scope(self):
         return self._distribution_strategy.scope()
+
+    def _sum_scope(self):
+        if not self._reduces_late:
+            return super()._sum_scope()
+        return _tensorflow.sums_of_replicas(self._distribution_strategy)
 
     def _eagerly(self):
         return tf.init_scope()
@@ -53,16 +59,19 @@ class Backend(_backend_jax.Backend):
             group=False,
         )
 
-    def _if(self, switch, update, accumulate):
-        if tf.distribute.has_strategy():
-            self._refuse_branch("in a tf.distribute strategy")
-        tf.cond(switch > 0, update, accumulate)
+    def _if(self, switch, update, accumulate, *tensors):
+        def branch(strategy, switch, *tensors):
+            _tensorflow.branch(strategy, switch, update, accumulate, *tensors)
+
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            branch, self._distribution_strategy, switch, *tensors
+        )
 
     def _add(self, variable, target, gradient):
         if self._overwrite_variable_with_gradient(variable):
             super()._add(variable, target, gradient)
         else:
-            _tensorflow.accumulate(_native(self._accumulator(variable)), gradient)
+            _tensorflow.accumulate(target, gradient)
 
     def _value(self, variable):
         return tf.convert_to_tensor(_native(variable))

@@ -23,13 +23,13 @@ class Backend(_backend_jax.Backend):
         # Counters stay on the host, where reading one doesn't wait for the device.
         return keras.device("cpu")
 
-    def _if(self, switch, update, accumulate):
+    def _if(self, switch, update, accumulate, *tensors):
         if torch.compiler.is_compiling():
             self._refuse_branch("in torch.compile")
         if switch:
-            update()
+            update(*tensors)
         else:
-            accumulate()
+            accumulate(*tensors)
 
     def _rest(self, total, hold, weights):
         return self._gate(total, hold)

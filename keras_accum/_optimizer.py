@@ -64,6 +64,11 @@ class Optimizer:
             and (self._accumulates or self.skip_nonfinite)
         )
 
+    @property
+    def _reduces_late(self):
+        """Whether each replica has a gradient sum of its own until the window closes."""
+        return self._accumulates and self.all_reduce == "window"
+
     def _refuse_branch(self, where):
         raise ValueError(_arguments.NO_BRANCH.format(where, type(self).__name__))
 

@@ -4,6 +4,8 @@ No Keras is imported here. A fused kernel does in one pass what `step` of its ru
 same gated scalars.
 """
 
+import contextlib
+
 import tensorflow as tf
 
 from keras_accum import _rules
@@ -55,6 +57,56 @@ def in_replicas(strategy, function):
         strategy.run(tf.autograph.experimental.do_not_convert(function))
     else:
         function()
+
+
+@contextlib.contextmanager
+def sums_of_replicas(strategy):
+    """Variables that are made in here have a value for each replica, and outside of one their sum.
+
+    That is what is read, saved and restored: nothing depends on how many replicas there were.
+    """
+
+    def creator(next_creator, **arguments):
+        synchronization, aggregation = tf.VariableSynchronization, tf.VariableAggregation
+        arguments.update(synchronization=synchronization.ON_READ, aggregation=aggregation.SUM)
+        return next_creator(**arguments)
+
+    outside = strategy is not None and not tf.distribute.has_strategy()
+    with strategy.scope() if outside else contextlib.nullcontext():
+        with tf.variable_creator_scope(creator):
+            yield
+
+
+def branch(strategy, switch, update, accumulate, *tensors):
+    """Have all replicas call one of two functions with their tensors.
+
+    To be called across replicas, if there are several: in one of them there can be no conditional
+    around what is done across them all.
+    """
+    if not tf.distribute.in_cross_replica_context():
+        return tf.cond(switch > 0, lambda: update(*tensors), lambda: accumulate(*tensors))
+
+    def in_replicas(function):
+        function = tf.autograph.experimental.do_not_convert(function)
+
+        def call():
+            done = strategy.extended.call_for_each_replica(function, args=tensors)
+            done = strategy.experimental_local_results(done)
+            return tf.group(*[operation for operation in done if operation is not None])
+
+        return call
+
+    switch = strategy.experimental_local_results(switch)[0]  # which is the same on all of them
+    return tf.cond(switch > 0, in_replicas(update), in_replicas(accumulate))
+
+
+def write(variable, value):
+    """Write a variable, each replica's copy by itself: a thread of one of them may call this."""
+    copies = getattr(variable, "values", [variable])
+    if variable.aggregation == tf.VariableAggregation.SUM:  # see `sums_of_replicas`
+        value = value / tf.distribute.get_strategy().num_replicas_in_sync
+    for copy in copies:
+        copy.assign(tf.cast(value, copy.dtype))
 
 
 def apply_rule(rule, c, gradient, parameter, slots):

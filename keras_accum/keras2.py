@@ -62,6 +62,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 "reduction='weighted' isn't there on Keras 2.0 to 2.3, whose train step has no "
                 "place for a weight: use 'mean', or a loss that sums and 'sum'."
             )
+        if own["all_reduce"] == "window":
+            raise ValueError(_arguments.NO_LATE_REDUCTION)
         given["decay"] = _arguments.check_decay(given.pop("decay", None))
         if "learning_rate" in given:
             given["lr"] = _arguments.check_number("learning_rate", given.pop("learning_rate"))
@@ -74,6 +76,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self.reduction = own["reduction"]
         self.skip_nonfinite = own["skip_nonfinite"]
         self.gate = own["gate"]
+        self.all_reduce = own["all_reduce"]
         self._accum_iters = own["accum_iters"]
         self._forget()
 

@@ -73,6 +73,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             given["learning_rate"] = float(rate)
         given.setdefault("name", None)
         _arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
+        if own["all_reduce"] not in self._all_reduces:
+            raise ValueError(_arguments.NO_LATE_REDUCTION)
         added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
 
         super().__init__(**given, **self.fixed)
@@ -81,6 +83,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         self.reduction = own["reduction"]
         self.skip_nonfinite = own["skip_nonfinite"]
         self.gate = own["gate"]
+        self.all_reduce = own["all_reduce"]
         self.decay = decay
         self._accum_iters = own["accum_iters"]
         # Written past Keras's attribute tracking: the stock class tracks its slots itself.
@@ -120,8 +123,15 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         self._window_length = self._add_counter("window_length", self._accum_iters)
         self._next_window_length = self._add_counter("accum_iters", self._accum_iters)
         if self._weighs:
-            self._window_weight = self._add_scalar(_state.WEIGHT, 0, self._scalar_dtype)
-        self._accumulators = [self._add_accumulator(variable) for variable in variables]
+            with self._sum_scope():
+                self._window_weight = self._add_scalar(_state.WEIGHT, 0, self._scalar_dtype)
+        if self._reduces_late and any(map(self._overwrite_variable_with_gradient, variables)):
+            raise ValueError(
+                "all_reduce='window' can't be used with float8: of the scales that a gradient "
+                "overwrites there is no sum for each replica. Leave it out."
+            )
+        with self._sum_scope():
+            self._accumulators = [self._add_accumulator(variable) for variable in variables]
 
     @property
     def _scalar_dtype(self):
@@ -399,7 +409,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             self._take_eagerly(grads, variables)
             return
         grads, weight = self._weighted(grads, variables)
-        grads = self._sum_over_replicas(grads, variables)
+        if not self._reduces_late:
+            grads, weight = self._reduced(grads, weight, variables)
         position, length, next_length = self._window_state()
         counted = ops.ones_like(position)
         if self.skip_nonfinite:
@@ -408,14 +419,15 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         self._note_micro_batch(grads, variables, counted)
         step = _window.advance(ops, position, length, next_length, counted)
         if self._weighs:
-            (weight,) = self._sum_over_replicas([weight], [self._window_weight])
             weight = weight * ops.cast(counted, weight.dtype)
             step = step._replace(divisor=self._value(self._window_weight) + weight)
         if self._branches:
             self._if(
                 step.switch,
-                lambda: self._update_from(grads, step._replace(switch=1), variables),
-                lambda: self._accumulate(grads, variables),
+                lambda grads, step: self._update_from(grads, step._replace(switch=1), variables),
+                lambda grads, step: self._accumulate(grads, variables),
+                grads,
+                step,
             )
         elif self._picked is None:
             self._update_from(grads, step, variables)
@@ -439,6 +451,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             return self._gate(ops.cast(gradient, dtype), ops.cast(factor, dtype))
 
         return [times(g, v) for g, v in zip(grads, variables)], weight
+
+    def _reduced(self, tensors, weight, variables):
+        """The sums over replicas of what belongs to these variables, and of a weight, if any."""
+        if not self._weighs:
+            return self._sum_over_replicas(tensors, variables), weight
+        everything = [*variables, self._window_weight]
+        *tensors, weight = self._sum_over_replicas([*tensors, weight], everything)
+        return tensors, weight
 
     def _accumulate(self, grads, variables):
         """Add gradients to their accumulators, inside a window."""
@@ -494,6 +514,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
     def _update(self, step, totals, variables):
         """The rule with gated scalars and what goes with it, each once per closed window."""
+        if self._reduces_late:
+            totals, divisor = self._reduced(totals, step.divisor, variables)
+            step = step._replace(divisor=divisor)
         averages = self._averages(step, totals, variables)
         moving = self._trainable_variables if self.use_ema else variables
         dtypes = {keras.backend.standardize_dtype(v.dtype) for v in moving}

@@ -6,6 +6,7 @@ summed gradients of the replicas into the window's average, and `_distributed_ap
 with gated scalars (see `_rules`), so that one traced graph serves every micro-batch.
 """
 
+import contextlib
 import importlib
 
 import numpy as np
@@ -74,6 +75,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self.reduction = own["reduction"]
         self.skip_nonfinite = own["skip_nonfinite"]
         self.gate = own["gate"]
+        self.all_reduce = own["all_reduce"]
         self._accum_iters = own["accum_iters"]
         self._window = None
         self._unapplied = None
@@ -122,10 +124,18 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             )
             self._unapplied = self._add_counter("unapplied", 0)
             if self._weighs:
-                self._window_weight = self._add_counter(_state.WEIGHT, 0, self._scalar_dtype)
-        for variable in self._variables:
-            if variable.ref() not in self._accumulators:
-                self._accumulators[variable.ref()] = self._add_accumulator(variable)
+                with self._sum_scope():
+                    self._window_weight = self._add_counter(_state.WEIGHT, 0, self._scalar_dtype)
+        with self._sum_scope():
+            for variable in self._variables:
+                if variable.ref() not in self._accumulators:
+                    self._accumulators[variable.ref()] = self._add_accumulator(variable)
+
+    def _sum_scope(self):
+        """Where the variables are made that hold a window's sums."""
+        if not self._reduces_late:
+            return contextlib.nullcontext()
+        return _tensorflow.sums_of_replicas(self._distribution_strategy)
 
     @property
     def _scalar_dtype(self):
@@ -275,9 +285,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             keras.backend.batch_set_value([(variables[name], state[name]) for name in state])
             return
         for name, value in state.items():
-            # Each replica's copy by itself: this may be called from the thread of one of them.
-            for copy in getattr(variables[name], "values", [variables[name]]):
-                copy.assign(tf.cast(value, copy.dtype))
+            _tensorflow.write(variables[name], value)
 
     def _named(self, arrays):
         state = super()._named(arrays)
@@ -394,6 +402,15 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     # -- one micro-batch -----------------------------------------------------------------------
 
+    def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
+        if self._reduces_late and not experimental_aggregate_gradients:
+            raise ValueError(
+                "all_reduce='window' needs the gradients before they are summed over replicas: "
+                "leave experimental_aggregate_gradients=True. A LossScaleOptimizer, which looks at "
+                "the sums of each micro-batch, needs all_reduce='micro_batch'."
+            )
+        return super().apply_gradients(grads_and_vars, name, experimental_aggregate_gradients)
+
     def _aggregate_gradients(self, grads_and_vars):
         """Sum over replicas, and take back what a LossScaleOptimizer counted.
 
@@ -407,7 +424,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 self._create_all_weights([variable for _, variable in pairs])
         if self._weighs:
             pairs = self._weighted(pairs)
-        pairs = list(super()._aggregate_gradients(pairs))
+        if not self._reduces_late:
+            pairs = list(super()._aggregate_gradients(pairs))
         if counts:
             self._take_back()
             self._unapplied.assign(1)
@@ -460,6 +478,18 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             step = step._replace(switch=1)
         return self._averages(step, self._totals(grads, variables), variables)
 
+    def _reduced(self, step, totals, variables):
+        """The window's sums over all replicas, where each has had its own until now."""
+        if not self._reduces_late:
+            return step, totals
+        pairs = list(zip(totals, variables))
+        if self._weighs:
+            pairs.append((step.divisor, self._window_weight))
+        totals = [total for total, _ in super()._aggregate_gradients(pairs)]
+        if self._weighs:
+            step = step._replace(divisor=totals.pop())
+        return step, totals
+
     def apply_partial_window(self):
         """Close the open window now: one update from the micro-batches that it holds.
 
@@ -502,6 +532,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _averages(self, step, totals, variables):
         """What goes from the replicas to `_write`."""
+        step, totals = self._reduced(step, totals, variables)
         scales = {dtype: self._scale(step, dtype) for dtype in {total.dtype for total in totals}}
         averages = [_tensorflow.gate(total, scales[total.dtype]) for total in totals]
         self._note(_monitor.UPDATE_NORM, averages, step.switch)
@@ -557,18 +588,19 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _branch(self, distribution, grads, variables, step):
         """One conditional: the update of a window's end, or the additions inside it."""
-        if tf.distribute.has_strategy():
-            self._refuse_branch("in a tf.distribute strategy")
 
-        def update():
-            updating = step._replace(switch=1)
-            averages = self._averages(updating, self._totals(grads, variables), variables)
-            return tf.group(*self._write_weights(distribution, *averages))
+        def across(function, *tensors):
+            return tf.group(*tf.distribute.get_replica_context().merge_call(function, args=tensors))
 
-        def accumulate():
-            return tf.group(*self._add_all(distribution, grads, variables))
+        def update(grads, step):
+            totals = self._totals(grads, variables)
+            averages = self._averages(step._replace(switch=1), totals, variables)
+            return across(self._write_weights, *averages)
 
-        done = tf.cond(step.switch > 0, update, accumulate)
+        def accumulate(grads, step):
+            return across(self._add_all, grads, variables)
+
+        done = _tensorflow.branch(distribution, step.switch, update, accumulate, grads, step)
         return self._write_counters(distribution, step, after=[] if done is None else [done])
 
     def _accumulate(self, distribution, grads, variables, step):
@@ -580,11 +612,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         operations = []
         if self._accumulates:
             for gradient, variable in zip(grads, variables):
-                operations += self._update(distribution, variable, self._add, gradient)
+                accumulator = self._accumulators[variable.ref()]
+                operations += self._update(distribution, accumulator, _accumulate, gradient)
         return operations
-
-    def _add(self, variable, target, gradient):
-        return _tensorflow.accumulate(self._accumulators[variable.ref()], gradient)
 
     def _write(self, distribution, averages, totals, variables, step, scalars):
         """All assignments, the counters last. This runs across replicas."""
@@ -683,6 +713,10 @@ def _slot_variables(optimizer, slot):
     plural = {"velocity": "velocities"}.get(slot, f"{slot}s")
     names = plural, f"_{plural}"
     return next(getattr(optimizer, name) for name in names if hasattr(optimizer, name))
+
+
+def _accumulate(variable, target, gradient):
+    return _tensorflow.accumulate(target, gradient)
 
 
 def _assign(variable, target, value):
