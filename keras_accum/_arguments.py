@@ -223,14 +223,9 @@ _CHECKS = {
     "all_reduce": check_all_reduce,
 }
 
-NO_BRANCH = (
-    "gate='branch' can't be used {}: a conditional doesn't run there. Construct {} with "
-    "gate='arithmetic', the default; the state of the one fits the other."
-)
-
 NO_LATE_REDUCTION = (
-    "all_reduce='window' is for tf.distribute, on Keras 3 with TensorFlow and on tf_keras: no other "
-    "optimizer sums over replicas itself. Leave it out; the state of the one fits the other."
+    "all_reduce='window' is for tf.distribute, on Keras 3 with TensorFlow and on tf_keras; on other "
+    "hosts the optimizer doesn't reduce over devices."
 )
 
 NO_ACCUMULATORS = (

@@ -47,6 +47,8 @@ class Picker(_host_gate.Picker):
 class Backend:
     """Comes before a Keras 3 optimizer class; used as it is on JAX."""
 
+    _can_reduce_late = False
+
     def _runs_eagerly(self):
         """Whether the counters can be read on the host without waiting for a device."""
         return False
@@ -57,8 +59,6 @@ class Backend:
     def _variable_scope(self):
         """Where variables are made that aren't made in `build`."""
         return contextlib.nullcontext()
-
-    _all_reduces = ("micro_batch",)
 
     def _sum_scope(self):
         """Where the variables are made that hold a window's sums."""

@@ -7,7 +7,7 @@ and counters are the same on all of them and are mirrored like any other variabl
 import keras
 import tensorflow as tf
 
-from keras_accum import _arguments, _backend_jax, _host_gate, _tensorflow
+from keras_accum import _backend_jax, _host_gate, _tensorflow
 
 Picker = _host_gate.Picker
 
@@ -23,7 +23,7 @@ class Backend(_backend_jax.Backend):
     _all_finite = staticmethod(_tensorflow.all_finite)
     _dense = staticmethod(tf.convert_to_tensor)
     _replica = staticmethod(_tensorflow.replica)
-    _all_reduces = _arguments.ALL_REDUCES
+    _can_reduce_late = True
 
     def _variable_scope(self):
         return self._distribution_strategy.scope()

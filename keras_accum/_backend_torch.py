@@ -25,7 +25,11 @@ class Backend(_backend_jax.Backend):
 
     def _if(self, switch, update, accumulate, *tensors):
         if torch.compiler.is_compiling():
-            self._refuse_branch("in torch.compile")
+            raise ValueError(
+                "gate='branch' can't be used in torch.compile: a conditional doesn't run there. "
+                f"Construct {type(self).__name__} with gate='arithmetic', the default; the state "
+                "of the one fits the other."
+            )
         if switch:
             update(*tensors)
         else:

@@ -79,8 +79,8 @@ class AccumulationMonitor:
     Raises:
         TypeError, ValueError: for an argument out of its range or of another type; at the start of
             training, if the model's optimizer is none of keras_accum, and with `noise_scale` where
-            a window tells nothing about it: at `accum_iters=1`, with `reduction="weighted"` or with
-            `steps_per_execution` other than 1.
+            a window tells nothing about it: at `accum_iters=1`, with `reduction="weighted"`, with
+            `all_reduce="window"` or with `steps_per_execution` other than 1.
 
     Paper:
         An Empirical Model of Large-Batch Training. Sam McCandlish, Jared Kaplan, Dario Amodei and
@@ -158,6 +158,7 @@ class AccumulationMonitor:
         for what, refused in (
             (f"accum_iters={optimizer.accum_iters}", not optimizer._accumulates),
             ("reduction='weighted'", optimizer.reduction == "weighted"),
+            ("all_reduce='window'", optimizer.all_reduce == "window"),
             (f"steps_per_execution={steps}", steps != 1),
         ):
             if refused:

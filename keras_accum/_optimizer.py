@@ -26,6 +26,7 @@ class Optimizer:
     * `_replica()`: the number of the replica that a train step is run or traced for;
     * `_add_norm(name)`: a variable that is no part of the state;
     * `_build_window()`: creates counters and accumulators, where slots are there and they aren't;
+    * `_can_reduce_late`: whether it has all_reduce="window";
     * `_is_built`: whether slots and accumulators are there;
     * `_list_names(n, stock)`: the names, in the order of the host's files, of the state for n
       variables, or of the stock optimizer's;
@@ -68,9 +69,6 @@ class Optimizer:
     def _reduces_late(self):
         """Whether each replica has a gradient sum of its own until the window closes."""
         return self._accumulates and self.all_reduce == "window"
-
-    def _refuse_branch(self, where):
-        raise ValueError(_arguments.NO_BRANCH.format(where, type(self).__name__))
 
     @contextlib.contextmanager
     def _picking(self, update):
@@ -327,6 +325,9 @@ class Optimizer:
         if "clipnorm" in config and "decay" in config and "name" not in config:
             # What Keras 2.0 to 2.3 calls so is the norm of all gradients together.
             config["global_clipnorm"] = config.pop("clipnorm")
+        if config.get("all_reduce") == "window" and not cls._can_reduce_late:
+            warnings.warn(f"{_arguments.NO_LATE_REDUCTION} It is left out here.", stacklevel=2)
+            del config["all_reduce"]
         counts_micro_batches = "lr" in config and "accum_iters" not in config
         optimizer = cls._from_stock_config(config, custom_objects)
         if counts_micro_batches:

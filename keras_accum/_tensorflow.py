@@ -73,6 +73,14 @@ def sums_of_replicas(strategy):
 
     outside = strategy is not None and not tf.distribute.has_strategy()
     with strategy.scope() if outside else contextlib.nullcontext():
+        used = tf.distribute.get_strategy()
+        mirrored = tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy
+        if used.num_replicas_in_sync > 1 and not isinstance(used, mirrored):
+            raise ValueError(
+                "all_reduce='window' needs a strategy whose replicas have variables of their own, "
+                "MirroredStrategy or MultiWorkerMirroredStrategy. Leave it out. Received: "
+                f"{type(used).__name__}"
+            )
         with tf.variable_creator_scope(creator):
             yield
 
@@ -102,10 +110,10 @@ def branch(strategy, switch, update, accumulate, *tensors):
 
 def write(variable, value):
     """Write a variable, each replica's copy by itself: a thread of one of them may call this."""
-    copies = getattr(variable, "values", [variable])
-    if variable.aggregation == tf.VariableAggregation.SUM:  # see `sums_of_replicas`
-        value = value / tf.distribute.get_strategy().num_replicas_in_sync
-    for copy in copies:
+    copies = getattr(variable, "values", None)
+    if copies is not None and variable.aggregation == tf.VariableAggregation.SUM:
+        value = value / variable.distribute_strategy.num_replicas_in_sync  # a part of the sum
+    for copy in copies or [variable]:
         copy.assign(tf.cast(value, copy.dtype))
 
 

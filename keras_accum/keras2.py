@@ -38,6 +38,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     fixed = {}
     rule_arguments = {}
+    _can_reduce_late = False
     # Arguments that Keras 2.3 takes and doesn't have in its signatures.
     unsigned = ("epsilon",)
 

@@ -73,7 +73,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             given["learning_rate"] = float(rate)
         given.setdefault("name", None)
         _arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
-        if own["all_reduce"] not in self._all_reduces:
+        if own["all_reduce"] == "window" and not self._can_reduce_late:
             raise ValueError(_arguments.NO_LATE_REDUCTION)
         added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
 

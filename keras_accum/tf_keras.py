@@ -49,6 +49,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     fixed = {}
     rule_arguments = {}
+    _can_reduce_late = True
     _replica = staticmethod(_tensorflow.replica)
 
     def __init_subclass__(cls, **kwargs):

@@ -66,6 +66,12 @@ REFUSED = [
     ({"reduction": "max"}, ["reduction", "mean", "sum", "reduction='max'"]),
     ({"reduction": None}, ["reduction", "mean", "sum", "reduction=None"]),
     ({"gate": "if"}, ["gate", "arithmetic", "branch", "gate='if'"]),
+    ({"all_reduce": "late"}, ["all_reduce", "micro_batch", "window", "all_reduce='late'"]),
+    ({"all_reduce": "window"}, ["all_reduce", "needs gate='branch'", "gate='arithmetic'"]),
+    (
+        {"all_reduce": "window", "gate": "branch", "skip_nonfinite": True},
+        ["all_reduce", "skip_nonfinite=True"],
+    ),
     ({"skip_nonfinite": 1}, ["skip_nonfinite", "True or False", "skip_nonfinite=1"]),
     ({"accumulate": 5}, ["accumulate", "accum_iters", "5"]),
     ({"learning_rate": "abc"}, ["learning_rate", RATES, "abc"]),
@@ -74,6 +80,9 @@ REFUSED = [
     ({"decay": -0.5}, ["decay", "-0.5"]),
     ({"clipnorm": 1.0, "global_clipnorm": 2.0}, ["clipnorm", "global_clipnorm"]),
 ]
+LATE = {"all_reduce": "window", "gate": "branch"}
+if not hosts.IS_TENSORFLOW or hosts.IS_KERAS2:
+    REFUSED += [(LATE, ["all_reduce='window' is for tf.distribute"])]
 if hosts.IS_KERAS3:
     both = {"gradient_accumulation_steps": 4, "accum_iters": 5}
     said = ["gradient_accumulation_steps=4", "accum_iters=5"]

@@ -27,8 +27,10 @@ from training import (
     assert_same_training,
     batches,
     big_batch,
+    compiled,
     data,
     dense_model,
+    fit,
     linear_variables,
     squares,
     train,
@@ -61,12 +63,13 @@ def single_device(case, options):
     return values(optimizer, variables)
 
 
-def in_strategy(strategy, case, options):
+def in_strategy(strategy, case, options, **more):
     """Our optimizer in micro-batches, each shared out among the replicas."""
     tf = hosts.tf
     with strategy.scope():
         variables = linear_variables()
-        optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **options})
+        arguments = {"accum_iters": LENGTH, **case.arguments, **options, **more}
+        optimizer = hosts.ours(case.name, **arguments)
         if hosts.IS_KERAS3:
             optimizer.build(variables)  # in a replica's graph no Keras 3 optimizer can
 
@@ -89,12 +92,19 @@ def in_strategy(strategy, case, options):
 
         return strategy.experimental_distribute_values_from_function(share)
 
+    traces = []
     for x, y in sum((batches(MICRO, arrays) for arrays in whole_and_partial()), []):
         step(shared_out(x), shared_out(y))
+        traces.append(step.experimental_get_tracing_count())
+    assert traces[0] == traces[-1]
     assert optimizer.window_position == PARTIAL
     optimizer.apply_partial_window()
     return values(optimizer, variables)
 
+
+# One reduction for each window. It needs the other gate.
+LATE = {"gate": "branch", "all_reduce": "window"}
+every_reduction = pytest.mark.parametrize("late", [{}, LATE], ids=["micro_batch", "window"])
 
 OPTIONS = {
     "plain": {},
@@ -122,10 +132,19 @@ def test_mirrored_strategy(strategy, case, options):
 
 @tensorflow_only
 @few_cases
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("gated", [{"gate": "branch"}, LATE], ids=["branch", "window"])
+def test_mirrored_strategy_with_a_conditional(strategy, case, options, gated):
+    assert_equal(in_strategy(strategy, case, options, **gated), single_device(case, options))
+
+
+@tensorflow_only
+@few_cases
+@every_reduction
 @pytest.mark.parametrize("callbacks", [(), ("HostGate",)], ids=str)
-def test_mirrored_strategy_with_fit(strategy, case, callbacks):
+def test_mirrored_strategy_with_fit(strategy, case, callbacks, late):
     with strategy.scope():
-        ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+        ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **late)
         callbacks = [getattr(hosts.accum, name)() for name in callbacks]
         actual = train(ours, MICRO, callbacks=callbacks)
     assert_same_training(actual, big_batch(case))
@@ -133,7 +152,8 @@ def test_mirrored_strategy_with_fit(strategy, case, callbacks):
 
 @tensorflow_only
 @few_cases
-def test_mirrored_strategy_with_all_that_acts_on_an_update(strategy, case):
+@every_reduction
+def test_mirrored_strategy_with_all_that_acts_on_an_update(strategy, case, late):
     rates = [case.arguments["learning_rate"] / (1 + update) for update in range(UPDATES + 1)]
     both = {**case.arguments, "learning_rate": hosts.EachUpdate(rates), "clipnorm": 0.3}
     if hosts.IS_KERAS3:
@@ -144,19 +164,20 @@ def test_mirrored_strategy_with_all_that_acts_on_an_update(strategy, case):
 
     expected = train(hosts.stock(case.name, **both), BIG, build)
     with strategy.scope():
-        actual = train(hosts.ours(case.name, accum_iters=LENGTH, **both), MICRO, build)
+        actual = train(hosts.ours(case.name, accum_iters=LENGTH, **both, **late), MICRO, build)
     assert_same_training(actual, expected)
 
 
 @tensorflow_only
 @few_cases
-def test_mirrored_strategy_with_an_embedding(strategy, case):
+@every_reduction
+def test_mirrored_strategy_with_an_embedding(strategy, case, late):
     rows = np.random.default_rng(4).integers(0, 5, (len(data()[1]), 5)).astype("int32")
     arrays = rows, data()[1]
     stock = hosts.stock(case.name, **case.arguments)
     expected = train(stock, BIG, lambda: embedding_model(DenseEmbedding), arrays=arrays)
     with strategy.scope():
-        ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+        ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **late)
         embedding = keras.layers.Embedding
         actual = train(ours, MICRO, lambda: embedding_model(embedding), arrays=arrays)
     assert_same_training(actual, expected)
@@ -164,7 +185,10 @@ def test_mirrored_strategy_with_an_embedding(strategy, case):
 
 @tensorflow_only
 @few_cases
-def test_mirrored_strategy_with_mixed_precision(strategy, case):
+@every_reduction
+def test_mirrored_strategy_with_mixed_precision(strategy, case, late):
+    if late and not hosts.IS_KERAS3:
+        pytest.skip("refused: a LossScaleOptimizer of Keras 2 looks at each micro-batch's sum")
     hosts.set_floatx("float32")
     mixed = hosts.mixed_float16()
 
@@ -174,15 +198,91 @@ def test_mirrored_strategy_with_mixed_precision(strategy, case):
 
     expected = trained(hosts.stock(case.name, **case.arguments), BIG)
     with strategy.scope():
-        actual = trained(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), MICRO)
+        ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **late)
+        actual = trained(ours, MICRO)
     assert_same_training(actual, expected, rtol=1e-2, atol=5e-3)  # float16 rounds otherwise
+
+
+def executed_reductions(late):
+    """How often the replicas' gradients were reduced in two windows."""
+    tf = hosts.tf
+    executed = tf.Variable(0)
+
+    class Counting(tf.distribute.ReductionToOneDevice):
+        def batch_reduce_implementation(self, *arguments):
+            executed.assign_add(1)  # in the graph, where the reduction is
+            return super().batch_reduce_implementation(*arguments)
+
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Counting())
+    with strategy.scope():
+        variables = linear_variables()
+        optimizer = hosts.ours("Adam", accum_iters=LENGTH, **late)
+        if hosts.IS_KERAS3:
+            optimizer.build(variables)
+
+    @tf.function
+    def step():
+        def replica():
+            grads = [tf.ones_like(hosts.native(v)) for v in variables]
+            optimizer.apply_gradients(zip(grads, variables))
+
+        strategy.run(replica)
+
+    for _ in range(2 * LENGTH):
+        step()
+    assert optimizer.completed_updates == 2
+    return int(executed)
+
+
+@tensorflow_only
+def test_reductions_in_a_window():
+    assert executed_reductions({}) == 2 * LENGTH
+    assert executed_reductions({"gate": "branch"}) == 2 * LENGTH
+    assert executed_reductions(LATE) == 2
 
 
 @tensorflow_only
 @few_cases
-def test_no_branch_in_a_strategy(strategy, case):
-    with pytest.raises(ValueError, match="gate='branch' can't be used in a tf.distribute strategy"):
-        in_strategy(strategy, case, {"gate": "branch"})
+def test_sums_of_replicas(strategy, case):
+    """Each replica has its own in a window; what is read, and set, is their sum."""
+    with strategy.scope():
+        model = compiled(dense_model(), hosts.ours(case.name, accum_iters=LENGTH, **LATE))
+        fit(model, MICRO, [array[: BIG + 2 * MICRO] for array in data()], epochs=1)
+    state = model.optimizer.get_state()
+    assert (state["window_position"], state["completed_updates"]) == (2, 1)
+
+    def copies():
+        variables = hosts.stock_variables(model.optimizer)
+        found = [hosts.native(v) for v in variables if "accumulator" in v.name]
+        return [[copy.numpy() for copy in v.values] for v in found]
+
+    sums = [sum(values) for values in copies()]
+    assert any(np.abs(one - two).max() > 1e-3 for one, two in copies())
+    for i, total in enumerate(sums):
+        np.testing.assert_allclose(state[f"accumulator.{i}"], total, **hosts.TOLERANCE)
+    model.optimizer.set_state({**state, "accumulator.0": 2 * state["accumulator.0"]})
+    again = model.optimizer.get_state()
+    np.testing.assert_array_equal(again["accumulator.0"], 2 * state["accumulator.0"])
+    np.testing.assert_allclose(sum(copies()[0]), 2 * sums[0], **hosts.TOLERANCE)
+
+
+@tensorflow_only
+def test_central_storage_has_no_sums_of_replicas():
+    devices = ["CPU:0", "CPU:1"]
+    with hosts.tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0").scope():
+        model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, **LATE))
+        with pytest.raises(ValueError, match="all_reduce='window' needs.*CentralStorageStrategy"):
+            fit(model, MICRO)
+
+
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's looks at no sums")
+def test_a_loss_scale_optimizer_needs_sums(strategy):
+    with strategy.scope():
+        ours = hosts.ours("Adam", accum_iters=LENGTH, **LATE)
+        ours = hosts.loss_scaled(ours, initial_scale=8.0)
+        model = compiled(dense_model(), ours)
+        with pytest.raises(ValueError, match="A LossScaleOptimizer.*needs all_reduce='micro_batch'"):
+            fit(model, MICRO)
 
 
 def two_free_ports():
@@ -234,10 +334,11 @@ def test_two_processes_of_torch(tmp_path, name):
 
 @tensorflow_only
 @few_cases
-def test_central_storage(case):
+@pytest.mark.parametrize("gate", ["arithmetic", "branch"])
+def test_central_storage(case, gate):
     devices = ["CPU:0", "CPU:1"]
     with hosts.tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0").scope():
-        ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+        ours = hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **case.arguments)
         actual = train(ours, MICRO)
     assert_same_training(actual, big_batch(case))
 

@@ -353,7 +353,15 @@ def test_an_optimizer_that_is_none_of_ours():
 
 @pytest.mark.parametrize(
     "arguments, said",
-    [({"accum_iters": 1}, "accum_iters=1"), ({"reduction": "weighted"}, "reduction='weighted'")],
+    [
+        ({"accum_iters": 1}, "accum_iters=1"),
+        ({"reduction": "weighted"}, "reduction='weighted'"),
+        pytest.param(
+            {"gate": "branch", "all_reduce": "window"},
+            "all_reduce='window'",
+            marks=pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="it is TensorFlow's"),
+        ),
+    ],
 )
 def test_windows_without_a_noise_scale(arguments, said):
     model = compiled(dense_model(), sgd(**arguments))
