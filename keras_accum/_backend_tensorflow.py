@@ -40,6 +40,8 @@ class Backend(_backend_jax.Backend):
         _tensorflow.in_replicas(self._distribution_strategy, lambda: function(*arguments))
 
     def _sum_over_replicas(self, grads, variables):
+        if self._replicas() == 1:
+            return grads
         pairs = self._all_reduce_sum_gradients(list(zip(grads, map(_native, variables))))
         return [gradient for gradient, _ in pairs]
 

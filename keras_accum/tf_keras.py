@@ -485,7 +485,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             return step, totals
         pairs = list(zip(totals, variables))
         if self._weighs:
-            pairs.append((step.divisor, self._window_weight))
+            # One replica's sum is what it was, and in a branch all must be of the branch.
+            pairs.append((tf.identity(step.divisor), self._window_weight))
         totals = [total for total, _ in super()._aggregate_gradients(pairs)]
         if self._weighs:
             step = step._replace(divisor=totals.pop())

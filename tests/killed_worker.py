@@ -1,7 +1,8 @@
-"""One process of two, of which one is killed: `python killed_worker.py FOLDER EPOCHS [DIES]`.
+"""One process of two, of which one is killed: `python killed_worker.py FOLDER EPOCHS LATE [DIES]`.
 
 Trains by `fit` with `BackupAndRestore`, with TF_CONFIG in the environment, and writes the weights
-to FOLDER. The worker DIES in the last epoch, in the middle of a window. See test_distribution.py.
+to FOLDER. LATE are arguments, as JSON. The worker DIES in the last epoch, in the middle of a
+window. See test_distribution.py.
 """
 
 import json
@@ -23,7 +24,7 @@ from training import MICRO, compiled, data, dense_model, weights  # noqa: E402
 
 folder, epochs = Path(sys.argv[1]), int(sys.argv[2])
 worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-dies = sys.argv[3:] == [str(worker)]
+dies = sys.argv[4:] == [str(worker)]
 
 
 class Die(keras.callbacks.Callback):
@@ -38,7 +39,8 @@ class Die(keras.callbacks.Callback):
 hosts.set_floatx(hosts.FLOATX)
 case = CASES["adam"]
 with strategy.scope():
-    optimizer = hosts.ours(case.name, accum_iters=5, **case.arguments)
+    late = json.loads(sys.argv[3])
+    optimizer = hosts.ours(case.name, accum_iters=5, **case.arguments, **late)
     model = compiled(dense_model(), optimizer)
 options = tf.data.Options()
 options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA

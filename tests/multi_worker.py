@@ -1,6 +1,7 @@
-"""One process of two: `python multi_worker.py RESULT`, with TF_CONFIG in the environment.
+"""One process of two: `python multi_worker.py RESULT GATES`, with TF_CONFIG in the environment.
 
-Trains by a `strategy.run` loop and writes the weights to RESULT. See test_distribution.py.
+Trains by a `strategy.run` loop, once with each of the arguments in the JSON list GATES, and writes
+the weights to files that begin with RESULT. See test_distribution.py.
 """
 
 import json
@@ -19,6 +20,7 @@ from test_distribution import in_strategy  # noqa: E402
 
 hosts.set_floatx(hosts.FLOATX)
 case = CASES["adam"]
-values = in_strategy(strategy, case, {"clipnorm": 0.3})
 worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-np.savez(f"{sys.argv[1]}-{worker}.npz", **values)
+for i, gate in enumerate(json.loads(sys.argv[2])):
+    values = in_strategy(strategy, case, {"clipnorm": 0.3}, **gate)
+    np.savez(f"{sys.argv[1]}-{worker}-{i}.npz", **values)

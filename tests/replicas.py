@@ -1,10 +1,11 @@
-"""A part of a training on so many devices: `python replicas.py DEVICES FROM TO FIRST LAST`.
+"""A part of a training on so many devices: `python replicas.py DEVICES FROM TO FIRST LAST [LATE]`.
 
-Goes on from the model in the file FROM, or begins if there is none, and writes the model to TO
-after the micro-batches from FIRST to LAST. A process of its own, as a process can have one
+Goes on from the model in the file FROM, or begins if there is none, with the arguments LATE as
+JSON, and writes the model to TO after the micro-batches from FIRST to LAST. A process of its own, as a process can have one
 MirroredStrategy. See test_distribution.py.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -21,27 +22,29 @@ def samples(first, last):
     return [array[:SAMPLES][MICRO * first : MICRO * last] for array in data()]
 
 
-def train(path, first, last, case):
+def train(path, first, last, case, **late):
     if path.exists():
         model = keras.models.load_model(str(path))
     else:
-        arguments = {"accum_iters": LENGTH, "reduction": "weighted", **case.arguments}
+        arguments = {"accum_iters": LENGTH, "reduction": "weighted", **case.arguments, **late}
         optimizer = hosts.ours(case.name, **arguments)
         model = compiled(dense_model(), optimizer, hosts.mean_squared_error())
     fit(model, MICRO, samples(first, last), epochs=1, callbacks=[hosts.accum.MicroBatchWeights()])
     return model
 
 
-def main(devices, start, end, first, last):
+def main(devices, start, end, first, last, late="{}"):
     hosts.set_floatx(hosts.FLOATX)
     names = [f"CPU:{i}" for i in range(int(devices))]
     strategy = hosts.tf.distribute.MirroredStrategy(names)
     with strategy.scope():
-        model = train(Path(start), int(first), int(last), CASES["amsgrad"])
+        model = train(Path(start), int(first), int(last), CASES["amsgrad"], **json.loads(late))
     assert model.optimizer.window_position == int(last) % LENGTH
     for variable in hosts.stock_variables(model.optimizer):
         copies = getattr(hosts.native(variable), "values", [])
         assert len(copies) == strategy.num_replicas_in_sync
+        if hosts.native(variable).aggregation == hosts.tf.VariableAggregation.SUM:
+            continue  # of which each replica has a part
         for copy in copies:
             np.testing.assert_array_equal(copy.numpy(), copies[0].numpy(), err_msg=variable.name)
     expected = sum(map(len, samples(0, int(last))[:1])) if int(last) % LENGTH else 0

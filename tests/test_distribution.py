@@ -352,14 +352,17 @@ def test_parameter_server(tmp_path):
 
 
 @tensorflow_only
-def test_other_numbers_of_replicas(tmp_path):
+@every_reduction
+def test_other_numbers_of_replicas(tmp_path, late):
     """Begun on two, saved in a window, and ended on one, two and three. The last batch is short."""
     script, started = Path(__file__).with_name("replicas.py"), tmp_path / "two.keras"
-    run_together([([script, 2, tmp_path / "none", started, 0, 2], {})])
+    run_together([([script, 2, tmp_path / "none", started, 0, 2, json.dumps(late)], {})])
     ends = {devices: tmp_path / f"{devices}.keras" for devices in (2, 3)}
     run_together(([script, d, started, end, 2, 4], {}) for d, end in ends.items())
     models = [keras.models.load_model(str(end)) for end in ends.values()]
     models.append(replicas.train(started, 2, 4, CASES["amsgrad"]))
+    expected_reduction = late.get("all_reduce", "micro_batch")
+    assert {model.optimizer.all_reduce for model in models} == {expected_reduction}
 
     arrays = [array[: replicas.SAMPLES] for array in data()]
     stock = hosts.stock("AMSGrad", **CASES["amsgrad"].arguments)
@@ -389,11 +392,13 @@ def two_workers(script, *arguments):
 
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit doesn't run there")
-def test_a_worker_that_is_killed(tmp_path):
+@every_reduction
+def test_a_worker_that_is_killed(tmp_path, late):
     """In a window. Started again, the two go on from BackupAndRestore, which is in a window too."""
-    run_together(two_workers("killed_worker.py", tmp_path, 3, 1), killed=1)
+    late = json.dumps(late)
+    run_together(two_workers("killed_worker.py", tmp_path, 3, late, 1), killed=1)
     assert not list(tmp_path.glob("end-*"))
-    run_together(two_workers("killed_worker.py", tmp_path, 3))
+    run_together(two_workers("killed_worker.py", tmp_path, 3, late))
 
     whole = [np.concatenate([array] * 3)[: 7 * 5 * MICRO] for array in data()]
     stock = hosts.stock("Adam", **CASES["adam"].arguments)
@@ -407,12 +412,14 @@ def test_a_worker_that_is_killed(tmp_path):
 @tensorflow_only
 def test_two_processes(tmp_path):
     """MultiWorkerMirroredStrategy, each worker a process."""
-    run_together(two_workers("multi_worker.py", tmp_path / "worker"))
+    gates = [{}, {"gate": "branch"}, LATE]
+    run_together(two_workers("multi_worker.py", tmp_path / "worker", json.dumps(gates)))
     expected = single_device(CASES["adam"], {"clipnorm": 0.3})
     assert_moved(START, {name: expected[name] for name in START})
-    for index in range(2):
-        with np.load(tmp_path / f"worker-{index}.npz") as actual:
-            assert_equal(dict(actual), expected)
+    for i in range(len(gates)):
+        for index in range(2):
+            with np.load(tmp_path / f"worker-{index}-{i}.npz") as actual:
+                assert_equal(dict(actual), expected)
 
 
 jax_only = pytest.mark.skipif(hosts.BACKEND != "jax", reason="keras.distribution is for JAX")

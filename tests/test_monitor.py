@@ -202,7 +202,7 @@ def test_host_gate_comes_last():
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
 def test_replicas(strategy):
-    arguments = {"learning_rate": 0.0, "gate": "arithmetic"}
+    arguments = {"learning_rate": 0.0}
     with strategy.scope():
         model, each = compiled(dense_model(), sgd(**arguments)), Each()
     fit(model, MICRO, callbacks=[Monitor(MICRO, noise_scale=True), each])
