@@ -203,8 +203,8 @@ def test_mirrored_strategy_with_mixed_precision(strategy, case, late):
     assert_same_training(actual, expected, rtol=1e-2, atol=5e-3)  # float16 rounds otherwise
 
 
-def executed_reductions(late):
-    """How often the replicas' gradients were reduced in two windows."""
+def executed_reductions(*callbacks, **gate):
+    """How often the replicas' gradients are reduced in two windows."""
     tf = hosts.tf
     executed = tf.Variable(0)
 
@@ -213,32 +213,19 @@ def executed_reductions(late):
             executed.assign_add(1)  # in the graph, where the reduction is
             return super().batch_reduce_implementation(*arguments)
 
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Counting())
-    with strategy.scope():
-        variables = linear_variables()
-        optimizer = hosts.ours("Adam", accum_iters=LENGTH, **late)
-        if hosts.IS_KERAS3:
-            optimizer.build(variables)
-
-    @tf.function
-    def step():
-        def replica():
-            grads = [tf.ones_like(hosts.native(v)) for v in variables]
-            optimizer.apply_gradients(zip(grads, variables))
-
-        strategy.run(replica)
-
-    for _ in range(2 * LENGTH):
-        step()
-    assert optimizer.completed_updates == 2
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Counting()).scope():
+        model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, **gate))
+    fit(model, MICRO, [a[: 2 * BIG] for a in data()], epochs=1, callbacks=list(callbacks))
+    assert model.optimizer.completed_updates == 2
     return int(executed)
 
 
 @tensorflow_only
-def test_reductions_in_a_window():
-    assert executed_reductions({}) == 2 * LENGTH
-    assert executed_reductions({"gate": "branch"}) == 2 * LENGTH
-    assert executed_reductions(LATE) == 2
+def test_reductions_in_two_windows():
+    assert executed_reductions() == 2 * LENGTH
+    assert executed_reductions(gate="branch") == 2 * LENGTH
+    assert executed_reductions(**LATE) == 2
+    assert executed_reductions(hosts.accum.HostGate(), **LATE) == 2
 
 
 @tensorflow_only

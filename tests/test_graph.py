@@ -90,6 +90,27 @@ def test_no_conditional_with_a_sparse_gradient(case):
     assert not conditionals(operations_of_apply(optimizer, sparse=True))
 
 
+@every_case
+@pytest.mark.parametrize("reduction", ["mean", "weighted"])
+@pytest.mark.parametrize("gated", [{}, {"gate": "branch", "all_reduce": "window"}], ids=str)
+def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
+    with strategy.scope():
+        arguments = {**case.arguments, "accum_iters": 4, "reduction": reduction, **gated}
+        optimizer, variable = hosts.ours(case.name, **arguments), hosts.variable([1.0, 2.0], "w")
+        optimizer.build([variable])
+
+    def replica(value):
+        if reduction == "weighted":
+            optimizer.weigh(2.0)
+        optimizer.apply_gradients([(value + 1, variable)])
+
+    def step(value):
+        strategy.run(tf.autograph.experimental.do_not_convert(replica), (value,))
+
+    found = operations(step, tf.TensorSpec([2], hosts.FLOATX))
+    assert conditionals(found) == bool(gated)
+
+
 KERNELS = {
     "sgd": "ResourceApplyGradientDescent",
     "momentum": "ResourceApplyMomentum",
