@@ -3,8 +3,6 @@
 No host is imported here.
 """
 
-import inspect
-
 # Of a loss: what it divides by, "auto" being a name of Keras 2.
 _BY_COUNT = ("mean", "sum_over_batch_size", "auto")
 _BY_SAMPLE_WEIGHT = "mean_with_sample_weight"
@@ -155,22 +153,32 @@ class MicroBatchWeights:
             )
         weight = self._weight or self._weight_of_loss(self.model.loss)
         self._dtype = optimizer._scalar_dtype
+        self._take_out()
         attributes, compute_loss = vars(self.model), self.model.compute_loss
-        parameters = inspect.signature(compute_loss)
+        names = "x", "y", "y_pred", "sample_weight"  # as Keras hands them over, by either way
 
         def compute_loss_and_weigh(*args, **kwargs):
-            given = parameters.bind(*args, **kwargs).arguments
-            names = "x", "y", "y_pred", "sample_weight"
+            given = {**dict(zip(names, args)), **kwargs}
             optimizer.weigh(weight(*[given.get(name) for name in names]))
             return compute_loss(*args, **kwargs)
 
+        own = {name: attributes[name] for name in ("compute_loss",) if name in attributes}
+        compute_loss_and_weigh.in_place_of = own
         attributes["compute_loss"] = compute_loss_and_weigh
         if self._weighed is not self.model:
             remake_train_function(self)
             self._weighed = self.model
 
     def on_train_end(self, logs=None):
-        vars(self.model).pop("compute_loss", None)
+        self._take_out()
+
+    def _take_out(self):
+        """Give the model its own `compute_loss` back; a training that broke off hasn't."""
+        attributes = vars(self.model)
+        own = getattr(attributes.get("compute_loss"), "in_place_of", None)
+        if own is not None:
+            del attributes["compute_loss"]
+            attributes.update(own)
 
     def _weight_of_loss(self, losses):
         kinds = {getattr(loss, "reduction", "mean") for loss in self._flatten(losses)}

@@ -10,7 +10,8 @@ _SHARED_ARGUMENTS = """\
         gate: "arithmetic" (default) or "branch". What keeps weights and slots as they are inside a
             window: factors of zero in the update's scalars, or one conditional around the update.
             Numbers and state are the same. "branch" costs less where parameters dominate, and
-            can't run in a tf.distribute strategy or in torch.compile.
+            can't run in torch.compile.
+{all_reduce}
         lr: Another name of `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
             1 + decay * completed updates."""
@@ -28,6 +29,20 @@ _REDUCTION = {
         reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
             average, which is the gradient of the big batch if the loss averages over samples, or
             their sum, for a loss that sums.""",
+}
+
+_LATE = """\
+        all_reduce: "micro_batch" (default) or "window"{where}. When the replicas
+            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
+            window's end, with a sum of its own in each replica until then. What is read, saved and
+            loaded is the sum of those: state and files are the same. "window" needs gate="branch"
+            and, for more than one replica, MirroredStrategy or MultiWorkerMirroredStrategy."""
+
+_ALL_REDUCE = {
+    "keras3": _LATE.format(where=" (TensorFlow)"),
+    "tf_keras": _LATE.format(where=""),
+    "keras2": """\
+        all_reduce: "micro_batch". Nothing is reduced over devices here.""",
 }
 
 _HOST_ARGUMENTS = {
@@ -262,7 +277,9 @@ def docstring(name, host, import_keras):
         learning_rate=_LEARNING_RATES[host].format(rate=texts["rate"]),
         arguments=texts["arguments"],
         host_arguments=_HOST_ARGUMENTS[host],
-        shared_arguments=_SHARED_ARGUMENTS.format(reduction=_REDUCTION[host]),
+        shared_arguments=_SHARED_ARGUMENTS.format(
+            reduction=_REDUCTION[host], all_reduce=_ALL_REDUCE[host]
+        ),
         variables="variables" if host == "keras3" else "weights",
         slots=texts["slots"][host],
         more_state=_MORE_STATE[host],

@@ -331,6 +331,33 @@ def test_traced_once_for_all_calls_of_fit():
     assert "compute_loss" not in vars(model)
 
 
+@few_cases
+def test_an_interrupted_training_leaves_no_weights(case):
+    """The next one has its own, and then the model has what it had before."""
+
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            raise KeyboardInterrupt
+
+    def own(*args, **kwargs):
+        return type(model).compute_loss(model, *args, **kwargs)
+
+    arrays = sequences()
+    model = compiled(masked_model(), weighted(case))
+    vars(model)["compute_loss"] = own
+    start = {**weights(model)}, model.optimizer.get_state()
+    with pytest.raises(KeyboardInterrupt):
+        wrong = hosts.accum.MicroBatchWeights(lambda *_: 1.0)
+        fit(model, MICRO, arrays, callbacks=[wrong, Stop()])
+    model.set_weights(list(start[0].values()))
+    model.optimizer.set_state(start[1])
+    fit(model, MICRO, arrays, callbacks=[hosts.accum.MicroBatchWeights()])
+    assert vars(model)["compute_loss"] is own
+    expected = big(case, build=masked_model, arrays=arrays)
+    assert_moved(expected.start, weights(model))
+    assert_equal(weights(model), expected.weights)
+
+
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
 @pytest.mark.parametrize("how", ["", "scaled", "late", "scaled late"])
 @few_cases

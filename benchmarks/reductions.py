@@ -1,0 +1,107 @@
+"""What it saves to reduce once for a window: `python benchmarks/reductions.py <host>`.
+
+Two processes on this machine train the MLP together under MultiWorkerMirroredStrategy, with 8
+samples each in a micro-batch, and send its gradients to each other through the loopback device.
+Prints the time of a micro-batch over that of one with stock Adam, which reduces and updates in
+each. Medians of rounds in which all take turns.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+PROCESSES, SAMPLES, WINDOWS = 2, 8, (2, 8)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("host", choices=("keras3", "tf_keras"))
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each contender")
+    options = parser.parse_args()
+    if "TF_CONFIG" in os.environ:
+        work(options)
+        return
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(PROCESSES)]
+    workers = [f"localhost:{s.getsockname()[1]}" for s in sockets]  # free ports
+    for s in sockets:
+        s.close()
+    processes = []
+    for index in range(PROCESSES):
+        task = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+        environment = {**os.environ, "TF_CONFIG": json.dumps(task)}
+        processes.append(subprocess.Popen([sys.executable, *sys.argv], env=environment))
+    try:
+        assert all(process.wait() == 0 for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def work(options):
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else in TensorFlow
+
+    import contenders
+    from contenders import ARITHMETIC, BRANCH, STOCK
+    from timing import medians
+
+    keras, accum, stock = contenders.load(options.host)
+    is_first = strategy.cluster_resolver.task_id == 0
+    if is_first:
+        names = ARITHMETIC, BRANCH, 'all_reduce="window"'
+        print(f"| micro-batches in a window | {' | '.join(names)} |")
+        print(f"| ---: |{' ---: |' * len(names)}")
+    for k in WINDOWS:
+        made = {
+            STOCK: stock.Adam,
+            ARITHMETIC: lambda k=k: accum.AdamAccumulate(accum_iters=k),
+            BRANCH: lambda k=k: accum.AdamAccumulate(accum_iters=k, gate="branch"),
+            "window": lambda k=k: accum.AdamAccumulate(
+                accum_iters=k, gate="branch", all_reduce="window"
+            ),
+        }
+        steps = {who: window(keras, strategy, make, k) for who, make in made.items()}
+        for step in steps.values():
+            step()
+        found = medians(steps, options.rounds)
+        if is_first:
+            cells = [f"{found[who] / found[STOCK]:.2f}" for who in made if who != STOCK]
+            print(f"| {k} | {' | '.join(cells)} |", flush=True)
+
+
+def window(keras, strategy, make_optimizer, k):
+    """A function that trains for k micro-batches."""
+    import networks
+    import tensorflow as tf
+
+    with strategy.scope():
+        model, make_x = networks.mlp(keras)
+        optimizer = make_optimizer()
+        if hasattr(optimizer, "build"):  # which none of Keras 3 can in a replica's graph
+            optimizer.build(model.trainable_variables)
+    x, y = networks.draw(make_x, SAMPLES)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(reduction="sum")
+
+    def replica():
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True)) / (PROCESSES * SAMPLES)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    micro_batch = tf.function(lambda: strategy.run(replica))
+
+    def run():
+        for _ in range(k):
+            micro_batch()
+
+    return run
+
+
+if __name__ == "__main__":
+    main()
