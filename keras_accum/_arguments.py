@@ -165,8 +165,8 @@ def check_all_reduce(all_reduce):
 def _check_late_reduction(own):
     if own["gate"] != "branch":
         raise ValueError(
-            "all_reduce='window' needs gate='branch': without a conditional in the graph a sum over "
-            f"replicas is made on every micro-batch. Received: gate={own['gate']!r}"
+            "all_reduce='window' needs gate='branch': without a conditional in the graph every "
+            f"micro-batch has its sum over replicas. Received: gate={own['gate']!r}"
         )
     if own["skip_nonfinite"]:
         raise ValueError(
@@ -224,8 +224,8 @@ _CHECKS = {
 }
 
 NO_LATE_REDUCTION = (
-    "all_reduce='window' is for tf.distribute, on Keras 3 with TensorFlow and on tf_keras; on other "
-    "hosts the optimizer doesn't reduce over devices."
+    "all_reduce='window' is for tf.distribute, on Keras 3 with TensorFlow and on tf_keras; "
+    "elsewhere an optimizer doesn't reduce over devices."
 )
 
 NO_ACCUMULATORS = (

@@ -2,7 +2,6 @@
 
 import contextlib
 import weakref
-from functools import partial
 
 import keras
 from keras import ops
@@ -113,12 +112,15 @@ class Backend:
     def _add_all(self, grads, variables):
         """Add gradients to the accumulators of their variables."""
         for gradient, variable in zip(grads, variables):
-            add = partial(self._add, variable)
-            self._on_variable(self._accumulator(variable), lambda _, *a: add(*a), gradient)
+            overwrites = self._overwrite_variable_with_gradient(variable)
+            add = self._keep_greater if overwrites else self._add
+            self._on_variable(self._accumulator(variable), add, gradient)
 
-    def _add(self, variable, target, gradient):
-        """Add a gradient of this variable to its accumulator, the target."""
-        self.assign(target, self._total(gradient, variable))
+    def _keep_greater(self, accumulator, target, gradient):
+        self.assign(target, ops.maximum(self._value(target), gradient))
+
+    def _add(self, accumulator, target, gradient):
+        self.assign(target, self._sum(accumulator, gradient))
 
     def _value(self, variable):
         return variable.value

@@ -69,11 +69,8 @@ class Backend(_backend_jax.Backend):
             branch, self._distribution_strategy, switch, *tensors
         )
 
-    def _add(self, variable, target, gradient):
-        if self._overwrite_variable_with_gradient(variable):
-            super()._add(variable, target, gradient)
-        else:
-            _tensorflow.accumulate(target, gradient)
+    def _add(self, accumulator, target, gradient):
+        _tensorflow.accumulate(target, gradient)
 
     def _value(self, variable):
         return tf.convert_to_tensor(_native(variable))

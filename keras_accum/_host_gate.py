@@ -15,7 +15,8 @@ class HostGate:
     One only adds gradients to the accumulators, the other makes the update at the end of a window.
     No function has a conditional, and inside a window no update is computed: the cheapest
     micro-batch there is, where a `tf.distribute` strategy is, too. The numbers, the state and the
-    files are the same as without it, and `train_on_batch` isn't touched. Each function is traced
+    files are the same as without it, and `train_on_batch` isn't touched. With `all_reduce="window"`
+    the function that accumulates reduces nothing. Each function is traced
     once, also over several calls of `fit` with the same callback.
 
     On TensorFlow the host reads the counters of the window before each micro-batch; on JAX it

@@ -66,10 +66,15 @@ def sums_of_replicas(strategy):
     That is what is read, saved and restored: nothing depends on how many replicas there were.
     """
 
-    def creator(next_creator, **arguments):
+    def creator(next_creator, initial_value=None, **arguments):
+        def zeros():
+            # Not the value that a checkpoint gives to be read: that is the sum, for all copies.
+            value = initial_value() if callable(initial_value) else initial_value
+            return tf.zeros_like(getattr(value, "wrapped_value", value))
+
         synchronization, aggregation = tf.VariableSynchronization, tf.VariableAggregation
         arguments.update(synchronization=synchronization.ON_READ, aggregation=aggregation.SUM)
-        return next_creator(**arguments)
+        return next_creator(initial_value=zeros, **arguments)
 
     outside = strategy is not None and not tf.distribute.has_strategy()
     with strategy.scope() if outside else contextlib.nullcontext():

@@ -127,10 +127,15 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             if self._weighs:
                 with self._sum_scope():
                     self._window_weight = self._add_counter(_state.WEIGHT, 0, self._scalar_dtype)
-        with self._sum_scope():
-            for variable in self._variables:
-                if variable.ref() not in self._accumulators:
+        for variable in self._variables:
+            if variable.ref() not in self._accumulators:
+                with self._sum_scope():
                     self._accumulators[variable.ref()] = self._add_accumulator(variable)
+
+    def add_slot(self, var, slot_name, *args, **kwargs):
+        # Reading a checkpoint makes slots by itself.
+        with self._sum_scope() if slot_name == "accumulator" else contextlib.nullcontext():
+            return super().add_slot(var, slot_name, *args, **kwargs)
 
     def _sum_scope(self):
         """Where the variables are made that hold a window's sums."""

@@ -1,8 +1,8 @@
 """A part of a training on so many devices: `python replicas.py DEVICES FROM TO FIRST LAST [LATE]`.
 
 Goes on from the model in the file FROM, or begins if there is none, with the arguments LATE as
-JSON, and writes the model to TO after the micro-batches from FIRST to LAST. A process of its own, as a process can have one
-MirroredStrategy. See test_distribution.py.
+JSON, and writes the model to TO after the micro-batches from FIRST to LAST. A process of its own,
+as a process can have one MirroredStrategy. See test_distribution.py.
 """
 
 import json

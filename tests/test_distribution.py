@@ -21,6 +21,7 @@ from training import (
     MICRO,
     START,
     UPDATES,
+    WINDOWS,
     Shrink,
     assert_equal,
     assert_moved,
@@ -35,6 +36,7 @@ from training import (
     squares,
     train,
     values,
+    weights,
 )
 
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
@@ -254,6 +256,33 @@ def test_sums_of_replicas(strategy, case):
 
 
 @tensorflow_only
+@few_cases
+@pytest.mark.parametrize("was, becomes", [(LATE, LATE), (LATE, {}), ({}, LATE)], ids=str)
+def test_a_checkpoint_in_a_window(strategy, case, was, becomes, tmp_path):
+    """Of the one kind of accumulators, read by the other; they have weights, too."""
+    end = WINDOWS * BIG
+    first, rest = [[a[i:j] for a in data()] for i, j in ((0, BIG + MICRO), (BIG + MICRO, end))]
+
+    def checkpoint(late):
+        arguments = {"accum_iters": LENGTH, "reduction": "weighted", **case.arguments, **late}
+        ours = hosts.ours(case.name, **arguments)
+        model = compiled(dense_model(), ours)
+        return model, hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+
+    with strategy.scope():
+        model, saved = checkpoint(was)
+        fit(model, MICRO, first, epochs=1, callbacks=[hosts.accum.MicroBatchWeights()])
+        path = saved.save(str(tmp_path / "checkpoint"))
+        model, read = checkpoint(becomes)
+        read.restore(path)
+        fit(model, MICRO, rest, epochs=1, callbacks=[hosts.accum.MicroBatchWeights()])
+    assert model.optimizer.completed_updates == WINDOWS
+    stock = hosts.stock(case.name, **case.arguments)
+    expected = train(stock, BIG, arrays=[a[:end] for a in data()], epochs=1)
+    assert_equal(weights(model), expected.weights)
+
+
+@tensorflow_only
 def test_central_storage_has_no_sums_of_replicas():
     devices = ["CPU:0", "CPU:1"]
     with hosts.tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0").scope():
@@ -268,7 +297,7 @@ def test_a_loss_scale_optimizer_needs_sums(strategy):
         ours = hosts.ours("Adam", accum_iters=LENGTH, **LATE)
         ours = hosts.loss_scaled(ours, initial_scale=8.0)
         model = compiled(dense_model(), ours)
-        with pytest.raises(ValueError, match="A LossScaleOptimizer.*needs all_reduce='micro_batch'"):
+        with pytest.raises(ValueError, match="LossScaleOptimizer.*needs all_reduce='micro_batch'"):
             fit(model, MICRO)
 
 
