@@ -146,12 +146,16 @@ class AccumulationMonitor:
 
     def on_train_batch_end(self, batch, logs=None):
         optimizer = inner(self.model.optimizer)  # on JAX this brings its variables up to date
+        position, length, _ = optimizer._count_window()
+        updates = optimizer.completed_updates
         if self._noise_scale:
-            self._look_at_micro_batch(optimizer)
-        self._add_to(logs, optimizer)
+            self._look_at_micro_batch(optimizer, position, updates)
+        self._add_to(logs, optimizer, position, length, updates)
 
     def on_epoch_end(self, epoch, logs=None):
-        self._add_to(logs, inner(self.model.optimizer))
+        optimizer = inner(self.model.optimizer)
+        position, length, _ = optimizer._count_window()  # callbacks may have closed it
+        self._add_to(logs, optimizer, position, length, optimizer.completed_updates)
 
     def _check_noise_scale(self, model, optimizer):
         steps = steps_per_execution(model)
@@ -167,17 +171,17 @@ class AccumulationMonitor:
                     f"which it must see. Received: {what}"
                 )
 
-    def _look_at_micro_batch(self, optimizer):
-        position, updates = self._seen
-        self._seen = optimizer.window_position, optimizer.completed_updates
-        if self._seen == (position, updates):  # it was dropped
+    def _look_at_micro_batch(self, optimizer, position, updates):
+        last_position, last_updates = self._seen
+        self._seen = position, updates
+        if self._seen == (last_position, last_updates):  # it was dropped
             return
-        if self._seen[0] == 1:  # also after a window that was closed early
+        if position == 1:  # also after a window that was closed early
             self._squares = []
         self._squares.append(optimizer._read_norm(MICRO_BATCH_NORM) ** 2)
-        if self._seen == (0, updates + 1):
+        if self._seen == (0, last_updates + 1):
             count = len(self._squares)
-            if count == position + 1 > 1:  # all of the window was seen, and there is a window
+            if count == last_position + 1 > 1:  # all of the window was seen, and there is one
                 big = optimizer._read_norm(UPDATE_NORM)
                 if optimizer.reduction == "sum":
                     big /= count
@@ -186,11 +190,10 @@ class AccumulationMonitor:
                 self._noise_scale.add(small, size, big**2, count * size)
             self._squares = []
 
-    def _add_to(self, logs, optimizer):
+    def _add_to(self, logs, optimizer, position, length, updates):
         if logs is None:
             return
-        position, length, _ = optimizer._count_window()
-        logs["completed_updates"] = optimizer.completed_updates
+        logs["completed_updates"] = updates
         logs["window_position"] = position
         logs["learning_rate"] = optimizer._rate_in_use()
         if optimizer._accumulates:
