@@ -4,7 +4,7 @@ from collections import Counter
 
 import hosts
 import pytest
-from cases import CASES, every_case
+from cases import CASES, every_case, few_cases
 from training import Shrink
 
 if not hosts.IS_TENSORFLOW:
@@ -90,7 +90,7 @@ def test_no_conditional_with_a_sparse_gradient(case):
     assert not conditionals(operations_of_apply(optimizer, sparse=True))
 
 
-@every_case
+@few_cases
 @pytest.mark.parametrize("reduction", ["mean", "weighted"])
 @pytest.mark.parametrize("gated", [{}, {"gate": "branch", "all_reduce": "window"}], ids=str)
 def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
