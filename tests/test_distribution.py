@@ -291,6 +291,16 @@ def test_central_storage_has_no_sums_of_replicas():
             fit(model, MICRO)
 
 
+@tensorflow_only
+@keras3_only
+def test_a_float8_scale_has_no_sum(strategy):
+    with strategy.scope():
+        scale = hosts.variable(1.0, "scale")
+        scale.overwrite_with_gradient = True
+        with pytest.raises(ValueError, match="all_reduce='window' can't be used with float8"):
+            hosts.ours("Adam", accum_iters=LENGTH, **LATE).build([scale])
+
+
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's looks at no sums")
 def test_a_loss_scale_optimizer_needs_sums(strategy):
     with strategy.scope():
