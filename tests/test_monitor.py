@@ -201,13 +201,16 @@ def test_host_gate_comes_last():
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
-def test_replicas(strategy):
-    arguments = {"learning_rate": 0.0}
+@pytest.mark.parametrize(
+    "gate", [{}, {"gate": "branch"}, {"gate": "branch", "all_reduce": "window"}], ids=str
+)
+def test_replicas(strategy, gate):
+    more = {"noise_scale": "all_reduce" not in gate}
     with strategy.scope():
-        model, each = compiled(dense_model(), sgd(**arguments)), Each()
-    fit(model, MICRO, callbacks=[Monitor(MICRO, noise_scale=True), each])
-    _, _, single = monitored(sgd(**arguments), Monitor(MICRO, noise_scale=True))
-    for name in ("gradient_norm", "noise_scale"):
+        model, each = compiled(dense_model(), sgd(learning_rate=0.0, **gate)), Each()
+    fit(model, MICRO, callbacks=[Monitor(MICRO, **more), each])
+    _, _, single = monitored(sgd(learning_rate=0.0), Monitor(MICRO, **more))
+    for name in ["gradient_norm"] + ["noise_scale"] * more["noise_scale"]:
         np.testing.assert_allclose(each.column(name), single.column(name), rtol=1e-9)
 
 
