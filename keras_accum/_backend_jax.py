@@ -152,9 +152,11 @@ class Backend:
     def _sum(self, accumulator, gradient):
         return accumulator.value + ops.cast(gradient, accumulator.dtype)
 
-    def _apply_rule(self, rule, coefficients, gradient, target, slots):
-        values = rule.step(
-            ops, coefficients, gradient, self._value(target), *map(self._value, slots)
-        )
+    @staticmethod
+    def _kernel_scalars(rule, coefficients):
+        return coefficients  # there is no kernel
+
+    def _apply_rule(self, rule, scalars, gradient, target, slots):
+        values = rule.step(ops, scalars, gradient, self._value(target), *map(self._value, slots))
         for variable, value in zip((target, *slots), values):
             self.assign(variable, value)

@@ -20,6 +20,7 @@ class Backend(_backend_jax.Backend):
     """Comes before a Keras 3 optimizer class."""
 
     _gate = staticmethod(_tensorflow.gate)
+    _kernel_scalars = staticmethod(_tensorflow.kernel_scalars)
     _all_finite = staticmethod(_tensorflow.all_finite)
     _dense = staticmethod(tf.convert_to_tensor)
     _replica = staticmethod(_tensorflow.replica)
@@ -85,5 +86,5 @@ class Backend(_backend_jax.Backend):
     def _sum(self, accumulator, gradient):
         return _tensorflow.add(self._value(accumulator), gradient)
 
-    def _apply_rule(self, rule, coefficients, gradient, target, slots):
-        _tensorflow.apply_rule(rule, coefficients, gradient, target, list(map(_native, slots)))
+    def _apply_rule(self, rule, scalars, gradient, target, slots):
+        _tensorflow.apply_rule(rule, scalars, gradient, target, list(map(_native, slots)))

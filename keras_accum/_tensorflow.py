@@ -122,14 +122,20 @@ def write(variable, value):
         copy.assign(tf.cast(value, copy.dtype))
 
 
-def apply_rule(rule, c, gradient, parameter, slots):
+def kernel_scalars(rule, coefficients):
+    """A rule's coefficients as its kernel takes them, where it has one; once for a data type."""
+    scalars, _ = _KERNELS.get(type(rule), (None, None))
+    return scalars(rule, coefficients) if scalars else coefficients
+
+
+def apply_rule(rule, scalars, gradient, parameter, slots):
     """Write the new parameter and slots, variables all, and return the operations, in a graph."""
-    kernel = _KERNELS.get(type(rule))
-    if kernel is not None:
-        operation = kernel(rule, c, gradient, parameter, *slots)
+    _, kernel = _KERNELS.get(type(rule), (None, None))
+    if kernel:
+        operation = kernel(rule, scalars, gradient, parameter, *slots)
         return [] if operation is None else [operation]
     variables = (parameter,) + tuple(slots)
-    values = rule.step(tf, c, gradient, *map(tf.convert_to_tensor, variables))
+    values = rule.step(tf, scalars, gradient, *map(tf.convert_to_tensor, variables))
     with tf.control_dependencies(values):  # in a TensorFlow 1 graph a read is of what is there now
         return [variable.assign(value) for variable, value in zip(variables, values)]
 
@@ -142,36 +148,43 @@ def _run(kernel, variables, **arguments):
     return getattr(tf.raw_ops, kernel)(**variables, **arguments, use_locking=True)
 
 
-def _sgd(rule, c, gradient, parameter, *slots):
-    if not slots:
-        var = {"var": parameter}
-        return _run("ApplyGradientDescent", var, alpha=c["rate"], delta=gradient)
+def _sgd_scalars(rule, c):
+    if not rule.slots:
+        return {"alpha": c["rate"]}
     # Keras's own momentum kernel adds the velocity to the parameter with no scalar to gate it. This
     # one, u <- mu u + d; p <- p - lr u, does the same from d = -rate G and lr = -switch.
+    return {"lr": -c["switch"], "momentum": 1 - c["friction"], "minus_rate": -c["rate"]}
+
+
+def _sgd(rule, scalars, gradient, parameter, *slots):
+    if not slots:
+        return _run("ApplyGradientDescent", {"var": parameter}, delta=gradient, **scalars)
     return _run(
         "ApplyMomentum",
         {"var": parameter, "accum": slots[0]},
-        lr=-c["switch"],
-        grad=-c["rate"] * gradient,
-        momentum=1 - c["friction"],
+        lr=scalars["lr"],
+        grad=scalars["minus_rate"] * gradient,
+        momentum=scalars["momentum"],
         use_nesterov=rule.nesterov,
     )
 
 
-def _adam(rule, c, gradient, parameter, momentum, velocity):
+def _adam_scalars(rule, c):
     # Alpha has the bias correction in it: with both powers at zero the kernel takes lr as it is.
-    zero = tf.zeros([], gradient.dtype)
-    return _run(
-        "ApplyAdam",
-        {"var": parameter, "m": momentum, "v": velocity},
-        beta1_power=zero,
-        beta2_power=zero,
-        lr=c["alpha"],
-        beta1=1 - c["rate_1"],
-        beta2=1 - c["rate_2"],
-        epsilon=c["epsilon"],
-        grad=gradient,
-    )
+    zero = tf.zeros([], c["alpha"].dtype)
+    return {
+        "beta1_power": zero,
+        "beta2_power": zero,
+        "lr": c["alpha"],
+        "beta1": 1 - c["rate_1"],
+        "beta2": 1 - c["rate_2"],
+        "epsilon": c["epsilon"],
+    }
 
 
-_KERNELS = {_rules.SGD: _sgd, _rules.Adam: _adam}
+def _adam(rule, scalars, gradient, parameter, momentum, velocity):
+    variables = {"var": parameter, "m": momentum, "v": velocity}
+    return _run("ApplyAdam", variables, grad=gradient, **scalars)
+
+
+_KERNELS = {_rules.SGD: (_sgd_scalars, _sgd), _rules.Adam: (_adam_scalars, _adam)}

@@ -396,9 +396,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             name: _scalar(getattr(self, name), dtype) for name in rule.hyperparameters
         }
         update = tf.cast(self.iterations + 1, dtype)
+        coefficients = rule.coefficients(ops, switch, rate, update, **hyperparameters)
         return {
             "switch": switch,
-            "rule": rule.coefficients(ops, switch, rate, update, **hyperparameters),
+            "rule": _tensorflow.kernel_scalars(rule, coefficients),
         }
 
     def _write_variable(self, i, variable, average, total, scalars):

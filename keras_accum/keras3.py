@@ -565,13 +565,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             overwrites = ops.where(due, overwrites, 0)
         rule = self._rule()
         hyperparameters = {name: getattr(self, name) for name in rule.hyperparameters}
+        coefficients = rule.coefficients(ops, switch, learning_rate, update, **hyperparameters)
         return {
             "switch": switch,
             "hold": 1 - switch,
             "learning_rate": learning_rate,
             "update": update,
             "overwrites": ops.cast(overwrites, dtype),
-            "rule": rule.coefficients(ops, switch, learning_rate, update, **hyperparameters),
+            "rule": self._kernel_scalars(rule, coefficients),
         }
 
     def _write(self, variables, moving, averages, totals, scalars):

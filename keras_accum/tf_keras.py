@@ -572,13 +572,12 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             else tf.convert_to_tensor(getattr(self, name), dtype)  # a cast is by way of float32
             for name in rule.hyperparameters
         }
-        update = tf.cast(self.iterations + 1, dtype)
+        rate, update = self._decayed_lr(dtype), tf.cast(self.iterations + 1, dtype)
+        coefficients = rule.coefficients(tf, switch, rate, update, **hyperparameters)
         return {
             "switch": switch,
             "hold": 1 - switch,
-            "rule": rule.coefficients(
-                tf, switch, self._decayed_lr(dtype), update, **hyperparameters
-            ),
+            "rule": _tensorflow.kernel_scalars(rule, coefficients),
         }
 
     # The arguments after these two come in another order before TensorFlow 2.9.
@@ -676,13 +675,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if self._accumulates:
             hold = tf.cast(scalars["hold"], total.dtype)
             accumulator = self._accumulators[variable.ref()]
-            operations.append(accumulator.assign(_tensorflow.gate(total, hold)))
+            rest = _tensorflow.gate(total, hold)
+            operations.append(accumulator.assign(rest, read_value=False))
         if target.constraint is not None:
             with tf.control_dependencies(operations):
                 value = target.read_value()
                 constrained = target.constraint(value)
                 operations.append(target.assign(tf.where(switch > 0, constrained, value)))
-        return tf.group(*operations)
+        return operations
 
 
 # What optimizers that aren't legacy have and legacy ones don't, with values that change nothing.
