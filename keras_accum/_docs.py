@@ -63,7 +63,7 @@ _HOST_ARGUMENTS = {
         clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
             average: each weight's norm, each element, the norm of all together.
         gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
-            sums each micro-batch's gradients over the replicas.
+            sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
             They transform the window's average.""",
     "keras2": """\

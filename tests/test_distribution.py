@@ -301,6 +301,27 @@ def test_a_float8_scale_has_no_sum(strategy):
             hosts.ours("Adam", accum_iters=LENGTH, **LATE).build([scale])
 
 
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="an argument that only tf_keras has")
+@few_cases
+@every_reduction
+def test_a_gradient_aggregator(case, late):
+    """A reduction of the user's own, over anything, is made as often as Keras's would be."""
+    calls = []
+
+    def of_two_equals(pairs):
+        calls.append(len(pairs))
+        return [(2 * gradient, variable) for gradient, variable in pairs]
+
+    def trained(make, batch_size, **more):
+        optimizer = make(case.name, gradient_aggregator=of_two_equals, **case.arguments, **more)
+        return train(optimizer, batch_size, compile={"run_eagerly": True})
+
+    expected = trained(hosts.stock, BIG)
+    calls.clear()
+    assert_same_training(trained(hosts.ours, MICRO, accum_iters=LENGTH, **late), expected)
+    assert len(calls) == UPDATES * (1 if late else LENGTH)
+
+
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's looks at no sums")
 def test_a_loss_scale_optimizer_needs_sums(strategy):
     with strategy.scope():
