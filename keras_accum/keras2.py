@@ -399,6 +399,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         coefficients = rule.coefficients(ops, switch, rate, update, **hyperparameters)
         return {
             "switch": switch,
+            "hold": 1 - switch,
             "rule": _tensorflow.kernel_scalars(rule, coefficients),
         }
 
@@ -409,7 +410,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         average = tf.cast(average, variable.dtype.base_dtype)
         operations = _tensorflow.apply_rule(rule, scalars["rule"], average, variable, slots)
         if self._accumulates:
-            hold = tf.cast(1 - switch, total.dtype)
+            hold = tf.cast(scalars["hold"], total.dtype)
             operations.append(K.update(self._accumulators[i], _tensorflow.gate(total, hold)))
         constraint = getattr(variable, "constraint", None)
         if constraint is not None:

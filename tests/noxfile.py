@@ -66,15 +66,13 @@ def tf_keras_2_15(session):
     check(session, "tf_keras", None, "tensorflow-cpu==2.15.*", some=SECOND_VERSION)
 
 
-# On a second version of a host: not what depends on this package alone and takes long, nor rows
-# whose rule is a part of another row's.
+# On a second version of a host: not what depends on this package alone and takes long.
 SECOND_VERSION = (
     "-k",
     "not killed and not other_numbers and not branch"
     " and (big_batch or not test_host_gate) and (plain or not test_window)"
     " and (masked or replicas or not test_weighted) and (logged or tensorboard or not test_monitor)"
-    " and not test_rules and not test_loops and not test_contributing"
-    " and not adam_betas and not rmsprop_centered and not rmsprop_momentum and not nesterov",
+    " and not test_rules and not test_loops and not test_contributing",
 )
 
 
