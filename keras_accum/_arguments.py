@@ -74,7 +74,7 @@ def bind(cls, args, kwargs, unknown):
     }
 
 
-def pop_own(given):
+def pop_own(cls, given):
     """Take our own arguments out of `given`, checked, with their defaults."""
     own = {
         name: _CHECKS[name](given.pop(name, default))
@@ -82,7 +82,7 @@ def pop_own(given):
         if name in _CHECKS
     }
     if own["all_reduce"] == "window":
-        _check_late_reduction(own)
+        _check_late_reduction(cls, own)
     return own
 
 
@@ -162,7 +162,7 @@ def check_all_reduce(all_reduce):
     return all_reduce
 
 
-def _check_late_reduction(own):
+def _check_late_reduction(cls, own):
     if own["gate"] != "branch":
         raise ValueError(
             "all_reduce='window' needs gate='branch': without a conditional in the graph every "
@@ -173,6 +173,8 @@ def _check_late_reduction(own):
             "all_reduce='window' can't be used with skip_nonfinite: whether a micro-batch counts "
             "depends on the gradients of all replicas. Received: skip_nonfinite=True"
         )
+    if not cls._can_reduce_late:
+        raise ValueError(NO_LATE_REDUCTION)
 
 
 def check_decay(decay):

@@ -57,14 +57,12 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def __init__(self, *args, **kwargs):
         given = _arguments.bind(type(self), args, kwargs, unknown=TypeError)
-        own = _arguments.pop_own(given)
+        own = _arguments.pop_own(type(self), given)
         if own["reduction"] == "weighted":
             raise ValueError(
                 "reduction='weighted' isn't there on Keras 2.0 to 2.3, whose train step has no "
                 "place for a weight: use 'mean', or a loss that sums and 'sum'."
             )
-        if own["all_reduce"] == "window":
-            raise ValueError(_arguments.NO_LATE_REDUCTION)
         given["decay"] = _arguments.check_decay(given.pop("decay", None))
         if "learning_rate" in given:
             given["lr"] = _arguments.check_number("learning_rate", given.pop("learning_rate"))

@@ -66,15 +66,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
     def __init__(self, *args, **kwargs):
         given = _arguments.bind(type(self), args, kwargs, unknown=ValueError)
-        own = _arguments.pop_own(given)
+        own = _arguments.pop_own(type(self), given)
         decay = _arguments.check_decay(given.pop("decay", None))
         rate = given.get("learning_rate")
         if isinstance(rate, (int, np.number)) and not isinstance(rate, bool):
             given["learning_rate"] = float(rate)
         given.setdefault("name", None)
         _arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
-        if own["all_reduce"] == "window" and not self._can_reduce_late:
-            raise ValueError(_arguments.NO_LATE_REDUCTION)
         added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
 
         super().__init__(**given, **self.fixed)

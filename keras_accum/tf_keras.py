@@ -62,7 +62,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def __init__(self, *args, **kwargs):
         given = _arguments.bind(type(self), args, kwargs, unknown=TypeError)
-        own = _arguments.pop_own(given)
+        own = _arguments.pop_own(type(self), given)
         if "learning_rate" in given:
             given["learning_rate"] = _arguments.check_learning_rate(
                 given["learning_rate"], allowed=(tf.Tensor, tf.Variable)
