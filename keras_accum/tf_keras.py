@@ -129,8 +129,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                     self._window_weight = self._add_counter(_state.WEIGHT, 0, self._scalar_dtype)
         for variable in self._variables:
             if variable.ref() not in self._accumulators:
-                with self._sum_scope():
-                    self._accumulators[variable.ref()] = self._add_accumulator(variable)
+                self._accumulators[variable.ref()] = self._add_accumulator(variable)
 
     def add_slot(self, var, slot_name, *args, **kwargs):
         # Reading a checkpoint makes slots by itself.
@@ -165,7 +164,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             return self.add_slot(variable, "accumulator")
         # A sum of many half precision gradients overflows or stalls in half precision, and a slot
         # has the data type of its variable.
-        with self._distribution_strategy_scope():
+        with self._distribution_strategy_scope(), self._sum_scope():
             with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
                 accumulator = self.add_weight(
                     f"{variable._shared_name}/accumulator",
