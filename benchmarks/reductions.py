@@ -51,27 +51,24 @@ def work(options):
     from contenders import ARITHMETIC, BRANCH, STOCK
     from timing import medians
 
-    keras, accum, stock = contenders.load(options.host)
+    keras, accum, _ = contenders.load(options.host)
+    found = contenders.find(options.host)
+    made = {who: found[who].optimizer for who in (STOCK, ARITHMETIC, BRANCH)}
+    made['all_reduce="window"'] = lambda k: accum.AdamAccumulate(
+        accum_iters=k, gate="branch", all_reduce="window"
+    )
+    names = [who for who in made if who != STOCK]
     is_first = strategy.cluster_resolver.task_id == 0
     if is_first:
-        names = ARITHMETIC, BRANCH, 'all_reduce="window"'
         print(f"| micro-batches in a window | {' | '.join(names)} |")
         print(f"| ---: |{' ---: |' * len(names)}")
     for k in WINDOWS:
-        made = {
-            STOCK: stock.Adam,
-            ARITHMETIC: lambda k=k: accum.AdamAccumulate(accum_iters=k),
-            BRANCH: lambda k=k: accum.AdamAccumulate(accum_iters=k, gate="branch"),
-            "window": lambda k=k: accum.AdamAccumulate(
-                accum_iters=k, gate="branch", all_reduce="window"
-            ),
-        }
         steps = {who: window(keras, strategy, make, k) for who, make in made.items()}
         for step in steps.values():
             step()
-        found = medians(steps, options.rounds)
+        times = medians(steps, options.rounds)
         if is_first:
-            cells = [f"{found[who] / found[STOCK]:.2f}" for who in made if who != STOCK]
+            cells = [f"{times[who] / times[STOCK]:.2f}" for who in names]
             print(f"| {k} | {' | '.join(cells)} |", flush=True)
 
 
@@ -82,7 +79,7 @@ def window(keras, strategy, make_optimizer, k):
 
     with strategy.scope():
         model, make_x = networks.mlp(keras)
-        optimizer = make_optimizer()
+        optimizer = make_optimizer(k)
         if hasattr(optimizer, "build"):  # which none of Keras 3 can in a replica's graph
             optimizer.build(model.trainable_variables)
     x, y = networks.draw(make_x, SAMPLES)
