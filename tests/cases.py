@@ -45,6 +45,8 @@ NEEDED = {name: case for name, case in CASES.items() if name not in LEFT_OUT}
 
 # For a promise that doesn't depend on the rule: one without slots and one with all there is.
 FEW = {name: CASES[name] for name in ("sgd", "adam")}
+# One reduction over replicas for each window. It needs the other gate.
+LATE = {"gate": "branch", "all_reduce": "window"}
 NAMES = sorted({case.name for case in CASES.values()})
 
 

@@ -9,7 +9,7 @@ import textwrap
 import hosts
 import numpy as np
 import pytest
-from cases import NAMES, keras2_has_no
+from cases import LATE, NAMES, keras2_has_no
 from hosts import keras
 from training import compiled, data, dense_model, fit, slots
 
@@ -69,7 +69,7 @@ REFUSED = [
     ({"all_reduce": "late"}, ["all_reduce", "micro_batch", "window", "all_reduce='late'"]),
     ({"all_reduce": "window"}, ["all_reduce", "needs gate='branch'", "gate='arithmetic'"]),
     (
-        {"all_reduce": "window", "gate": "branch", "skip_nonfinite": True},
+        {**LATE, "skip_nonfinite": True},
         ["all_reduce", "skip_nonfinite=True"],
     ),
     ({"skip_nonfinite": 1}, ["skip_nonfinite", "True or False", "skip_nonfinite=1"]),
@@ -80,7 +80,6 @@ REFUSED = [
     ({"decay": -0.5}, ["decay", "-0.5"]),
     ({"clipnorm": 1.0, "global_clipnorm": 2.0}, ["clipnorm", "global_clipnorm"]),
 ]
-LATE = {"all_reduce": "window", "gate": "branch"}
 if not hosts.IS_TENSORFLOW or hosts.IS_KERAS2:
     REFUSED += [(LATE, ["all_reduce='window' is for tf.distribute"])]
 if hosts.IS_KERAS3:

@@ -12,7 +12,7 @@ import hosts
 import numpy as np
 import pytest
 import replicas
-from cases import CASES, every_case, few_cases
+from cases import CASES, LATE, every_case, few_cases
 from hosts import keras
 from test_equivalence import DenseEmbedding, embedding_model
 from training import (
@@ -104,8 +104,6 @@ def in_strategy(strategy, case, options, **more):
     return values(optimizer, variables)
 
 
-# One reduction for each window. It needs the other gate.
-LATE = {"gate": "branch", "all_reduce": "window"}
 every_reduction = pytest.mark.parametrize("late", [{}, LATE], ids=["micro_batch", "window"])
 
 OPTIONS = {

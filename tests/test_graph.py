@@ -4,7 +4,7 @@ from collections import Counter
 
 import hosts
 import pytest
-from cases import CASES, every_case, few_cases
+from cases import CASES, LATE, every_case, few_cases
 from training import Shrink
 
 if not hosts.IS_TENSORFLOW:
@@ -92,7 +92,7 @@ def test_no_conditional_with_a_sparse_gradient(case):
 
 @few_cases
 @pytest.mark.parametrize("reduction", ["mean", "weighted"])
-@pytest.mark.parametrize("gated", [{}, {"gate": "branch", "all_reduce": "window"}], ids=str)
+@pytest.mark.parametrize("gated", [{}, LATE], ids=str)
 def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
     with strategy.scope():
         arguments = {**case.arguments, "accum_iters": 4, "reduction": reduction, **gated}

@@ -5,6 +5,7 @@ import csv
 import hosts
 import numpy as np
 import pytest
+from cases import LATE
 from hosts import keras
 from training import (
     LENGTH,
@@ -201,9 +202,7 @@ def test_host_gate_comes_last():
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
-@pytest.mark.parametrize(
-    "gate", [{}, {"gate": "branch"}, {"gate": "branch", "all_reduce": "window"}], ids=str
-)
+@pytest.mark.parametrize("gate", [{}, {"gate": "branch"}, LATE], ids=str)
 def test_replicas(strategy, gate):
     more = {"noise_scale": "all_reduce" not in gate}
     with strategy.scope():
@@ -360,7 +359,7 @@ def test_an_optimizer_that_is_none_of_ours():
         ({"accum_iters": 1}, "accum_iters=1"),
         ({"reduction": "weighted"}, "reduction='weighted'"),
         pytest.param(
-            {"gate": "branch", "all_reduce": "window"},
+            LATE,
             "all_reduce='window'",
             marks=pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="it is TensorFlow's"),
         ),

@@ -6,7 +6,7 @@ Masked sequences and a last batch that is short, where the mean of means is anot
 import hosts
 import numpy as np
 import pytest
-from cases import every_case, few_cases
+from cases import LATE, every_case, few_cases
 from hosts import keras
 from training import (
     Trained,
@@ -369,7 +369,7 @@ def test_replicas_with_unlike_shares(strategy, case, how):
     arrays = [array[:8] for array in sequences()]
     expected = train(hosts.stock(case.name, **case.arguments), 8, masked_model, arrays=arrays)
     with strategy.scope():
-        late = {"gate": "branch", "all_reduce": "window"} if "late" in how else {}
+        late = LATE if "late" in how else {}
         optimizer = weighted(case, accum_iters=2, **late)
         if "scaled" in how:
             optimizer = hosts.loss_scaled(optimizer, 2.0**4)
