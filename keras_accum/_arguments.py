@@ -177,6 +177,18 @@ def _check_late_reduction(cls, own):
         raise ValueError(NO_LATE_REDUCTION)
 
 
+def check_once(variables, name):
+    """Refuse a variable that is twice among those of one call. They are hashable."""
+    if len(set(variables)) < len(variables):
+        twice = next(v for i, v in enumerate(variables) if v in variables[:i])
+        raise ValueError(
+            "Each variable must be there once in a call of the optimizer: a window has one sum for "
+            "it. Add its gradients up. For the layers of several models, "
+            "`{id(v): v for v in variables}.values()` has each variable once. "
+            f"Received twice: {name(twice)}"
+        )
+
+
 def check_decay(decay):
     if decay is None:
         return 0.0

@@ -39,18 +39,24 @@ class Backend(_backend_jax.Backend):
         return self._gate(total, hold)
 
     @torch.no_grad()
-    def _take_eagerly(self, grads, variables):
+    def _take_eagerly(self, grads, variables, absent):
         counted = 1
         grads, weight = self._weighted(grads, variables)
         if self.skip_nonfinite:
             counted = int(self._all_finite(grads))
         self._note_micro_batch(grads, variables, counted)
         step = _window.advance(np, *map(int, self._window_state()), counted=counted)
+        if absent:
+            missing, window = self._missing_gradients.value.numpy(), int(self._iterations.value)
+            step = _window.miss(np, step, missing, window, absent, counted)
+            self._missing_gradients.value.copy_(torch.from_numpy(step.missing))
         if counted:
             self._add_all(grads, variables)
             if self._weighs:
                 self._window_weight.value.add_(weight)
         if step.switch:
+            if absent:
+                variables = [v for v, c in zip(self._trainable_variables, step.covered) if c]
             self._update_by_stock(step, variables)
         self._window_position.value.fill_(int(step.position))
         self._window_length.value.fill_(int(step.length))

@@ -195,6 +195,8 @@ class Optimizer:
                 the micro-batches in the open window, how many close it, how many will close the
                 next, and the open window's gradient sum.
             window_weight: with reduction="weighted", the weight of that sum.
+            missing_gradients: where gradients have been missing in the open window, for each
+                variable in how many of its micro-batches, and last `completed_updates`.
         """
         state = self._read_state() if self._held is None else {**self._held, **self._rate_state()}
         return {"state_format": np.asarray(_state.FORMAT), **state}
@@ -275,7 +277,9 @@ class Optimizer:
 
     def _named(self, arrays):
         arrays = [np.asarray(array) for array in arrays]
-        state = self._named_as(arrays, partial(self._list_names, stock=False))
+        state = self._named_as(arrays, partial(self._own_names, missing=[_state.MISSING]))
+        if state is None:  # a file of version 0.1.0, or no gradient has been missing
+            state = self._named_as(arrays, partial(self._own_names, missing=[]))
         if state is None:  # a file of keras_accum.keras2
             names = partial(_state.slot_major, self._rule(), accumulates=self._accumulates)
             state = self._named_as(arrays, names)
@@ -290,6 +294,10 @@ class Optimizer:
                 "truncated, or of a newer keras_accum. Nothing was changed."
             )
         return state
+
+    def _own_names(self, variables, missing):
+        names = self._list_names(variables, stock=False)
+        return [name for name in names if name != _state.MISSING] + missing
 
     def _convert_count(self, state):
         """Count updates where the file counts micro-batches."""

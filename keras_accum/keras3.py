@@ -7,6 +7,7 @@ with gated scalars (see `_rules`), so that one traced program serves every micro
 What a backend does in its own way is in `_backend_<name>`; the rest is `keras.ops`.
 """
 
+import functools
 import importlib
 
 import numpy as np
@@ -86,7 +87,6 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         self._accum_iters = own["accum_iters"]
         # Written past Keras's attribute tracking: the stock class tracks its slots itself.
         self.__dict__["_slots"] = {}
-        self.__dict__["_receivers"] = set()
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -130,18 +130,19 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             )
         with self._sum_scope():
             self._accumulators = [self._add_accumulator(variable) for variable in variables]
+        self._missing_gradients = self._add_counter(_state.MISSING, 0, (len(variables) + 1,))
 
     @property
     def _scalar_dtype(self):
         return "float64" if keras.config.floatx() == "float64" else "float32"
 
-    def _add_counter(self, name, value):
+    def _add_counter(self, name, value, shape=()):
         with self._counter_scope():
-            return self._add_scalar(name, value, "int")
+            return self._add_scalar(name, value, "int", shape)
 
-    def _add_scalar(self, name, value, dtype):
+    def _add_scalar(self, name, value, dtype, shape=()):
         return self.add_variable(
-            shape=(),
+            shape=shape,
             initializer=keras.initializers.Constant(value),
             dtype=dtype,
             aggregation="only_first_replica",
@@ -149,7 +150,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         )
 
     def _add_accumulator(self, variable):
-        if keras.backend.standardize_dtype(variable.dtype) not in ("float16", "bfloat16"):
+        if _dtype(variable) not in ("float16", "bfloat16"):
             return self.add_variable_from_reference(variable, name="accumulator")
         # A sum of many half precision gradients overflows or stalls in half precision.
         return self.add_variable(
@@ -231,6 +232,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self._accumulates and self._is_built:
             names.update({id(variable): name for name, variable in self._counters().items()})
             names[id(self._state_format)] = "state_format"
+            names[id(self._missing_gradients)] = _state.MISSING
             if self._weighs:
                 names[id(self._window_weight)] = _state.WEIGHT
             for index, accumulator in enumerate(self._accumulators):
@@ -251,11 +253,12 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         return list(scratch._state_variables())
 
     def _read_state(self):
-        return {
+        state = {
             name: ops.convert_to_numpy(variable)
             for name, variable in self._state_variables().items()
             if name != "state_format"
         }
+        return _state.without_idle(state)
 
     def _rate_state(self):
         if not isinstance(self._learning_rate, keras.Variable):
@@ -395,16 +398,22 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         with keras.name_scope(self.name):
             self.build(trainable_variables)
             self._check_variables_are_known(trainable_variables)
-            self._take(*self._filter_empty_gradients(grads, trainable_variables))
+            grads, variables = self._filter_empty_gradients(grads, trainable_variables)
+            present = [self._get_variable_index(v) for v in variables]
+            _arguments.check_once(present, lambda i: self._trainable_variables[i].path)
+            known = range(len(self._trainable_variables)) if self._accumulates else ()
+            self._take(grads, variables, absent=sorted(set(known) - set(present)))
 
     def _stock_apply(self, grads, variables):
         super().apply(grads, variables)
 
-    def _take(self, grads, variables):
-        """Add the gradients of one micro-batch, and update if that closes the window."""
-        self._receivers.update(self._get_variable_index(v) for v in variables)
+    def _take(self, grads, variables, absent):
+        """Add the gradients of one micro-batch, and update if that closes the window.
+
+        `absent` are the indices of the variables whose gradients are missing.
+        """
         if self._accumulates and self._updates_as_stock and self._runs_eagerly():
-            self._take_eagerly(grads, variables)
+            self._take_eagerly(grads, variables, absent)
             return
         grads, weight = self._weighted(grads, variables)
         if not self._reduces_late:
@@ -416,21 +425,26 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             grads = [self._gate(g, ops.cast(counted, g.dtype)) for g in grads]
         self._note_micro_batch(grads, variables, counted)
         step = _window.advance(ops, position, length, next_length, counted)
+        if absent:
+            missing, window = map(self._value, (self._missing_gradients, self._iterations))
+            step = _window.miss(ops, step, missing, window, absent, counted)
         if self._weighs:
             weight = weight * ops.cast(counted, weight.dtype)
             step = step._replace(divisor=self._value(self._window_weight) + weight)
         if self._branches:
             self._if(
                 step.switch,
-                lambda grads, step: self._update_from(grads, step._replace(switch=1), variables),
+                lambda grads, step: self._update_from(
+                    grads, step._replace(switch=1), variables, absent
+                ),
                 lambda grads, step: self._accumulate(grads, variables),
                 grads,
                 step,
             )
         elif self._picked is None:
-            self._update_from(grads, step, variables)
+            self._update_from(grads, step, variables, absent)
         elif self._picked:
-            self._update_from(grads, step._replace(switch=1), variables)
+            self._update_from(grads, step._replace(switch=1), variables, absent)
         else:
             self._accumulate(grads, variables)
         self._count_step(step)
@@ -463,9 +477,11 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self._accumulates:
             self._across_replicas(lambda *grads: self._add_all(grads, variables), *grads)
 
-    def _update_from(self, grads, step, variables):
+    def _update_from(self, grads, step, variables, absent):
         totals = [self._total(g, v) for g, v in zip(grads, variables)]
-        self._update(step, totals, variables)
+        totals += [self._value(self._accumulators[i]) for i in absent]
+        variables = [*variables, *(self._trainable_variables[i] for i in absent)]
+        self._update(step, totals, variables, absent)
 
     def apply_partial_window(self):
         """Close the open window now: one update from the micro-batches that it holds.
@@ -475,13 +491,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         """
         if self.window_position == 0:
             return
-        variables = [
-            v
-            for i, v in enumerate(self._trainable_variables)
-            # A freshly loaded optimizer doesn't know yet which variables have a gradient.
-            if i in self._receivers or not self._receivers
-        ]
-        self._in_replicas(self._update_from_accumulators, variables)
+        self._in_replicas(self._update_from_accumulators, self._seen_variables())
+
+    def _seen_variables(self):
+        """The variables that have had a gradient in the open window."""
+        missing = ops.convert_to_numpy(self._missing_gradients)
+        seen = _window.was_seen(missing, self.completed_updates, self.window_position)
+        return [v for v, is_seen in zip(self._trainable_variables, seen) if is_seen]
 
     def _update_from_accumulators(self, variables):
         position, length, _ = self._window_state()
@@ -510,15 +526,21 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             return ops.maximum(self._value(accumulator), gradient)
         return self._sum(accumulator, gradient)
 
-    def _update(self, step, totals, variables):
-        """The rule with gated scalars and what goes with it, each once per closed window."""
+    def _update(self, step, totals, variables, absent=()):
+        """The rule with gated scalars and what goes with it, each once per closed window.
+
+        The variables whose indices are `absent` are covered if they had a gradient earlier.
+        """
         if self._reduces_late:
             totals, divisor = self._reduced(totals, step.divisor, variables)
             step = step._replace(divisor=divisor)
-        averages = self._averages(step, totals, variables)
+        steps = {index: _window.of_variable(step, index) for index in absent}
+        averages = self._averages(step, steps, totals, variables)
         moving = self._trainable_variables if self.use_ema else variables
-        dtypes = {keras.backend.standardize_dtype(v.dtype) for v in moving}
-        scalars = {dtype: self._scalars(step, dtype) for dtype in dtypes}
+        scalars = {dtype: self._scalars(step, dtype) for dtype in set(map(_dtype, moving))}
+        for index, own_step in steps.items():
+            dtype = _dtype(self._trainable_variables[index])
+            scalars[f"{dtype}.{index}"] = self._scalars(own_step, dtype)
         self._across_replicas(
             lambda *tensors: self._write(variables, moving, *tensors), averages, totals, scalars
         )
@@ -527,21 +549,30 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self._accumulates:
             self._window_position.assign(step.position)
             self._window_length.assign(step.length)
+        if step.missing is not None:
+            self._missing_gradients.assign(step.missing)
         if self._weighs:
             self._window_weight.assign(step.divisor * ops.cast(1 - step.switch, step.divisor.dtype))
         self._iterations.assign_add(step.switch)
 
-    def _averages(self, step, totals, variables):
-        """The clipped averages of the window, None for what a gradient overwrites."""
+    def _averages(self, step, steps, totals, variables):
+        """The clipped averages of the window, None for what a gradient overwrites.
 
-        def scale(dtype):
-            factor = _window.scale(ops, step, self.reduction, lambda x: ops.cast(x, dtype))
+        `steps` has the steps by which single variables go, by index.
+        """
+
+        @functools.lru_cache(maxsize=None)
+        def scale(index, dtype):
+            of_variable = steps.get(index, step)
+            factor = _window.scale(ops, of_variable, self.reduction, lambda x: ops.cast(x, dtype))
             return factor if self.loss_scale_factor is None else factor / self.loss_scale_factor
 
+        def average(total, variable):
+            index = self._get_variable_index(variable)
+            return self._gate(total, scale(index if index in steps else None, total.dtype))
+
         overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]
-        totals = [total for total, skip in zip(totals, overwritten) if not skip]
-        scales = {dtype: scale(dtype) for dtype in {total.dtype for total in totals}}
-        averages = [self._gate(total, scales[total.dtype]) for total in totals]
+        averages = [average(t, v) for t, v, skip in zip(totals, variables, overwritten) if not skip]
         self._note(_monitor.UPDATE_NORM, averages, step.switch)
         clipped = iter(self._clip_gradients(averages))
         return [None if skip else next(clipped) for skip in overwritten]
@@ -577,13 +608,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         """All assignments to weights and slots. On TensorFlow this runs across replicas."""
 
         def scalars_of(variable):
-            return scalars[keras.backend.standardize_dtype(variable.dtype)]
+            dtype = _dtype(variable)
+            return scalars.get(f"{dtype}.{self._get_variable_index(variable)}", scalars[dtype])
 
         for variable, average, total in zip(variables, averages, totals):
             self._on_variable(variable, self._write_variable, average, total, scalars_of(variable))
         if self.use_ema:
-            for variable in moving:
-                self._on_variable(variable, self._write_moving_average, scalars_of(variable))
+            for variable in moving:  # all of them, at each update
+                self._on_variable(variable, self._write_moving_average, scalars[_dtype(variable)])
         for variable in variables:
             if variable.constraint is not None:
                 self._on_variable(variable, self._constrain, scalars_of(variable))
@@ -624,6 +656,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         value = self._value(target)
         constrained = variable.constraint(value)
         self.assign(target, ops.where(scalars["switch"] > 0, constrained, value))
+
+
+def _dtype(variable):
+    return keras.backend.standardize_dtype(variable.dtype)
 
 
 def _copy_exclusions(source, target):

@@ -7,7 +7,10 @@ with gated scalars (see `_rules`), so that one traced graph serves every micro-b
 """
 
 import contextlib
+import gc
 import importlib
+import warnings
+import weakref
 
 import numpy as np
 import tensorflow as tf
@@ -81,9 +84,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._window = None
         self._unapplied = None
         self._window_weight = None
+        self._missing_gradients = None
         self._accumulators = {}
-        self._receivers = set()
         self._variables = []
+        self._traced = weakref.WeakSet()  # graphs that have a step of these variables
         # The variables that a held state is of, where it came from another optimizer: that may have
         # met them in another order than the model has.
         self._held_keys = []
@@ -110,8 +114,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _create_slots(self, var_list):
         super()._create_slots(var_list)
         known = {variable.ref() for variable in self._variables}
-        self._variables += [variable for variable in var_list if variable.ref() not in known]
+        new = [variable for variable in var_list if variable.ref() not in known]
+        if new and self._accumulates:
+            self._check_no_step_lacks(new)
+        self._variables += new
         self._build_window()
+        is_partial = len(var_list) < len(self._variables)
+        if self._accumulates and (is_partial or _state.MISSING in self._deferred_dependencies):
+            self._build_missing_gradients()
 
     def _build_window(self):
         if not (self._accumulates and self._variables):
@@ -130,6 +140,31 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         for variable in self._variables:
             if variable.ref() not in self._accumulators:
                 self._accumulators[variable.ref()] = self._add_accumulator(variable)
+
+    def _check_no_step_lacks(self, variables):
+        gc.collect()  # of what `compile` has replaced
+        if self._traced:
+            warnings.warn(
+                f"{self._name} has met new variables ({variables[0].name}, ...) after a train step "
+                "was traced without them. The old step can't update them where it closes a window: "
+                "their gradients would be left over. Call `optimizer.build(all_variables)` before "
+                "the first step, or compile again the model that the old step belongs to.",
+                stacklevel=2,
+            )
+            self._traced.clear()
+
+    def _build_missing_gradients(self):
+        """Have counts for all variables that are known by now."""
+        old, size = self._missing_gradients, len(self._variables) + 1
+        if old is not None and old.shape[0] == size:
+            return
+        counts = np.zeros(size, "int64")
+        if old is not None and tf.executing_eagerly():
+            *old_counts, window = keras.backend.get_value(old)
+            counts[:] = self.window_position if window == self.completed_updates else 0
+            counts[: len(old_counts)], counts[-1] = old_counts, window
+        self._weights = [variable for variable in self._weights if variable is not old]
+        self._missing_gradients = self._add_counter(_state.MISSING, counts)
 
     def add_slot(self, var, slot_name, *args, **kwargs):
         # Reading a checkpoint makes slots by itself.
@@ -150,7 +185,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         with self._distribution_strategy_scope():
             counter = self.add_weight(
                 name,
-                shape=[],
+                shape=np.shape(value),
                 dtype=dtype,
                 initializer=keras.initializers.Constant(value),
                 trainable=False,
@@ -242,7 +277,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _state_names(self, variables):
         names = [n for n in self._list_names(variables, stock=False) if n != "unapplied"]
-        return names + list(self._rate_state())
+        return names + [_state.MISSING] * self._accumulates + list(self._rate_state())
 
     def _state_variables(self):
         """All weights by their names, in the order of `_list_names`."""
@@ -261,6 +296,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 found[_state.WEIGHT] = self._window_weight
             for i, variable in enumerate(self._variables):
                 found[f"accumulator.{i}"] = self._accumulators[variable.ref()]
+        if self._missing_gradients is not None:
+            found[_state.MISSING] = self._missing_gradients
         return found
 
     def _layout(self):
@@ -271,7 +308,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         state = dict(zip(found, keras.backend.batch_get_value(list(found.values()))))
         state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
         state.pop("state_format", None)
-        return {**state, **self._rate_state()}
+        return _state.without_idle({**state, **self._rate_state()})
 
     def _rate_state(self):
         rate = self._hyper["learning_rate"]
@@ -282,6 +319,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _write_state(self, state):
         if self._window is not None:
             state = {**state, "unapplied": np.asarray(0)}
+        if self._missing_gradients is None and _state.MISSING in state:
+            state = _state.without_idle(state)
+            if _state.MISSING in state:
+                self._build_missing_gradients()
         if "learning_rate" in state:
             state = dict(state)
             self.learning_rate = float(state.pop("learning_rate"))
@@ -459,6 +500,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if self._is_stock:
             return super()._transform_gradients(grads_and_vars)
         grads, variables = zip(*grads_and_vars)
+        references = [variable.ref() for variable in variables]
+        _arguments.check_once(references, lambda reference: reference.deref().name)
+        if not tf.executing_eagerly():
+            self._traced.add(tf.compat.v1.get_default_graph())
         if self._weighs:
             *grads, weight = grads
             *variables, last = variables
@@ -467,13 +512,16 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                     "reduction='weighted' needs the gradients before they are summed over "
                     "replicas: leave experimental_aggregate_gradients=True."
                 )
-        self._receivers.update(variable.ref() for variable in variables)
         counted = tf.ones([], tf.int64)
         if self.skip_nonfinite:
             counted = tf.cast(_tensorflow.all_finite(grads), tf.int64)
             grads = [_tensorflow.gate(g, tf.cast(counted, g.dtype)) for g in grads]
         self._note(_monitor.MICRO_BATCH_NORM, grads, counted)
         step = _window.advance(tf, *self._window_state(), counted=counted)
+        absent = self._absent(variables)
+        if absent:
+            missing, window = map(tf.convert_to_tensor, (self._missing_gradients, self.iterations))
+            step = _window.miss(tf, step, missing, window, absent, counted)
         if self._weighs:
             weight = weight * tf.cast(counted, weight.dtype)
             step = step._replace(divisor=tf.convert_to_tensor(self._window_weight) + weight)
@@ -481,7 +529,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             return grads, variables, step
         if self._picked:
             step = step._replace(switch=1)
-        return self._averages(step, self._totals(grads, variables), variables)
+        return self._averages(step, *self._totals(grads, variables))
+
+    def _absent(self, variables):
+        """The indices of the variables whose gradients are missing if these are there."""
+        if not self._accumulates:
+            return []
+        present = {variable.ref() for variable in variables}
+        return [i for i, variable in enumerate(self._variables) if variable.ref() not in present]
 
     def _reduced(self, step, totals, variables):
         """The window's sums over all replicas, where each has had its own until now."""
@@ -504,12 +559,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         """
         if self.window_position == 0:
             return
-        variables = [
-            reference.deref()
-            for reference in self._accumulators
-            # A freshly loaded optimizer doesn't know yet which variables have a gradient.
-            if reference in self._receivers or not self._receivers
-        ]
+        variables = self._seen_variables()
 
         def update():
             self._take_back()
@@ -518,10 +568,18 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             step = _window.close(position, length)
             if self._weighs:
                 step = step._replace(divisor=tf.convert_to_tensor(self._window_weight))
-            averages = self._averages(step, totals, variables)
+            averages = self._averages(step, totals, variables, absent=[])
             tf.distribute.get_replica_context().merge_call(self._write, args=averages)
 
         _tensorflow.in_replicas(self._distribution_strategy, update)
+
+    def _seen_variables(self):
+        """The variables that have had a gradient in the open window."""
+        if self._missing_gradients is None:
+            return self._variables
+        missing = keras.backend.get_value(self._missing_gradients)
+        seen = _window.was_seen(missing, self.completed_updates, self.window_position)
+        return [v for v, is_seen in zip(self._variables, seen) if is_seen]
 
     def _window_state(self):
         """Position, length and next length of the window, as values."""
@@ -530,17 +588,31 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return [tf.convert_to_tensor(variable) for variable in self._window]
 
     def _totals(self, grads, variables):
-        """The window's gradient sums with these gradients in them."""
-        if not self._accumulates:
-            return list(map(tf.convert_to_tensor, grads))
-        accumulators = (tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables)
-        return list(map(_tensorflow.add, accumulators, grads))
+        """The window's gradient sums with these gradients in them, and what they belong to.
 
-    def _averages(self, step, totals, variables):
-        """What goes from the replicas to `_write`."""
+        Last come the variables whose gradients are missing, and which these are.
+        """
+        if not self._accumulates:
+            return list(map(tf.convert_to_tensor, grads)), variables, []
+        absent = self._absent(variables)
+        variables = [*variables, *(self._variables[i] for i in absent)]
+        totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
+        totals[: len(grads)] = map(_tensorflow.add, totals, grads)
+        return totals, variables, absent
+
+    def _averages(self, step, totals, variables, absent):
+        """What goes from the replicas to `_write`.
+
+        The variables with the indices `absent`, which come last, are covered if they had a gradient
+        earlier in the window.
+        """
         step, totals = self._reduced(step, totals, variables)
+        own_steps = [_window.of_variable(step, index) for index in absent]
         scales = {dtype: self._scale(step, dtype) for dtype in {total.dtype for total in totals}}
-        averages = [_tensorflow.gate(total, scales[total.dtype]) for total in totals]
+        scales = [scales[total.dtype] for total in totals]
+        for i, own_step in enumerate(own_steps, len(totals) - len(absent)):
+            scales[i] = self._scale(own_step, totals[i].dtype)
+        averages = list(map(_tensorflow.gate, totals, scales))
         self._note(_monitor.UPDATE_NORM, averages, step.switch)
         pairs = super()._transform_gradients(list(zip(averages, variables)))
         averages = [average for average, _ in pairs]
@@ -554,6 +626,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             dtype.name: self._scalars(step, dtype)
             for dtype in {variable.dtype.base_dtype for variable in variables}
         }
+        for index, own_step in zip(absent, own_steps):
+            dtype = self._variables[index].dtype.base_dtype
+            scalars[f"{dtype.name}.{index}"] = self._scalars(own_step, dtype)
         return averages, totals, variables, step, scalars
 
     def _scale(self, step, dtype):
@@ -598,8 +673,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             return tf.group(*tf.distribute.get_replica_context().merge_call(function, args=tensors))
 
         def update(grads, step):
-            totals = self._totals(grads, variables)
-            averages = self._averages(step._replace(switch=1), totals, variables)
+            averages = self._averages(step._replace(switch=1), *self._totals(grads, variables))
             return across(self._write_weights, *averages)
 
         def accumulate(grads, step):
@@ -629,15 +703,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return self._write_counters(distribution, step, after=operations)
 
     def _write_weights(self, distribution, averages, totals, variables, step, scalars):
+        indices = {variable.ref(): i for i, variable in enumerate(self._variables)}
         operations = []
         for average, total, variable in zip(averages, totals, variables):
+            dtype = variable.dtype.base_dtype.name
+            own = scalars.get(f"{dtype}.{indices[variable.ref()]}", scalars[dtype])
             operations += self._update(
-                distribution,
-                variable,
-                self._write_variable,
-                average,
-                total,
-                scalars[variable.dtype.base_dtype.name],
+                distribution, variable, self._write_variable, average, total, own
             )
         return operations
 
@@ -648,6 +720,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 counters = (*self._window[:2], self._unapplied)
                 for counter, value in zip(counters, (step.position, step.length, 0)):
                     operations += self._update(distribution, counter, _assign, value)
+            if step.missing is not None:
+                operations += self._update(
+                    distribution, self._missing_gradients, _assign, step.missing
+                )
             if self._weighs:
                 operations += self._update(
                     distribution, self._window_weight, _assign_rest, step.divisor, step.switch
