@@ -24,18 +24,27 @@ class Picker(_host_gate.Picker):
     def _before(self, arguments):
         arrays = self._arrays(arguments[0])
         if not self._known or any(r() is not a for r, a in zip(self._references, arrays)):
-            return self._read(arguments[0])
+            return self._read(arrays)
         return self._known
 
-    def _after(self, results):
-        return self._read(results[1])
-
-    def _read(self, state):
-        return [int(array) for array in self._arrays(state)]
+    @staticmethod
+    def _read(arrays):
+        return [int(array) for array in arrays]
 
     def _keep(self, after, results):
         self._known = after
         self._references = list(map(weakref.ref, self._arrays(results[1])))
+
+    def check(self):
+        arrays = [reference() for reference in self._references]
+        if any(array is None for array in arrays):  # a callback has put others in their place
+            return
+        found = self._read(arrays)
+        if found != self._known:
+            raise ValueError(
+                f"{_host_gate.ONE_CALL} Received: the position in the window is {found[0]}, after "
+                f"as many train steps as should make it {self._known[0]}."
+            )
 
     def _arrays(self, state):
         _, _, optimizer_variables, _ = state

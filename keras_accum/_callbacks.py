@@ -28,10 +28,13 @@ def steps_per_execution(model):
     return model.steps_per_execution if variable is None else int(variable.numpy())
 
 
-def own_train_function(model):
-    """The model's train function, made anew and traced for itself."""
+def own_train_function(model, around=lambda train_step: train_step):
+    """The model's train function, made anew and traced for itself.
+
+    `around` makes of the model's train step the step of this function.
+    """
     # A function of its own: JAX takes the traces of equal functions, as bound methods are, for one.
-    attributes, step = vars(model), model.train_step
+    attributes, step = vars(model), around(model.train_step)
     kept = {name: attributes[name] for name in ("train_step",) if name in attributes}
     attributes["train_step"] = lambda *arguments: step(*arguments)
     try:

@@ -28,8 +28,9 @@ class HostGate:
         ValueError: at the start of training, with `skip_nonfinite` or a LossScaleOptimizer, when
             only the device knows whether a micro-batch counts; with `steps_per_execution`
             other than 1, when several micro-batches are one function; with
-            ParameterServerStrategy, when the host doesn't wait for workers; and at the first
-            micro-batch, if a train step of the model isn't one micro-batch.
+            ParameterServerStrategy, when the host doesn't wait for workers; and when a train step
+            of the model is traced that doesn't call the optimizer once. On JAX, at the end of an
+            epoch, if a train step called it on some conditions only.
 
     Example:
 
@@ -67,6 +68,10 @@ class HostGate:
             self._two = self._picker(model)
         model.train_function = self._two
 
+    def on_epoch_end(self, epoch, logs=None):
+        if self._two is not None and self.model.train_function is self._two:
+            self._two.check()
+
     def on_train_end(self, logs=None):
         if self._two is not None and self.model.train_function is self._two:
             self.model.train_function = self._plain
@@ -86,37 +91,41 @@ class Picker:
 
     def __init__(self, model):
         self._optimizer = model.optimizer
-        self._functions = [own_train_function(model) for _ in range(2)]
-        self._is_checked = False
+        self._functions = [own_train_function(model, self._checked) for _ in range(2)]
 
     def __call__(self, *arguments):
         *window, next_length = self._before(arguments)
         step = _window.advance(np, *window, next_length, counted=1)
-        after = [int(step.position), int(step.length), next_length]
         with self._optimizer._picking(bool(step.switch)):
             results = self._functions[int(step.switch)](*arguments)
-        if not self._is_checked:
-            self._check(after, self._after(results))
-            self._is_checked = True
-        self._keep(after, results)
+        self._keep([int(step.position), int(step.length), next_length], results)
         return results
 
     def _before(self, arguments):
         """Position, length and next length of the window that the train function will find."""
         return self._optimizer._count_window()
 
-    def _after(self, results):
-        """The same, as the train function has left them."""
-        return self._optimizer._count_window()
-
     def _keep(self, after, results):
-        """Remember them, where that is of use."""
+        """Remember what the train function has left of the window, where that is of use."""
 
-    @staticmethod
-    def _check(expected, found):
-        if expected != found:
-            raise ValueError(
-                "HostGate needs a train step that calls the model's optimizer once. After one "
-                f"step, the position in the window should be {expected[0]} of {expected[1]} and "
-                f"is {found[0]} of {found[1]}. Leave the callback out."
-            )
+    def check(self):
+        """Raise an error if the window isn't what it is remembered to be."""
+
+    def _checked(self, train_step):
+        """A train step that raises an error, when it is traced, unless it makes one micro-batch."""
+
+        def checked_train_step(*arguments):
+            before = self._optimizer._micro_batches_traced()
+            result = train_step(*arguments)
+            calls = self._optimizer._micro_batches_traced() - before
+            if calls != 1:
+                raise ValueError(f"{ONE_CALL} Received a train step that calls it {calls} times.")
+            return result
+
+        return checked_train_step
+
+
+ONE_CALL = (
+    "HostGate needs a train step that calls the model's optimizer once, whatever happens in it: the "
+    "host must know before a micro-batch whether it closes the window. Leave the callback out."
+)

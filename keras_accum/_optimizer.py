@@ -3,6 +3,7 @@
 No host is imported here. How a state is read from variables and written to them is the host's.
 """
 
+import collections
 import contextlib
 import warnings
 from functools import partial
@@ -55,6 +56,19 @@ class Optimizer:
     # What the host has decided for the train step that is being run or traced: whether it is the
     # one that updates. None where the window's counters decide.
     _picked = None
+
+    def _note_trace(self):
+        """A micro-batch is being run or traced."""
+        self._traces[self._replica()] += 1
+
+    def _micro_batches_traced(self):
+        """How many micro-batches have been run or traced for this replica."""
+        return self._traces[self._replica()]
+
+    @property
+    def _traces(self):
+        # Past attribute tracking.
+        return self.__dict__.setdefault("_traces_by_replica", collections.Counter())
 
     @property
     def _branches(self):

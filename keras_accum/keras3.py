@@ -412,6 +412,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
         `absent` are the indices of the variables whose gradients are missing.
         """
+        self._note_trace()
         if self._accumulates and self._updates_as_stock and self._runs_eagerly():
             self._take_eagerly(grads, variables, absent)
             return

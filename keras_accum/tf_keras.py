@@ -502,6 +502,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         grads, variables = zip(*grads_and_vars)
         references = [variable.ref() for variable in variables]
         _arguments.check_once(references, lambda reference: reference.deref().name)
+        self._note_trace()
         if not tf.executing_eagerly():
             self._traced.add(tf.compat.v1.get_default_graph())
         if self._weighs:
