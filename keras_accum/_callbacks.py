@@ -3,6 +3,8 @@
 No host is imported here.
 """
 
+import contextlib
+
 # Of a loss: what it divides by, "auto" being a name of Keras 2.
 _BY_COUNT = ("mean", "sum_over_batch_size", "auto")
 _BY_SAMPLE_WEIGHT = "mean_with_sample_weight"
@@ -28,20 +30,28 @@ def steps_per_execution(model):
     return model.steps_per_execution if variable is None else int(variable.numpy())
 
 
+@contextlib.contextmanager
+def train_step_of(model, train_step):
+    """The model has this train step in here."""
+    attributes = vars(model)
+    kept = {name: attributes[name] for name in ("train_step",) if name in attributes}
+    attributes["train_step"] = train_step
+    try:
+        yield
+    finally:
+        del attributes["train_step"]
+        attributes.update(kept)
+
+
 def own_train_function(model, around=lambda train_step: train_step):
     """The model's train function, made anew and traced for itself.
 
     `around` makes of the model's train step the step of this function.
     """
+    step = around(model.train_step)
     # A function of its own: JAX takes the traces of equal functions, as bound methods are, for one.
-    attributes, step = vars(model), around(model.train_step)
-    kept = {name: attributes[name] for name in ("train_step",) if name in attributes}
-    attributes["train_step"] = lambda *arguments: step(*arguments)
-    try:
+    with train_step_of(model, lambda *arguments: step(*arguments)):
         model.make_train_function(force=True)
-    finally:
-        del attributes["train_step"]
-        attributes.update(kept)
     return model.train_function
 
 

@@ -6,7 +6,13 @@ No host is imported here.
 import numpy as np
 
 from keras_accum import _window
-from keras_accum._callbacks import check_optimizer, inner, own_train_function, steps_per_execution
+from keras_accum._callbacks import (
+    check_optimizer,
+    inner,
+    own_train_function,
+    steps_per_execution,
+    train_step_of,
+)
 
 
 class HostGate:
@@ -90,13 +96,14 @@ class Picker:
     picks = True
 
     def __init__(self, model):
-        self._optimizer = model.optimizer
+        self._model, self._optimizer = model, model.optimizer
         self._functions = [own_train_function(model, self._checked) for _ in range(2)]
 
     def __call__(self, *arguments):
         *window, next_length = self._before(arguments)
         step = _window.advance(np, *window, next_length, counted=1)
-        with self._optimizer._picking(bool(step.switch)):
+        checked = self._checked(self._model.train_step)  # Keras 2 looks for it when it traces
+        with self._optimizer._picking(bool(step.switch)), train_step_of(self._model, checked):
             results = self._functions[int(step.switch)](*arguments)
         self._keep([int(step.position), int(step.length), next_length], results)
         return results
