@@ -133,6 +133,7 @@ class Picker:
 
 
 ONE_CALL = (
-    "HostGate needs a train step that calls the model's optimizer once, whatever happens in it: the "
-    "host must know before a micro-batch whether it closes the window. Leave the callback out."
+    "HostGate needs a train step that calls the model's optimizer once, whatever happens in the "
+    "step: it must be known before a micro-batch whether that closes the window. Leave the "
+    "callback out."
 )

@@ -11,13 +11,14 @@ With `reduction="weighted"` there is a fourth scalar, `window_weight`, the weigh
 Counting inside the window, instead of taking a modulo of a global counter, is what lets a short
 window close with its right average and `accum_iters` change in the middle of a run.
 
-A variable's gradient may be missing in a micro-batch: then it adds nothing. The update at the end of
-a window covers each variable that had a gradient in at least one micro-batch of the window, and
-divides its sum by all micro-batches of the window. A variable that had none isn't touched. After the
-end of a window no sum is pending. `missing_gradients` counts for this: for each variable the
-micro-batches of the window in which its gradient was missing, and then the number of the window.
-A train step in which no gradient is missing neither reads nor writes it: counts of another window
-than the open one are zeros.
+A variable's gradient may be missing in a micro-batch: then it adds nothing. The update at the end
+of a window covers each variable that had a gradient in at least one micro-batch of the window, and
+divides its sum by all micro-batches of the window. A variable that had none isn't touched. After
+the end of a window no sum is pending.
+
+`missing_gradients` counts for each variable the micro-batches of the window in which its gradient
+was missing. The last element is the number of the window: the counts of an earlier window mean
+nothing. So a train step in which no gradient is missing neither reads nor writes the counts.
 """
 
 from collections import namedtuple
@@ -25,9 +26,9 @@ from collections import namedtuple
 import numpy as np
 
 # switch: 1 on the micro-batch that closes a window, else 0. divisor: the number of micro-batches in
-# the sum, or their weight. length, position: the state after the micro-batch. Where a gradient is
-# missing, missing: `missing_gradients` after the micro-batch, and covered: for each variable 1 if it
-# has had a gradient in the window, else 0.
+# the sum, or their weight. length, position: the state after the micro-batch. If a gradient is
+# missing, missing is `missing_gradients` after the micro-batch, and covered has for each variable 1
+# if it has had a gradient in the window, else 0.
 Step = namedtuple("Step", "switch divisor length position missing covered")
 
 
