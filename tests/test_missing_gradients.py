@@ -4,10 +4,12 @@ The update at a window's end covers the variables that had a gradient in it, and
 reference is the stock optimizer, handed the averages of those variables and of no other.
 """
 
+import contextlib
+
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, every_case, few_cases
+from cases import CASES, LATE, every_case, few_cases
 from hosts import keras
 from training import (
     LENGTH,
@@ -115,14 +117,14 @@ def jitted():
     return step
 
 
-def both(case, way="subset", step=None, **options):
+def both(case, way="subset", step=None, scope=contextlib.nullcontext, **options):
     """All windows by ours and by the stock optimizer, compared after each."""
     step = step or (jitted() if hosts.BACKEND == "jax" else apply)
     arguments = {**case.arguments, **options}
-    ours = hosts.ours(case.name, accum_iters=LENGTH, **arguments)
-    stock = hosts.stock(case.name, **arguments)
-    our_variables, stock_variables = start(), start()
-    build(ours, our_variables)
+    with scope():
+        ours, our_variables = hosts.ours(case.name, accum_iters=LENGTH, **arguments), start()
+        build(ours, our_variables)
+    stock, stock_variables = hosts.stock(case.name, **arguments), start()
     build(stock, stock_variables)
     for window in gradients():
         before = values(ours, our_variables)
@@ -191,6 +193,24 @@ def test_whichever_traced_function_closes_the_window(case, jit_compile):
             shapes = [np.shape(START[NAMES.index(name)]) for name in names]
             specs = [hosts.tf.TensorSpec(shape, hosts.FLOATX) for shape in shapes]
             assert not conditionals(operations(function.python_function, specs))
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
+@pytest.mark.parametrize("gate", [{}, LATE], ids=["micro_batch", "window"])
+def test_in_replicas(strategy, gate, monkeypatch):
+    monkeypatch.setattr(hosts, "GATE", gate)
+    functions = {}
+
+    def run(optimizer, variables, found, way):
+        def replica(values):
+            parts = {n: v / strategy.num_replicas_in_sync for n, v in zip(found, values)}
+            apply(optimizer, variables, parts)
+
+        run_all = hosts.tf.function(lambda values: strategy.run(replica, (values,)))
+        function = functions.setdefault("".join(found), run_all)
+        function([hosts.tf.constant(value) for value in found.values()])
+
+    both(CASES["adam"], step=run, scope=strategy.scope, clipnorm=0.3)
 
 
 # -- the cases of the beginning ------------------------------------------------------------------
@@ -399,3 +419,36 @@ def test_a_state_without_what_is_missing_has_nothing_missing():
     del state["missing_gradients"]
     optimizer.set_state(state)
     assert "missing_gradients" not in optimizer.get_state()
+
+
+# -- variables that come later, which only Keras 2 allows --------------------------------------------
+
+keras_2_only = pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 builds once")
+
+
+@keras_2_only
+def test_new_variables_behind_the_back_of_a_traced_step_are_warned_of(monkeypatch):
+    optimizer = hosts.ours("SGD", learning_rate=0.125, accum_iters=3)
+    monkeypatch.setattr(type(optimizer), "build", lambda self, variables: None)
+    (one, other), _ = heads(optimizer)
+    x, y = (array[:MICRO] for array in data())
+    one.train_on_batch(x, y)
+    with pytest.warns(UserWarning, match="after a train step was traced.*optimizer.build"):
+        other.train_on_batch(x, y)
+
+
+@keras_2_only
+def test_a_layer_that_is_thawed_gets_its_part_of_the_window():
+    optimizer = hosts.ours("SGD", learning_rate=0.125, accum_iters=LENGTH)
+    model = dense_model()
+    model.layers[-2].trainable = False
+    compiled(model, optimizer)
+    go_on(model, stop=LENGTH - 1)
+    before = weights(model)
+    model.layers[-2].trainable = True
+    model.compile(optimizer, "mse")
+    go_on(model, start=LENGTH - 1, stop=LENGTH)
+    after = weights(model)
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 0)
+    assert all(np.abs(after[name] - before[name]).max() > 0 for name in before)
+    assert_nothing_pending(optimizer)
