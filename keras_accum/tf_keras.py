@@ -7,10 +7,8 @@ with gated scalars (see `_rules`), so that one traced graph serves every micro-b
 """
 
 import contextlib
-import gc
 import importlib
 import warnings
-import weakref
 
 import numpy as np
 import tensorflow as tf
@@ -87,7 +85,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._missing_gradients = None
         self._accumulators = {}
         self._variables = []
-        self._traced = weakref.WeakSet()  # graphs that have a step of these variables
+        self._has_traced = False  # whether there is a graph that has a step of these variables
         # The variables that a held state is of, where it came from another optimizer: that may have
         # met them in another order than the model has.
         self._held_keys = []
@@ -116,7 +114,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         known = {variable.ref() for variable in self._variables}
         new = [variable for variable in var_list if variable.ref() not in known]
         if new and self._accumulates:
-            self._check_no_step_lacks(new)
+            self._warn_of_steps_without(new)
         self._variables += new
         self._build_window()
         is_partial = len(var_list) < len(self._variables)
@@ -141,17 +139,17 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             if variable.ref() not in self._accumulators:
                 self._accumulators[variable.ref()] = self._add_accumulator(variable)
 
-    def _check_no_step_lacks(self, variables):
-        gc.collect()  # of what `compile` has replaced
-        if self._traced:
+    def _warn_of_steps_without(self, variables):
+        # Whether such a step is still in use can't be told: TensorFlow keeps graphs alive.
+        if self._has_traced:
             warnings.warn(
                 f"{self._name} has met new variables ({variables[0].name}, ...) after a train step "
-                "was traced without them. The old step can't update them where it closes a window: "
-                "their gradients would be left over. Call `optimizer.build(all_variables)` before "
-                "the first step, or compile again the model that the old step belongs to.",
+                "was traced without them. That step can't update them: gradients would be left "
+                "over at the end of a window. If the model that the step belongs to has been "
+                "compiled again since, all is well. Else call `optimizer.build(all_variables)` "
+                "before the first step.",
                 stacklevel=2,
             )
-            self._traced.clear()
 
     def _build_missing_gradients(self):
         """Have counts for all variables that are known by now."""
@@ -503,8 +501,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         references = [variable.ref() for variable in variables]
         _arguments.check_once(references, lambda reference: reference.deref().name)
         self._note_trace()
-        if not tf.executing_eagerly():
-            self._traced.add(tf.compat.v1.get_default_graph())
+        self._has_traced = self._has_traced or not tf.executing_eagerly()
         if self._weighs:
             *grads, weight = grads
             *variables, last = variables
