@@ -35,6 +35,11 @@ _IMPORT = (
     "import tf_keras as keras" if keras.__name__ == "tf_keras" else "from tensorflow import keras"
 )
 
+_NO_TRAIN_FUNCTION = (
+    "{} needs the train function of TensorFlow 2, which models don't have after "
+    "tf.compat.v1.disable_eager_execution(): leave that call out."
+)
+
 # What an optimizer takes besides the stock class's named arguments.
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
 
@@ -84,6 +89,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._window_weight = None
         self._missing_gradients = None
         self._accumulators = {}
+        self._summed = set()
+        self._closings = {}
         self._variables = []
         self._has_traced = False  # whether there is a graph that has a step of these variables
         # The variables that a held state is of, where it came from another optimizer: that may have
@@ -103,6 +110,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             self._create_all_weights(list(var_list))
 
     def _create_all_weights(self, var_list):
+        # A LossScaleOptimizer hands back the weight that `_aggregate_gradients` has added.
+        var_list = [variable for variable in var_list if variable is not self._window_weight]
         held = self._released(var_list)
         super()._create_all_weights(var_list)
         if held is not None:
@@ -453,7 +462,21 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 "leave experimental_aggregate_gradients=True. A LossScaleOptimizer, which looks at "
                 "the sums of each micro-batch, needs all_reduce='micro_batch'."
             )
+        if self._is_scaled and not experimental_aggregate_gradients:
+            if self._replica() not in self._summed:
+                raise ValueError(
+                    "A LossScaleOptimizer around an optimizer with accum_iters > 1 needs the "
+                    "gradients before they are summed over replicas: leave "
+                    "experimental_aggregate_gradients=True. Without, what it skips would count "
+                    "as an update."
+                )
+            self._summed.remove(self._replica())
         return super().apply_gradients(grads_and_vars, name, experimental_aggregate_gradients)
+
+    @property
+    def _is_scaled(self):
+        """Whether a LossScaleOptimizer skips micro-batches that a window would count."""
+        return self._accumulates and getattr(self, "_is_wrapped_by_loss_scale_optimizer", False)
 
     def _aggregate_gradients(self, grads_and_vars):
         """Sum over replicas, and take back what a LossScaleOptimizer counted.
@@ -462,24 +485,34 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         one. `unapplied` is 1 from here to the end of `_write`: what it is here is what was added.
         """
         pairs = list(grads_and_vars)
-        counts = self._accumulates and tf.compat.v1.executing_eagerly_outside_functions()
-        if counts:
+        if self._is_scaled:
+            self._summed.add(self._replica())  # until it hands them to `apply_gradients`
+        if self._accumulates:
             with tf.init_scope():
                 self._create_all_weights([variable for _, variable in pairs])
         if self._weighs:
             pairs = self._weighted(pairs)
         if not self._reduces_late:
             pairs = list(super()._aggregate_gradients(pairs))
-        if counts:
-            self._take_back()
+        if not self._accumulates:
+            return pairs
+        taken_back = self._take_back()
+        if tf.compat.v1.executing_eagerly_outside_functions():
             self._unapplied.assign(1)
-        return pairs
+            return pairs
+        # A TensorFlow 1 graph runs what there is to wait for.
+        with tf.control_dependencies([taken_back]):
+            unapplied = self._unapplied.assign(1)
+        with tf.control_dependencies([unapplied]):
+            return [(tf.identity(gradient), variable) for gradient, variable in pairs]
 
     def _weighted(self, grads_and_vars):
         """The gradients times the weight of their micro-batch, which comes after them as one more.
 
         So it's summed over replicas as they are, each of which is a part of the mean over replicas.
         """
+        if not (self._weights_said or tf.compat.v1.executing_eagerly_outside_functions()):
+            raise ValueError(_NO_TRAIN_FUNCTION.format("reduction='weighted' in `fit`"))
         weight = tf.cast(self._take_weight(), self._window_weight.dtype)
         factor = weight * tf.distribute.get_strategy().num_replicas_in_sync
 
@@ -491,7 +524,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return pairs + [(weight, self._window_weight)]
 
     def _take_back(self):
-        self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
+        return self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
 
     def _transform_gradients(self, grads_and_vars):
         """In place of the gradients, all that `_write`, `_branch` or `_accumulate` needs."""
@@ -560,16 +593,29 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         variables = self._seen_variables()
 
         def update():
-            self._take_back()
-            position, length, _ = self._window_state()
-            totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
-            step = _window.close(position, length)
-            if self._weighs:
-                step = step._replace(divisor=tf.convert_to_tensor(self._window_weight))
-            averages = self._averages(step, totals, variables, absent=[])
-            tf.distribute.get_replica_context().merge_call(self._write, args=averages)
+            with tf.control_dependencies([self._take_back()]):
+                position, length, _ = self._window_state()
+                totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
+                step = _window.close(position, length)
+                if self._weighs:
+                    step = step._replace(divisor=tf.convert_to_tensor(self._window_weight))
+                averages = self._averages(step, totals, variables, absent=[])
+            return tf.distribute.get_replica_context().merge_call(self._write, args=averages)
 
-        _tensorflow.in_replicas(self._distribution_strategy, update)
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            _tensorflow.in_replicas(self._distribution_strategy, update)
+            return
+        if self._distribution_strategy is not None:
+            raise ValueError(
+                "`apply_partial_window` on replicas needs the eager execution of TensorFlow 2: "
+                "leave tf.compat.v1.disable_eager_execution() out. Received: "
+                f"{type(self._distribution_strategy).__name__}"
+            )
+        key = tuple(variable.ref() for variable in variables)
+        if key not in self._closings:  # a graph only ever grows
+            with tf.control_dependencies([update()]):
+                self._closings[key] = tf.ones([])
+        keras.backend.get_value(self._closings[key])
 
     def _seen_variables(self):
         """The variables that have had a gradient in the open window."""
@@ -606,20 +652,20 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         """
         step, totals = self._reduced(step, totals, variables)
         own_steps = [_window.of_variable(step, index) for index in absent]
-        scales = {dtype: self._scale(step, dtype) for dtype in {total.dtype for total in totals}}
-        scales = [scales[total.dtype] for total in totals]
-        for i, own_step in enumerate(own_steps, len(totals) - len(absent)):
-            scales[i] = self._scale(own_step, totals[i].dtype)
-        averages = list(map(_tensorflow.gate, totals, scales))
+        steps = [step] * (len(variables) - len(absent)) + own_steps
+        scales = {(id(s), t.dtype): (s, t.dtype) for s, t in zip(steps, totals)}
+        scales = {key: self._scale(*arguments) for key, arguments in scales.items()}
+        averages = [_tensorflow.gate(t, scales[id(s), t.dtype]) for s, t in zip(steps, totals)]
         self._note(_monitor.UPDATE_NORM, averages, step.switch)
         pairs = super()._transform_gradients(list(zip(averages, variables)))
-        averages = [average for average, _ in pairs]
         if self.gradient_transformers:
-            # A user's function need not leave zeros alone.
+            # A user's function need not leave zeros alone, nor the order, and may leave some out.
             averages = [
-                _tensorflow.gate(average, tf.cast(step.switch, average.dtype))
-                for average in averages
+                None if a is None else _tensorflow.gate(a, tf.cast(s.switch, a.dtype))
+                for s, a in zip(steps, _in_order(pairs, variables))
             ]
+        else:
+            averages = [average for average, _ in pairs]
         scalars = {
             dtype.name: self._scalars(step, dtype)
             for dtype in {variable.dtype.base_dtype for variable in variables}
@@ -740,21 +786,27 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return [operation for operation in tf.nest.flatten(done) if operation is not None]
 
     def _write_variable(self, variable, target, average, total, scalars):
-        rule = self._rule()
-        slots = [self.get_slot(variable, self.slot_names[name]) for name in rule.slots]
-        average = tf.cast(average, target.dtype.base_dtype)
-        switch = scalars["switch"]
-        operations = _tensorflow.apply_rule(rule, scalars["rule"], average, target, slots)
+        operations = []
+        if average is not None:
+            operations += self._apply_rule(variable, target, average, scalars)
         if self._accumulates:
             hold = tf.cast(scalars["hold"], total.dtype)
             accumulator = self._accumulators[variable.ref()]
             rest = _tensorflow.gate(total, hold)
             operations.append(accumulator.assign(rest, read_value=False))
+        return operations
+
+    def _apply_rule(self, variable, target, average, scalars):
+        rule = self._rule()
+        slots = [self.get_slot(variable, self.slot_names[name]) for name in rule.slots]
+        average = tf.cast(average, target.dtype.base_dtype)
+        operations = _tensorflow.apply_rule(rule, scalars["rule"], average, target, slots)
         if target.constraint is not None:
             with tf.control_dependencies(operations):
                 value = target.read_value()
                 constrained = target.constraint(value)
-                operations.append(target.assign(tf.where(switch > 0, constrained, value)))
+                chosen = tf.where(scalars["switch"] > 0, constrained, value)
+                operations.append(target.assign(chosen))
         return operations
 
 
@@ -793,6 +845,18 @@ def _slot_variables(optimizer, slot):
     plural = {"velocity": "velocities"}.get(slot, f"{slot}s")
     names = plural, f"_{plural}"
     return next(getattr(optimizer, name) for name in names if hasattr(optimizer, name))
+
+
+def _in_order(pairs, variables):
+    """The gradients of a transformer's pairs, None for a variable that it has left out."""
+    pairs = list(pairs)
+    found = {variable.ref(): gradient for gradient, variable in pairs}
+    if len(found) < len(pairs) or not found.keys() <= {variable.ref() for variable in variables}:
+        raise ValueError(
+            "`gradient_transformers` must return pairs of the variables that they are given, each "
+            f"at most once. Received: pairs of {[variable.name for _, variable in pairs]}"
+        )
+    return [found.get(variable.ref()) for variable in variables]
 
 
 def _accumulate(variable, target, gradient):
@@ -883,10 +947,20 @@ class MicroBatchWeights(_callbacks.MicroBatchWeights, keras.callbacks.Callback):
         return getattr(output, "_keras_mask", None)
 
 
-class AccumulationMonitor(_monitor.AccumulationMonitor, keras.callbacks.Callback):
+class _InTrainFunction:
+    """A callback that has a part in the model's train function."""
+
+    def on_train_begin(self, logs=None):
+        accumulates = getattr(_callbacks.inner(self.model.optimizer), "_accumulates", False)
+        if accumulates and not tf.compat.v1.executing_eagerly_outside_functions():
+            raise ValueError(_NO_TRAIN_FUNCTION.format(type(self).__name__))
+        super().on_train_begin(logs)
+
+
+class AccumulationMonitor(_InTrainFunction, _monitor.AccumulationMonitor, keras.callbacks.Callback):
     __doc__ = _monitor.AccumulationMonitor.__doc__.format(host="tf_keras", import_keras=_IMPORT)
 
 
-class HostGate(_host_gate.HostGate, keras.callbacks.Callback):
+class HostGate(_InTrainFunction, _host_gate.HostGate, keras.callbacks.Callback):
     __doc__ = _host_gate.HostGate.__doc__.format(host="tf_keras", import_keras=_IMPORT)
     _picker = _host_gate.Picker
