@@ -24,6 +24,7 @@ class Backend(_backend_jax.Backend):
     _all_finite = staticmethod(_tensorflow.all_finite)
     _dense = staticmethod(tf.convert_to_tensor)
     _replica = staticmethod(_tensorflow.replica)
+    _is_traced = staticmethod(tf.inside_function)
     _can_reduce_late = True
 
     def _variable_scope(self):

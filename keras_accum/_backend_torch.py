@@ -19,6 +19,9 @@ class Backend(_backend_jax.Backend):
     def _runs_eagerly(self):
         return not torch.compiler.is_compiling()
 
+    def _is_traced(self):
+        return torch.compiler.is_compiling()
+
     def _counter_scope(self):
         # Counters stay on the host, where reading one doesn't wait for the device.
         return keras.device("cpu")
@@ -87,8 +90,9 @@ class Backend(_backend_jax.Backend):
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         # The fused additions write in place, and the caller's tensors are not ours to write.
+        def copies(tensors):
+            return [keras.ops.convert_to_tensor(tensor).clone() for tensor in tensors]
+
         return super().stateless_apply(
-            [v.clone() for v in optimizer_variables],
-            grads,
-            [v.clone() for v in trainable_variables],
+            copies(optimizer_variables), grads, copies(trainable_variables)
         )

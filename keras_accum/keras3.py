@@ -206,6 +206,22 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         counter.assign(value)
 
     @property
+    def _model_variables_moving_average(self):
+        """The averages, for Keras: at the end of `fit` and in SwapEMAWeights.
+
+        Until the first update there is nothing to average: there they are the weights as these are.
+        """
+        if not (self._is_traced() or self.completed_updates):
+            for variable, average in zip(self._trainable_variables, self._averages_of_weights):
+                if average is not None:
+                    average.assign(variable)
+        return self._averages_of_weights
+
+    @_model_variables_moving_average.setter
+    def _model_variables_moving_average(self, averages):
+        self._averages_of_weights = averages
+
+    @property
     def _is_built(self):
         # Keras's HDF5 loader builds on an empty list.
         return bool(self._trainable_variables)
@@ -608,7 +624,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             self.assign(self._accumulator(variable), self._rest(total, hold, target))
 
     def _write_moving_average(self, variable, target, scalars):
-        average = self._model_variables_moving_average[self._get_variable_index(variable)]
+        average = self._averages_of_weights[self._get_variable_index(variable)]
         if average is None:
             return
         switch, update = scalars["switch"], scalars["update"]
