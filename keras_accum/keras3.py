@@ -214,12 +214,20 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if not (self._is_traced() or self.completed_updates):
             for variable, average in zip(self._trainable_variables, self._averages_of_weights):
                 if average is not None:
-                    average.assign(variable)
+                    average.assign(ops.copy(variable))
         return self._averages_of_weights
 
     @_model_variables_moving_average.setter
     def _model_variables_moving_average(self, averages):
         self._averages_of_weights = averages
+
+    def finalize_variable_values(self, var_list):
+        super().finalize_variable_values(var_list)
+        if self.use_ema:
+            # On JAX each weight and its average are one array now, which no train step takes.
+            for average in self._averages_of_weights:
+                if average is not None:
+                    average.assign(ops.copy(average))
 
     @property
     def _is_built(self):
