@@ -5,6 +5,7 @@ then the ones of `OWN`, by keyword.
 """
 
 import inspect
+import math
 import numbers
 
 OWN = {
@@ -186,6 +187,15 @@ def check_decay(decay):
             f"1 + decay * completed updates. Received: decay={decay!r}"
         )
     return float(decay)
+
+
+def check_weight(weight):
+    """A number; a tensor isn't looked at, as its value may not be there yet."""
+    if isinstance(weight, numbers.Real) and not 0 <= weight < math.inf:
+        raise ValueError(
+            "`weight` must be a finite number >= 0, of samples or of what else the loss of the "
+            f"micro-batch was divided by. Received: weight={weight!r}"
+        )
 
 
 def check_learning_rate(learning_rate, allowed):

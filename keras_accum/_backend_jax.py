@@ -137,7 +137,7 @@ class Backend:
     @staticmethod
     def _gate(value, factor):
         """value * factor, and zero where the factor is, also where value is infinite or NaN."""
-        return ops.where(factor > 0, value * factor, 0.0)
+        return ops.where(factor == 0, 0.0, value * factor)
 
     def _rest(self, total, hold, weights):
         """What stays of a window's sum, computed after the weights were written.

@@ -154,12 +154,14 @@ class MicroBatchWeights:
         weight = self._weight or self._weight_of_loss(self.model.loss)
         self._dtype = optimizer._scalar_dtype
         self._take_out()
+        self._is_training = True
         attributes, compute_loss = vars(self.model), self.model.compute_loss
         names = "x", "y", "y_pred", "sample_weight"  # as Keras hands them over, by either way
 
         def compute_loss_and_weigh(*args, **kwargs):
             given = {**dict(zip(names, args)), **kwargs}
-            optimizer.weigh(weight(*[given.get(name) for name in names]))
+            if self._is_training:
+                optimizer.weigh(weight(*[given.get(name) for name in names]))
             return compute_loss(*args, **kwargs)
 
         own = {name: attributes[name] for name in ("compute_loss",) if name in attributes}
@@ -172,8 +174,16 @@ class MicroBatchWeights:
     def on_train_end(self, logs=None):
         self._take_out()
 
+    def on_test_begin(self, logs=None):
+        self._is_training = False
+
+    def on_test_end(self, logs=None):
+        self._is_training = True
+
     def _take_out(self):
         """Give the model its own `compute_loss` back; a training that broke off hasn't."""
+        # `evaluate` in another callback says weights, too, and no micro-batch takes the last.
+        inner(self.model.optimizer)._forget_weights()
         attributes = vars(self.model)
         own = getattr(attributes.get("compute_loss"), "in_place_of", None)
         if own is not None:

@@ -130,22 +130,31 @@ class Optimizer:
         """Say what the next micro-batch weighs in its window, with `reduction="weighted"`.
 
         A train step calls it before `apply_gradients` (or `apply`, or `stateless_apply`), each
-        time; in `fit` the callback `MicroBatchWeights` does.
+        time; in `fit` the callback `MicroBatchWeights` does. A test step doesn't: the weight that
+        it says would be taken for the next micro-batch's.
 
         Args:
             weight: Scalar >= 0, a number or a tensor: what the loss of the micro-batch, which is a
                 mean, was divided by. In a `tf.distribute` replica, that of the replica's share.
+                Where the value of a tensor is negative, infinite or NaN, the gradients of the
+                micro-batch become NaN: `skip_nonfinite` drops it, and else the update shows it.
 
         Raises:
-            ValueError: if `reduction` is another.
+            ValueError: if `reduction` is another, or if a number is negative, infinite or NaN.
         """
         if self.reduction != "weighted":
             raise ValueError(
                 "`weigh` needs an optimizer that was constructed with reduction='weighted'. "
                 f"Received: reduction={self.reduction!r}"
             )
+        _arguments.check_weight(weight)
         if self._accumulates:
-            self._weights_said[self._replica()] = weight
+            self._weights_said[self._replica()] = self._without_gradient(weight)
+
+    @staticmethod
+    def _without_gradient(weight):
+        """What can be used outside of the function whose gradient is taken."""
+        return weight
 
     @property
     def _weights_said(self):
@@ -161,6 +170,10 @@ class Optimizer:
                 "`optimizer.weigh(weight)` before `apply_gradients`."
             )
         return weight
+
+    def _forget_weights(self):
+        """After a training, in which a validation may have said one that no micro-batch took."""
+        self._weights_said.clear()
 
     # -- what AccumulationMonitor sees -----------------------------------------------------------
 

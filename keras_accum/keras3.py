@@ -8,6 +8,7 @@ What a backend does in its own way is in `_backend_<name>`; the rest is `keras.o
 """
 
 import importlib
+import numbers
 
 import numpy as np
 
@@ -464,7 +465,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if not self._weighs:
             return grads, None
         weight = ops.cast(self._take_weight(), self._window_weight.dtype)
-        factor = weight * self._replicas()
+        is_weight = ops.logical_and(weight >= 0, ops.isfinite(weight))
+        weight = ops.where(is_weight, weight, 0)
+        factor = ops.where(is_weight, weight * self._replicas(), float("nan"))
 
         def times(gradient, variable):
             if self._overwrite_variable_with_gradient(variable):
@@ -473,6 +476,12 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             return self._gate(ops.cast(gradient, dtype), ops.cast(factor, dtype))
 
         return [times(g, v) for g, v in zip(grads, variables)], weight
+
+    @staticmethod
+    def _without_gradient(weight):
+        if isinstance(weight, numbers.Real):
+            return weight
+        return ops.stop_gradient(ops.convert_to_tensor(weight))
 
     def _reduced(self, tensors, weight, variables):
         """The sums over replicas of what belongs to these variables, and of a weight, if any."""

@@ -442,7 +442,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         So it's summed over replicas as they are, each of which is a part of the mean over replicas.
         """
         weight = tf.cast(self._take_weight(), self._window_weight.dtype)
-        factor = weight * tf.distribute.get_strategy().num_replicas_in_sync
+        is_weight = tf.logical_and(weight >= 0, tf.math.is_finite(weight))
+        weight = tf.where(is_weight, weight, tf.zeros_like(weight))
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        factor = tf.where(is_weight, weight * replicas, np.nan * tf.ones_like(weight))
 
         def times(gradient, variable):
             dtype = self._accumulators[variable.ref()].dtype  # half precision could overflow

@@ -18,6 +18,7 @@ if hosts.IS_KERAS2:  # Python 3.7's opinion of TensorFlow 1, Keras and their tim
         "test_loops.py",
         "test_main_job.py",
         "test_monitor.py",
+        "test_said_weights.py",
         "test_weighted.py",
     ]
 else:
