@@ -16,8 +16,8 @@ class Picker(_host_gate.Picker):
     needn't wait for the device to tell.
     """
 
-    def __init__(self, model):
-        super().__init__(model)
+    def __init__(self, model, in_place_of):
+        super().__init__(model, in_place_of)
         self._known = []
         self._references = []  # to the arrays that have these values
 

@@ -42,12 +42,59 @@ def own_train_function(model):
     return model.train_function
 
 
-def remake_train_function(callback):
-    """Have the model's train function traced anew, with what the callback has put in its way."""
-    model = callback.model
-    if hasattr(model.train_function, "picks"):
-        raise ValueError(f"{type(callback).__name__} must come before HostGate in `callbacks`.")
-    own_train_function(model)
+class Substitute:
+    """What a callback puts in the place of a model's train function for a `fit`."""
+
+    # Whether there can't be another in its place in turn.
+    is_last = False
+
+    def __init__(self, in_place_of):
+        self.in_place_of = in_place_of
+        self.training = None  # which `fit`: the parameters that it hands to all of its callbacks
+
+
+class TracedAnew(Substitute):
+    """The train function that it's in place of, traced with what a callback has changed."""
+
+    def __init__(self, model, in_place_of):
+        super().__init__(in_place_of)
+        self._function = own_train_function(model)
+
+    def __call__(self, *arguments):
+        return self._function(*arguments)
+
+
+class SubstitutesTrainFunction:
+    """A callback that has the model trained by another train function as long as `fit` runs.
+
+    It's made once and kept, as it holds traces. A `fit` that broke off leaves it in its place: the
+    next `fit` begins with the model's own.
+    """
+
+    _substitute = None
+
+    def _put_substitute(self, kind=TracedAnew):
+        """Put a substitute in place of the model's train function."""
+        found = self._find_train_function()
+        if self._substitute is None or self._substitute.in_place_of is not found:
+            self._substitute = kind(self.model, found)
+        self._substitute.training = self.params
+        self.model.train_function = self._substitute
+
+    def _put_back(self):
+        """Give the model its own train function back, whatever was put in its place."""
+        while isinstance(self.model.train_function, Substitute):
+            self.model.train_function = self.model.train_function.in_place_of
+
+    def _find_train_function(self):
+        """The model's, or the one that another callback has put there for this `fit`."""
+        found = self.model.train_function
+        if isinstance(found, Substitute) and found.training is not self.params:
+            self._put_back()
+            found = self.model.train_function
+        if getattr(found, "is_last", False):
+            raise ValueError(f"{type(self).__name__} must come before HostGate in `callbacks`.")
+        return found
 
 
 class ApplyPartialWindow:
@@ -92,7 +139,7 @@ class ApplyPartialWindow:
             inner(self.model.optimizer).apply_partial_window()
 
 
-class MicroBatchWeights:
+class MicroBatchWeights(SubstitutesTrainFunction):
     """Tell `reduction="weighted"` what each micro-batch of `fit` weighs.
 
     The loss of a micro-batch is a mean, and the mean of means is the mean of the large batch only
@@ -141,7 +188,6 @@ class MicroBatchWeights:
                 f"Received: weight={weight!r}"
             )
         self._weight = weight
-        self._weighed = None  # the model whose train function has these weights
 
     def on_train_begin(self, logs=None):
         check_optimizer(self)
@@ -167,12 +213,11 @@ class MicroBatchWeights:
         own = {name: attributes[name] for name in ("compute_loss",) if name in attributes}
         compute_loss_and_weigh.in_place_of = own
         attributes["compute_loss"] = compute_loss_and_weigh
-        if self._weighed is not self.model:
-            remake_train_function(self)
-            self._weighed = self.model
+        self._put_substitute()
 
     def on_train_end(self, logs=None):
         self._take_out()
+        self._put_back()
 
     def on_test_begin(self, logs=None):
         self._is_training = False

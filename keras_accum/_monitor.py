@@ -7,9 +7,9 @@ import math
 import numbers
 
 from keras_accum._callbacks import (
+    SubstitutesTrainFunction,
     check_optimizer,
     inner,
-    remake_train_function,
     steps_per_execution,
 )
 
@@ -43,7 +43,7 @@ class NoiseScale:
         return self._trace / self._square if self._square > 0 else math.nan
 
 
-class AccumulationMonitor:
+class AccumulationMonitor(SubstitutesTrainFunction):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
 
     At the end of each micro-batch and of each epoch it adds to the logs
@@ -119,8 +119,6 @@ class AccumulationMonitor:
             )
         self._batch_size = batch_size
         self._noise_scale = NoiseScale(smoothing) if noise_scale else None
-        self._plain = None  # the model's own train function
-        self._watching = None  # what stands in its place
 
     def on_train_begin(self, logs=None):
         check_optimizer(self)
@@ -133,16 +131,11 @@ class AccumulationMonitor:
         if not optimizer._accumulates:
             return
         optimizer._watch([UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale))
-        if model.train_function not in (self._plain, self._watching):
-            self._plain = model.train_function
-            remake_train_function(self)
-            self._watching = model.train_function
-        model.train_function = self._watching
+        self._put_substitute()
 
     def on_train_end(self, logs=None):
         inner(self.model.optimizer)._watch(())
-        if self.model.train_function is self._watching is not None:
-            self.model.train_function = self._plain
+        self._put_back()
 
     def on_train_batch_end(self, batch, logs=None):
         optimizer = inner(self.model.optimizer)  # on JAX this brings its variables up to date

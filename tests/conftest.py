@@ -11,6 +11,7 @@ IGNORED = [
 if hosts.IS_KERAS2:  # Python 3.7's opinion of TensorFlow 1, Keras and their time
     IGNORED = [":DeprecationWarning", ":FutureWarning", ":PendingDeprecationWarning"]
     collect_ignore = [
+        "test_callback_order.py",
         "test_distribution.py",
         "test_drop_in.py",
         "test_graph.py",
