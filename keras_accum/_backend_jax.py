@@ -47,6 +47,8 @@ class Backend:
     """Comes before a Keras 3 optimizer class; used as it is on JAX."""
 
     _can_reduce_late = False
+    # Whether all that a train step of `fit` writes must be among `variables`.
+    _steps_return_state = True
 
     def _runs_eagerly(self):
         """Whether the counters can be read on the host without waiting for a device."""
@@ -99,7 +101,7 @@ class Backend:
         """Call one of two functions that write weights and the optimizer's variables."""
         import jax
 
-        written = [*self._trainable_variables, *self._variables]
+        written = [*self._trainable_variables, *self._variables, *self._watched_norms]
 
         def functional(function):
             def new_values(values):

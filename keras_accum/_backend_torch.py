@@ -16,6 +16,8 @@ Picker = None  # of an eager train step there needn't be two
 class Backend(_backend_jax.Backend):
     """Comes before a Keras 3 optimizer class."""
 
+    _steps_return_state = False
+
     def _runs_eagerly(self):
         return not torch.compiler.is_compiling()
 

@@ -21,6 +21,19 @@ def check_optimizer(callback):
         )
 
 
+class SeesTrainings:
+    """A callback that is told when a training begins and ends; not every host tells optimizers."""
+
+    def on_train_begin(self, logs=None):
+        check_optimizer(self)
+        inner(self.model.optimizer)._start_training()
+
+    def on_train_end(self, logs=None):
+        optimizer = inner(self.model.optimizer)
+        if not optimizer._is_told_of_the_end:
+            optimizer._end_training()
+
+
 def steps_per_execution(model):
     if getattr(model, "autotune_steps_per_execution", False):
         return "auto"
@@ -64,7 +77,7 @@ class TracedAnew(Substitute):
         return self._function(*arguments)
 
 
-class SubstitutesTrainFunction:
+class SubstitutesTrainFunction(SeesTrainings):
     """A callback that has the model trained by another train function as long as `fit` runs.
 
     It's made once and kept, as it holds traces. A `fit` that broke off leaves it in its place: the
@@ -80,6 +93,10 @@ class SubstitutesTrainFunction:
             self._substitute = kind(self.model, found)
         self._substitute.training = self.params
         self.model.train_function = self._substitute
+
+    def on_train_end(self, logs=None):
+        super().on_train_end(logs)
+        self._put_back()
 
     def _put_back(self):
         """Give the model its own train function back, whatever was put in its place."""
@@ -97,7 +114,7 @@ class SubstitutesTrainFunction:
         return found
 
 
-class ApplyPartialWindow:
+class ApplyPartialWindow(SeesTrainings):
     """Close the window that is open at the end of an epoch, before validation if there is one.
 
     Without it an unfinished window is carried over into the next epoch. With it, its gradients
@@ -121,8 +138,8 @@ class ApplyPartialWindow:
     """
 
     def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
         self._training = False
-        check_optimizer(self)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._training = True
@@ -190,7 +207,7 @@ class MicroBatchWeights(SubstitutesTrainFunction):
         self._weight = weight
 
     def on_train_begin(self, logs=None):
-        check_optimizer(self)
+        super().on_train_begin(logs)
         optimizer = inner(self.model.optimizer)
         if optimizer.reduction != "weighted":
             raise ValueError(
@@ -216,8 +233,8 @@ class MicroBatchWeights(SubstitutesTrainFunction):
         self._put_substitute()
 
     def on_train_end(self, logs=None):
+        super().on_train_end(logs)
         self._take_out()
-        self._put_back()
 
     def on_test_begin(self, logs=None):
         self._is_training = False

@@ -9,7 +9,6 @@ from keras_accum import _window
 from keras_accum._callbacks import (
     Substitute,
     SubstitutesTrainFunction,
-    check_optimizer,
     inner,
     own_train_function,
     steps_per_execution,
@@ -54,7 +53,7 @@ class HostGate(SubstitutesTrainFunction):
     _picker = None  # the class of the host or backend, if it needs one
 
     def on_train_begin(self, logs=None):
-        check_optimizer(self)
+        super().on_train_begin(logs)
         model = self.model
         optimizer = inner(model.optimizer)
         if self._picker is None or not optimizer._accumulates:
@@ -68,9 +67,6 @@ class HostGate(SubstitutesTrainFunction):
         if getattr(model, "_cluster_coordinator", None) is not None:
             self._refuse("ParameterServerStrategy")  # its workers are ahead of the host
         self._put_substitute(self._picker)
-
-    def on_train_end(self, logs=None):
-        self._put_back()
 
     def _refuse(self, what):
         raise ValueError(

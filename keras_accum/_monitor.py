@@ -8,7 +8,6 @@ import numbers
 
 from keras_accum._callbacks import (
     SubstitutesTrainFunction,
-    check_optimizer,
     inner,
     steps_per_execution,
 )
@@ -121,7 +120,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         self._noise_scale = NoiseScale(smoothing) if noise_scale else None
 
     def on_train_begin(self, logs=None):
-        check_optimizer(self)
+        super().on_train_begin(logs)
         model = self.model
         optimizer = inner(model.optimizer)
         if self._noise_scale:
@@ -131,11 +130,15 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         if not optimizer._accumulates:
             return
         optimizer._watch([UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale))
+        if optimizer is not model.optimizer:
+            _keep_out_of_files(model.optimizer)
         self._put_substitute()
 
     def on_train_end(self, logs=None):
+        super().on_train_end(logs)
         inner(self.model.optimizer)._watch(())
-        self._put_back()
+        for name in _FILES:
+            vars(self.model.optimizer).pop(name, None)
 
     def on_train_batch_end(self, batch, logs=None):
         optimizer = inner(self.model.optimizer)  # on JAX this brings its variables up to date
@@ -195,6 +198,29 @@ class AccumulationMonitor(SubstitutesTrainFunction):
             logs["effective_batch"] = self._batch_size * length
         if self._noise_scale:
             logs["noise_scale"] = self._noise_scale.value
+
+
+_FILES = "save_own_variables", "load_own_variables"
+
+
+def _keep_out_of_files(wrapper):
+    """Have a LossScaleOptimizer's files without the norms, where they are among its variables."""
+
+    def unwatched(method):
+        def call(store):
+            optimizer = inner(wrapper)
+            watched = optimizer._watched
+            optimizer._watch(())
+            try:
+                method(wrapper, store)
+            finally:
+                optimizer._watch(watched)
+
+        return call
+
+    for name in _FILES:
+        if hasattr(type(wrapper), name):
+            vars(wrapper)[name] = unwatched(getattr(type(wrapper), name))
 
 
 def _is_count(value):

@@ -51,6 +51,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     rule_arguments = {}
     _can_reduce_late = True
     _replica = staticmethod(_tensorflow.replica)
+    _is_traced = staticmethod(tf.inside_function)
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -192,7 +193,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _add_norm(self, name):
         with self._distribution_strategy_scope():
             return tf.Variable(
-                np.nan,
+                -1.0,
                 trainable=False,
                 name=name,
                 dtype=self._scalar_dtype,
@@ -504,7 +505,11 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
         With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
         they weigh. Does nothing when no window is open. To be called between train steps.
+
+        Raises:
+            RuntimeError: if it's called in a function that is traced.
         """
+        self._check_is_between_steps()
         if self.window_position == 0:
             return
         variables = [
@@ -761,6 +766,7 @@ def _keep_state_in_keras_files():
 
 
 _keep_state_in_keras_files()
+_optimizer.hand_on(keras.mixed_precision.LossScaleOptimizer)
 
 _register = keras.utils.register_keras_serializable(package="keras_accum")
 
