@@ -16,8 +16,13 @@ Picker = None  # of an eager train step there needn't be two
 class Backend(_backend_jax.Backend):
     """Comes before a Keras 3 optimizer class."""
 
+    _steps_return_state = False
+
     def _runs_eagerly(self):
         return not torch.compiler.is_compiling()
+
+    def _is_traced(self):
+        return torch.compiler.is_compiling()
 
     def _counter_scope(self):
         # Counters stay on the host, where reading one doesn't wait for the device.
@@ -93,8 +98,9 @@ class Backend(_backend_jax.Backend):
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         # The fused additions write in place, and the caller's tensors are not ours to write.
+        def copies(tensors):
+            return [keras.ops.convert_to_tensor(tensor).clone() for tensor in tensors]
+
         return super().stateless_apply(
-            [v.clone() for v in optimizer_variables],
-            grads,
-            [v.clone() for v in trainable_variables],
+            copies(optimizer_variables), grads, copies(trainable_variables)
         )

@@ -7,7 +7,8 @@ import numpy as np
 
 from keras_accum import _window
 from keras_accum._callbacks import (
-    check_optimizer,
+    Substitute,
+    SubstitutesTrainFunction,
     inner,
     own_train_function,
     steps_per_execution,
@@ -15,7 +16,7 @@ from keras_accum._callbacks import (
 )
 
 
-class HostGate:
+class HostGate(SubstitutesTrainFunction):
     """Let the host pick, for each micro-batch of `fit`, one of two traced train functions.
 
     One only adds gradients to the accumulators, the other makes the update at the end of a window.
@@ -52,11 +53,9 @@ class HostGate:
     """
 
     _picker = None  # the class of the host or backend, if it needs one
-    _plain = None  # the model's own train function
-    _two = None  # what stands in its place
 
     def on_train_begin(self, logs=None):
-        check_optimizer(self)
+        super().on_train_begin(logs)
         model = self.model
         optimizer = inner(model.optimizer)
         if self._picker is None or not optimizer._accumulates:
@@ -69,18 +68,12 @@ class HostGate:
             self._refuse(f"steps_per_execution={steps_per_execution(model)}")
         if getattr(model, "_cluster_coordinator", None) is not None:
             self._refuse("ParameterServerStrategy")  # its workers are ahead of the host
-        if model.train_function not in (self._plain, self._two):
-            self._plain = model.train_function
-            self._two = self._picker(model)
-        model.train_function = self._two
+        self._put_substitute(self._picker)
 
     def on_epoch_end(self, epoch, logs=None):
-        if self._two is not None and self.model.train_function is self._two:
-            self._two.check()
-
-    def on_train_end(self, logs=None):
-        if self._two is not None and self.model.train_function is self._two:
-            self.model.train_function = self._plain
+        super().on_epoch_end(epoch, logs)
+        if isinstance(self.model.train_function, Picker):
+            self.model.train_function.check()
 
     def _refuse(self, what):
         raise ValueError(
@@ -90,12 +83,13 @@ class HostGate:
         )
 
 
-class Picker:
+class Picker(Substitute):
     """In the place of a model's train function: two of them, of which the host picks one."""
 
-    picks = True
+    is_last = True
 
-    def __init__(self, model):
+    def __init__(self, model, in_place_of):
+        super().__init__(in_place_of)
         self._model, self._optimizer = model, model.optimizer
         self._functions = [own_train_function(model, self._checked) for _ in range(2)]
 

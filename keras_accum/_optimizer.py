@@ -5,6 +5,7 @@ No host is imported here. How a state is read from variables and written to them
 
 import collections
 import contextlib
+import math
 import warnings
 from functools import partial
 
@@ -28,6 +29,7 @@ class Optimizer:
     * `_add_norm(name)`: a variable that is no part of the state;
     * `_build_window()`: creates counters and accumulators, where slots are there and they aren't;
     * `_can_reduce_late`: whether it has all_reduce="window";
+    * `_is_traced()`: whether what is computed becomes a part of a traced program;
     * `_is_built`: whether slots and accumulators are there;
     * `_list_names(n, stock)`: the names, in the order of the host's files, of the state for n
       variables, or of the stock optimizer's;
@@ -134,6 +136,39 @@ class Optimizer:
             return int(self._get_scalar(self._counters()[name]))
         return int((self._held or {}).get(name, default))
 
+    def _check_is_between_steps(self):
+        if self._is_traced():
+            raise RuntimeError(
+                "`apply_partial_window` is for the time between train steps: it can't be called in "
+                "a function that is traced (tf.function, jax.jit, torch.compile). Call it after "
+                "that function."
+            )
+
+    # -- trainings -----------------------------------------------------------------------------
+
+    # Completed updates and position when the training began or, where that isn't known, when the
+    # last one ended.
+    _at_start = (0, 0)
+    # Whether Keras itself tells the optimizer that a training ends.
+    _is_told_of_the_end = False
+
+    def _start_training(self):
+        self._at_start = self.completed_updates, self.window_position
+
+    def _end_training(self):
+        """Warn of a training that has only accumulated."""
+        (updates, position), now = self._at_start, (self.completed_updates, self.window_position)
+        self._at_start = now
+        if now[0] == updates and now[1] > position:
+            warnings.warn(
+                f"This training ends with no update: {now[1]} of {self._count_window()[1]} "
+                "micro-batches are in the open window, and the weights are what they were. "
+                "Another training goes on with the window. To close it now, "
+                "`optimizer.apply_partial_window()` or the callback ApplyPartialWindow; to have it "
+                "close earlier, a smaller `accum_iters`.",
+                stacklevel=3,
+            )
+
     # -- weights of micro-batches ------------------------------------------------------------------
 
     @property
@@ -144,22 +179,31 @@ class Optimizer:
         """Say what the next micro-batch weighs in its window, with `reduction="weighted"`.
 
         A train step calls it before `apply_gradients` (or `apply`, or `stateless_apply`), each
-        time; in `fit` the callback `MicroBatchWeights` does.
+        time; in `fit` the callback `MicroBatchWeights` does. A test step doesn't: the weight that
+        it says would be taken for the next micro-batch's.
 
         Args:
             weight: Scalar >= 0, a number or a tensor: what the loss of the micro-batch, which is a
                 mean, was divided by. In a `tf.distribute` replica, that of the replica's share.
+                Where the value of a tensor is negative, infinite or NaN, the gradients of the
+                micro-batch become NaN: `skip_nonfinite` drops it, and else the update shows it.
 
         Raises:
-            ValueError: if `reduction` is another.
+            ValueError: if `reduction` is another, or if a number is negative, infinite or NaN.
         """
         if self.reduction != "weighted":
             raise ValueError(
                 "`weigh` needs an optimizer that was constructed with reduction='weighted'. "
                 f"Received: reduction={self.reduction!r}"
             )
+        _arguments.check_weight(weight)
         if self._accumulates:
-            self._weights_said[self._replica()] = weight
+            self._weights_said[self._replica()] = self._without_gradient(weight)
+
+    @staticmethod
+    def _without_gradient(weight):
+        """What can be used outside of the function whose gradient is taken."""
+        return weight
 
     @property
     def _weights_said(self):
@@ -176,9 +220,14 @@ class Optimizer:
             )
         return weight
 
+    def _forget_weights(self):
+        """After a training, in which a validation may have said one that no micro-batch took."""
+        self._weights_said.clear()
+
     # -- what AccumulationMonitor sees -----------------------------------------------------------
 
-    # Norms that train steps write, in variables that are no part of the state.
+    # Norms that train steps write, in variables that are no part of the state. Before the first,
+    # they are negative: a NaN is what those who look for one would find.
     _watched = ()
 
     def _watch(self, names):
@@ -192,8 +241,13 @@ class Optimizer:
     def _norms(self):
         return self.__dict__.setdefault("_norm_variables", {})  # past attribute tracking
 
+    @property
+    def _watched_norms(self):
+        return [self._norms[name] for name in self._watched]
+
     def _read_norm(self, name):
-        return float(self._get_scalar(self._norms[name]))
+        norm = float(self._get_scalar(self._norms[name]))
+        return math.nan if norm < 0 else norm
 
     def get_state(self):
         """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.
@@ -433,6 +487,14 @@ class Optimizer:
         self.set_state(state)
 
     def _check_can_be_stock(self):
+        """Raise what keeps the stock optimizer from going on as this one would."""
+        own = set(self.get_config()) - set(type(self).__signature__.parameters)
+        if own:
+            raise ValueError(
+                f"{type(self).__name__} has arguments that no stock optimizer has: "
+                f"{', '.join(sorted(own))}. Write a `to_stock` for that class, which says what "
+                "becomes of them."
+            )
         if self.window_position:
             raise ValueError(
                 f"`to_stock` at window_position={self.window_position}: a stock optimizer can't "
@@ -450,6 +512,30 @@ class Optimizer:
                 "`to_stock` before the optimizer has its variables: call "
                 "`optimizer.build(model.trainable_variables)` first."
             )
+
+
+class _OfInner:
+    """An attribute of a LossScaleOptimizer that is its inner optimizer's."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __get__(self, wrapper, owner=None):
+        return self if wrapper is None else getattr(wrapper.inner_optimizer, self._name)
+
+    def __set__(self, wrapper, value):
+        setattr(wrapper.inner_optimizer, self._name, value)
+
+
+def hand_on(wrapper):
+    """Have a host's LossScaleOptimizer hand on to the inner optimizer what only ours have.
+
+    `compile` wraps an optimizer without being asked, and what was set there was set on nothing.
+    """
+    names = "accum_iters", "completed_updates", "window_position", "apply_partial_window", "weigh"
+    for name in (*names, "lr"):
+        if not hasattr(wrapper, name):
+            setattr(wrapper, name, _OfInner(name))
 
 
 def restored(cls, config, state):

@@ -9,6 +9,8 @@ What a backend does in its own way is in `_backend_<name>`; the rest is `keras.o
 
 import functools
 import importlib
+import numbers
+import warnings
 
 import numpy as np
 
@@ -55,6 +57,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
     fixed = {}
     rule_arguments = {}
+    _is_told_of_the_end = True
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -69,9 +72,6 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         given = _arguments.bind(type(self), args, kwargs, unknown=ValueError)
         own = _arguments.pop_own(type(self), given)
         decay = _arguments.check_decay(given.pop("decay", None))
-        rate = given.get("learning_rate")
-        if isinstance(rate, (int, np.number)) and not isinstance(rate, bool):
-            given["learning_rate"] = float(rate)
         given.setdefault("name", None)
         _arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
         added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
@@ -111,6 +111,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             with self._eagerly():
                 self._write_state(held)
             self._held = None
+            with self._eagerly():
+                self._start_training()
 
     def _build_window(self):
         variables = self._trainable_variables
@@ -153,10 +155,11 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if _dtype(variable) not in ("float16", "bfloat16"):
             return self.add_variable_from_reference(variable, name="accumulator")
         # A sum of many half precision gradients overflows or stalls in half precision.
+        path = getattr(variable, "path", variable.name)  # a tf.Variable has none
         return self.add_variable(
             shape=variable.shape,
             dtype="float32",
-            name=f"{variable.path.replace('/', '_')}_accumulator",
+            name=f"{path.replace('/', '_').replace(':', '_')}_accumulator",
             layout=getattr(variable, "_layout", None),
         )
 
@@ -183,7 +186,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
     def _add_norm(self, name):
         with self._variable_scope():
-            return self._add_scalar(name, float("nan"), self._scalar_dtype)
+            return keras.Variable(
+                -1.0,
+                dtype=self._scalar_dtype,
+                trainable=False,
+                aggregation="only_first_replica",
+                name=name,
+            )
 
     def _note(self, name, tensors, switch):
         """Write the norm of these tensors together, where it's watched and the switch is on."""
@@ -207,6 +216,32 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         counter.assign(value)
 
     @property
+    def _model_variables_moving_average(self):
+        """The averages, for Keras: at the end of `fit` and in SwapEMAWeights.
+
+        Until the first update there is nothing to average: there they are the weights as these are.
+        """
+        if not (self._is_traced() or self.completed_updates):
+            for variable, average in zip(self._trainable_variables, self._averages_of_weights):
+                if average is not None:
+                    average.assign(ops.copy(variable))
+        return self._averages_of_weights
+
+    @_model_variables_moving_average.setter
+    def _model_variables_moving_average(self, averages):
+        self._averages_of_weights = averages
+
+    def finalize_variable_values(self, var_list):
+        # Keras calls this at the end of `fit`.
+        self._end_training()
+        super().finalize_variable_values(var_list)
+        if self.use_ema:
+            # On JAX each weight and its average are one array now, which no train step takes.
+            for average in self._averages_of_weights:
+                if average is not None:
+                    average.assign(ops.copy(average))
+
+    @property
     def _is_built(self):
         # Keras's HDF5 loader builds on an empty list.
         return bool(self._trainable_variables)
@@ -214,7 +249,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
     @property
     def variables(self):
         if self._held is None:
-            return super().variables
+            return super().variables + self._watched_norms * self._steps_return_state
         state = self.get_state()
         names = self._state_names(_state.count(state))
         return [keras.Variable(state[name], trainable=False, name=name) for name in names]
@@ -237,8 +272,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
                 names[id(self._window_weight)] = _state.WEIGHT
             for index, accumulator in enumerate(self._accumulators):
                 names[id(accumulator)] = f"accumulator.{index}"
-        # The others are the norms that are watched.
-        return {names[id(v)]: v for v in self._variables if id(v) in names}
+        return {names[id(v)]: v for v in self._variables}
 
     def _layout(self):
         return _state.layout(self._state_variables(), self._trainable_variables)
@@ -251,6 +285,17 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         scratch = type(self)(**config)
         scratch.build([keras.Variable(0.0) for _ in range(variables)])
         return list(scratch._state_variables())
+
+    def _named(self, arrays):
+        if _is_of_loss_scaling(arrays):
+            warnings.warn(
+                f"The file is of a LossScaleOptimizer around {self.name}, which here has none: the "
+                "loss scale is left out, the rest is taken. `keras.mixed_precision."
+                "set_dtype_policy('mixed_float16')` before loading brings it back.",
+                stacklevel=2,
+            )
+            arrays = arrays[4:]
+        return super()._named(arrays)
 
     def _read_state(self):
         state = {
@@ -317,7 +362,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
     @classmethod
     def _state_of_stock(cls, optimizer, config):
-        names = cls(**config)._list_names(len(optimizer._trainable_variables), stock=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Keras's own accumulation
+            new = cls(**config)
+            names = new._list_names(len(optimizer._trainable_variables), stock=True)
         state = dict(zip(names, map(ops.convert_to_numpy, optimizer.variables)))
         steps = config["gradient_accumulation_steps"]
         if steps:  # Keras counts micro-batches
@@ -455,7 +503,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if not self._weighs:
             return grads, None
         weight = ops.cast(self._take_weight(), self._window_weight.dtype)
-        factor = weight * self._replicas()
+        is_weight = ops.logical_and(weight >= 0, ops.isfinite(weight))
+        weight = ops.where(is_weight, weight, 0)
+        factor = ops.where(is_weight, weight * self._replicas(), float("nan"))
 
         def times(gradient, variable):
             if self._overwrite_variable_with_gradient(variable):
@@ -464,6 +514,12 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             return self._gate(ops.cast(gradient, dtype), ops.cast(factor, dtype))
 
         return [times(g, v) for g, v in zip(grads, variables)], weight
+
+    @staticmethod
+    def _without_gradient(weight):
+        if isinstance(weight, numbers.Real):
+            return weight
+        return ops.stop_gradient(ops.convert_to_tensor(weight))
 
     def _reduced(self, tensors, weight, variables):
         """The sums over replicas of what belongs to these variables, and of a weight, if any."""
@@ -489,7 +545,11 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
         With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
         they weigh. Does nothing when no window is open. To be called between train steps.
+
+        Raises:
+            RuntimeError: if it's called in a function that is traced.
         """
+        self._check_is_between_steps()
         if self.window_position == 0:
             return
         self._in_replicas(self._update_from_accumulators, self._seen_variables())
@@ -641,7 +701,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             self.assign(self._accumulator(variable), self._rest(total, hold, target))
 
     def _write_moving_average(self, variable, target, scalars):
-        average = self._model_variables_moving_average[self._get_variable_index(variable)]
+        average = self._averages_of_weights[self._get_variable_index(variable)]
         if average is None:
             return
         switch, update = scalars["switch"], scalars["update"]
@@ -663,6 +723,14 @@ def _dtype(variable):
     return keras.backend.standardize_dtype(variable.dtype)
 
 
+def _is_of_loss_scaling(arrays):
+    """Whether a list begins with what a LossScaleOptimizer has before its inner optimizer's."""
+    first = [np.asarray(array) for array in arrays[:4]]
+    # Its iterations, a learning rate of zero, the steps since the scale was changed, and the scale.
+    kinds = [array.dtype.kind for array in first if array.ndim == 0]
+    return kinds == ["i", "f", "i", "f"] and first[1] == 0
+
+
 def _copy_exclusions(source, target):
     """What `exclude_from_weight_decay` was told, which is in no config."""
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
@@ -677,6 +745,8 @@ def _constructor_arguments(optimizer):
         config["learning_rate"] = optimizer._learning_rate
     return config
 
+
+_optimizer.hand_on(keras.optimizers.LossScaleOptimizer)
 
 _register = keras.saving.register_keras_serializable(package="keras_accum")
 

@@ -57,6 +57,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     rule_arguments = {}
     _can_reduce_late = True
     _replica = staticmethod(_tensorflow.replica)
+    _is_traced = staticmethod(tf.inside_function)
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -234,7 +235,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _add_norm(self, name):
         with self._distribution_strategy_scope():
             return tf.Variable(
-                np.nan,
+                -1.0,
                 trainable=False,
                 name=name,
                 dtype=self._scalar_dtype,
@@ -514,7 +515,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if not (self._weights_said or tf.compat.v1.executing_eagerly_outside_functions()):
             raise ValueError(_NO_TRAIN_FUNCTION.format("reduction='weighted' in `fit`"))
         weight = tf.cast(self._take_weight(), self._window_weight.dtype)
-        factor = weight * tf.distribute.get_strategy().num_replicas_in_sync
+        is_weight = tf.logical_and(weight >= 0, tf.math.is_finite(weight))
+        weight = tf.where(is_weight, weight, tf.zeros_like(weight))
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        factor = tf.where(is_weight, weight * replicas, np.nan * tf.ones_like(weight))
 
         def times(gradient, variable):
             dtype = self._accumulators[variable.ref()].dtype  # half precision could overflow
@@ -587,7 +591,11 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
         With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
         they weigh. Does nothing when no window is open. To be called between train steps.
+
+        Raises:
+            RuntimeError: if it's called in a function that is traced.
         """
+        self._check_is_between_steps()
         if self.window_position == 0:
             return
         variables = self._seen_variables()
@@ -896,6 +904,7 @@ def _keep_state_in_keras_files():
 
 
 _keep_state_in_keras_files()
+_optimizer.hand_on(keras.mixed_precision.LossScaleOptimizer)
 
 _register = keras.utils.register_keras_serializable(package="keras_accum")
 
