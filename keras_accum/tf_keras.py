@@ -84,6 +84,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._window_weight = None
         self._missing_gradients = None
         self._accumulators = {}
+        self._summed = set()
         self._variables = []
         self._has_traced = False  # whether there is a graph that has a step of these variables
         # The variables that a held state is of, where it came from another optimizer: that may have
@@ -103,6 +104,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             self._create_all_weights(list(var_list))
 
     def _create_all_weights(self, var_list):
+        # A LossScaleOptimizer hands back the weight that `_aggregate_gradients` has added.
+        var_list = [variable for variable in var_list if variable is not self._window_weight]
         held = self._released(var_list)
         super()._create_all_weights(var_list)
         if held is not None:
@@ -453,7 +456,21 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 "leave experimental_aggregate_gradients=True. A LossScaleOptimizer, which looks at "
                 "the sums of each micro-batch, needs all_reduce='micro_batch'."
             )
+        if self._is_scaled and not experimental_aggregate_gradients:
+            if self._replica() not in self._summed:
+                raise ValueError(
+                    "A LossScaleOptimizer around an optimizer with accum_iters > 1 needs the "
+                    "gradients before they are summed over replicas: leave "
+                    "experimental_aggregate_gradients=True. Without, what it skips would count "
+                    "as an update."
+                )
+            self._summed.remove(self._replica())
         return super().apply_gradients(grads_and_vars, name, experimental_aggregate_gradients)
+
+    @property
+    def _is_scaled(self):
+        """Whether a LossScaleOptimizer skips micro-batches that a window would count."""
+        return self._accumulates and getattr(self, "_is_wrapped_by_loss_scale_optimizer", False)
 
     def _aggregate_gradients(self, grads_and_vars):
         """Sum over replicas, and take back what a LossScaleOptimizer counted.
@@ -462,6 +479,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         one. `unapplied` is 1 from here to the end of `_write`: what it is here is what was added.
         """
         pairs = list(grads_and_vars)
+        if self._is_scaled:
+            self._summed.add(self._replica())  # until it hands them to `apply_gradients`
         counts = self._accumulates and tf.compat.v1.executing_eagerly_outside_functions()
         if counts:
             with tf.init_scope():
@@ -613,13 +632,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         averages = list(map(_tensorflow.gate, totals, scales))
         self._note(_monitor.UPDATE_NORM, averages, step.switch)
         pairs = super()._transform_gradients(list(zip(averages, variables)))
-        averages = [average for average, _ in pairs]
         if self.gradient_transformers:
-            # A user's function need not leave zeros alone.
+            # A user's function need not leave zeros alone, nor the order, and may leave some out.
             averages = [
-                _tensorflow.gate(average, tf.cast(step.switch, average.dtype))
-                for average in averages
+                None if a is None else _tensorflow.gate(a, tf.cast(step.switch, a.dtype))
+                for a in _in_order(pairs, variables)
             ]
+        else:
+            averages = [average for average, _ in pairs]
         scalars = {
             dtype.name: self._scalars(step, dtype)
             for dtype in {variable.dtype.base_dtype for variable in variables}
@@ -740,21 +760,27 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return [operation for operation in tf.nest.flatten(done) if operation is not None]
 
     def _write_variable(self, variable, target, average, total, scalars):
-        rule = self._rule()
-        slots = [self.get_slot(variable, self.slot_names[name]) for name in rule.slots]
-        average = tf.cast(average, target.dtype.base_dtype)
-        switch = scalars["switch"]
-        operations = _tensorflow.apply_rule(rule, scalars["rule"], average, target, slots)
+        operations = []
+        if average is not None:
+            operations += self._apply_rule(variable, target, average, scalars)
         if self._accumulates:
             hold = tf.cast(scalars["hold"], total.dtype)
             accumulator = self._accumulators[variable.ref()]
             rest = _tensorflow.gate(total, hold)
             operations.append(accumulator.assign(rest, read_value=False))
+        return operations
+
+    def _apply_rule(self, variable, target, average, scalars):
+        rule = self._rule()
+        slots = [self.get_slot(variable, self.slot_names[name]) for name in rule.slots]
+        average = tf.cast(average, target.dtype.base_dtype)
+        operations = _tensorflow.apply_rule(rule, scalars["rule"], average, target, slots)
         if target.constraint is not None:
             with tf.control_dependencies(operations):
                 value = target.read_value()
                 constrained = target.constraint(value)
-                operations.append(target.assign(tf.where(switch > 0, constrained, value)))
+                chosen = tf.where(scalars["switch"] > 0, constrained, value)
+                operations.append(target.assign(chosen))
         return operations
 
 
@@ -793,6 +819,18 @@ def _slot_variables(optimizer, slot):
     plural = {"velocity": "velocities"}.get(slot, f"{slot}s")
     names = plural, f"_{plural}"
     return next(getattr(optimizer, name) for name in names if hasattr(optimizer, name))
+
+
+def _in_order(pairs, variables):
+    """The gradients of a transformer's pairs, None for a variable that it has left out."""
+    pairs = list(pairs)
+    found = {variable.ref(): gradient for gradient, variable in pairs}
+    if len(found) < len(pairs) or not found.keys() <= {variable.ref() for variable in variables}:
+        raise ValueError(
+            "`gradient_transformers` must return pairs of the variables that they are given, each "
+            f"at most once. Received: pairs of {[variable.name for _, variable in pairs]}"
+        )
+    return [found.get(variable.ref()) for variable in variables]
 
 
 def _accumulate(variable, target, gradient):
