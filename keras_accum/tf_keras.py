@@ -481,18 +481,24 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         pairs = list(grads_and_vars)
         if self._is_scaled:
             self._summed.add(self._replica())  # until it hands them to `apply_gradients`
-        counts = self._accumulates and tf.compat.v1.executing_eagerly_outside_functions()
-        if counts:
+        if self._accumulates:
             with tf.init_scope():
                 self._create_all_weights([variable for _, variable in pairs])
         if self._weighs:
             pairs = self._weighted(pairs)
         if not self._reduces_late:
             pairs = list(super()._aggregate_gradients(pairs))
-        if counts:
-            self._take_back()
+        if not self._accumulates:
+            return pairs
+        taken_back = self._take_back()
+        if tf.compat.v1.executing_eagerly_outside_functions():
             self._unapplied.assign(1)
-        return pairs
+            return pairs
+        # A TensorFlow 1 graph runs what there is to wait for.
+        with tf.control_dependencies([taken_back]):
+            unapplied = self._unapplied.assign(1)
+        with tf.control_dependencies([unapplied]):
+            return [(tf.identity(gradient), variable) for gradient, variable in pairs]
 
     def _weighted(self, grads_and_vars):
         """The gradients times the weight of their micro-batch, which comes after them as one more.
@@ -510,7 +516,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return pairs + [(weight, self._window_weight)]
 
     def _take_back(self):
-        self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
+        return self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
 
     def _transform_gradients(self, grads_and_vars):
         """In place of the gradients, all that `_write`, `_branch` or `_accumulate` needs."""
