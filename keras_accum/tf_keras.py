@@ -35,6 +35,11 @@ _IMPORT = (
     "import tf_keras as keras" if keras.__name__ == "tf_keras" else "from tensorflow import keras"
 )
 
+_NO_TRAIN_FUNCTION = (
+    "{} needs the train function of TensorFlow 2, which models don't have after "
+    "tf.compat.v1.disable_eager_execution(): leave that call out."
+)
+
 # What an optimizer takes besides the stock class's named arguments.
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
 
@@ -85,6 +90,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._missing_gradients = None
         self._accumulators = {}
         self._summed = set()
+        self._closings = {}
         self._variables = []
         self._has_traced = False  # whether there is a graph that has a step of these variables
         # The variables that a held state is of, where it came from another optimizer: that may have
@@ -505,6 +511,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
         So it's summed over replicas as they are, each of which is a part of the mean over replicas.
         """
+        if not (self._weights_said or tf.compat.v1.executing_eagerly_outside_functions()):
+            raise ValueError(_NO_TRAIN_FUNCTION.format("reduction='weighted' in `fit`"))
         weight = tf.cast(self._take_weight(), self._window_weight.dtype)
         factor = weight * tf.distribute.get_strategy().num_replicas_in_sync
 
@@ -585,16 +593,29 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         variables = self._seen_variables()
 
         def update():
-            self._take_back()
-            position, length, _ = self._window_state()
-            totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
-            step = _window.close(position, length)
-            if self._weighs:
-                step = step._replace(divisor=tf.convert_to_tensor(self._window_weight))
-            averages = self._averages(step, totals, variables, absent=[])
-            tf.distribute.get_replica_context().merge_call(self._write, args=averages)
+            with tf.control_dependencies([self._take_back()]):
+                position, length, _ = self._window_state()
+                totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
+                step = _window.close(position, length)
+                if self._weighs:
+                    step = step._replace(divisor=tf.convert_to_tensor(self._window_weight))
+                averages = self._averages(step, totals, variables, absent=[])
+            return tf.distribute.get_replica_context().merge_call(self._write, args=averages)
 
-        _tensorflow.in_replicas(self._distribution_strategy, update)
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            _tensorflow.in_replicas(self._distribution_strategy, update)
+            return
+        if self._distribution_strategy is not None:
+            raise ValueError(
+                "`apply_partial_window` on replicas needs the eager execution of TensorFlow 2: "
+                "leave tf.compat.v1.disable_eager_execution() out. Received: "
+                f"{type(self._distribution_strategy).__name__}"
+            )
+        key = tuple(variable.ref() for variable in variables)
+        if key not in self._closings:  # a graph only ever grows
+            with tf.control_dependencies([update()]):
+                self._closings[key] = tf.ones([])
+        keras.backend.get_value(self._closings[key])
 
     def _seen_variables(self):
         """The variables that have had a gradient in the open window."""
@@ -927,10 +948,20 @@ class MicroBatchWeights(_callbacks.MicroBatchWeights, keras.callbacks.Callback):
         return getattr(output, "_keras_mask", None)
 
 
-class AccumulationMonitor(_monitor.AccumulationMonitor, keras.callbacks.Callback):
+class _InTrainFunction:
+    """A callback that has a part in the model's train function."""
+
+    def on_train_begin(self, logs=None):
+        accumulates = getattr(_callbacks.inner(self.model.optimizer), "_accumulates", False)
+        if accumulates and not tf.compat.v1.executing_eagerly_outside_functions():
+            raise ValueError(_NO_TRAIN_FUNCTION.format(type(self).__name__))
+        super().on_train_begin(logs)
+
+
+class AccumulationMonitor(_InTrainFunction, _monitor.AccumulationMonitor, keras.callbacks.Callback):
     __doc__ = _monitor.AccumulationMonitor.__doc__.format(host="tf_keras", import_keras=_IMPORT)
 
 
-class HostGate(_host_gate.HostGate, keras.callbacks.Callback):
+class HostGate(_InTrainFunction, _host_gate.HostGate, keras.callbacks.Callback):
     __doc__ = _host_gate.HostGate.__doc__.format(host="tf_keras", import_keras=_IMPORT)
     _picker = _host_gate.Picker
