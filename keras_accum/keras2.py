@@ -466,8 +466,8 @@ def _barrier(values):
 
 
 def _file_name(name):
-    """A name in a state as one in a graph."""
-    return name.replace(".", "/")
+    """A name in a state as one in a graph, without the rule's."""
+    return "/".join(name.split(".")[-2:])
 
 
 def _no_scope():
