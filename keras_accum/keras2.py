@@ -466,8 +466,13 @@ def _barrier(values):
 
 
 def _file_name(name):
-    """A name in a state as one in a graph."""
-    return name.replace(".", "/")
+    """A name in a state as one in a graph, without the rule's."""
+    return "/".join(name.split(".")[-2:])
+
+
+def _no_scope():
+    # The names of all weights must find room in an attribute of HDF5, which has 64 kB.
+    return tf.name_scope("")
 
 
 def _no_scope():

@@ -45,7 +45,7 @@ def test_pairs_are_of_their_variables(case, transformer, every_gate):
     assert_equal(actual.slots, expected.slots)
 
 
-def test_a_callback_that_decides(every_gate):
+def test_a_callback_that_decides():
     """With HostGate, where the update's train function is another than the addition's."""
     case = CASES["adam"]
     arguments = {**case.arguments, "gradient_transformers": [drop_then_reverse]}
