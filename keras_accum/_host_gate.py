@@ -60,6 +60,8 @@ class HostGate(SubstitutesTrainFunction):
         optimizer = inner(model.optimizer)
         if self._picker is None or not optimizer._accumulates:
             return
+        if model.built and not model.trainable_variables:
+            return  # a train step of such a model doesn't call its optimizer
         if optimizer is not model.optimizer:
             self._refuse("a LossScaleOptimizer")
         if optimizer.skip_nonfinite:

@@ -192,9 +192,10 @@ def test_no_epsilon_is_the_default_one(name):
 @every_class
 def test_integer_learning_rate(name):
     """As the stock class takes it; by its old name always, as Keras 2 did."""
-    assert hosts.ours(name, lr=1).get_config()[RATE] == 1.0
+    cls = getattr(hosts.accum, f"{name}Accumulate")
+    assert cls(lr=1).get_config()[RATE] == 1.0
     if not hosts.IS_KERAS3:
-        assert hosts.ours(name, 1).get_config()[RATE] == 1.0
+        assert cls(1).get_config()[RATE] == 1.0
         assert hosts.ours(name, learning_rate=1).get_config()[RATE] == 1.0
         return
     for way in ({"learning_rate": 5}, {"learning_rate": np.float32(5)}):
@@ -204,7 +205,7 @@ def test_integer_learning_rate(name):
             hosts.ours(name, **way)
         assert str(ours.value) == str(stock.value)
     with pytest.raises(ValueError, match="`learning_rate` should be float"):
-        getattr(hosts.accum, f"{name}Accumulate")(5)
+        cls(5)
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has it")

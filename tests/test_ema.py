@@ -19,7 +19,7 @@ from training import (
 
 pytestmark = [
     pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 averages weights"),
-    pytest.mark.filterwarnings("ignore:.*no update:UserWarning"),
+    pytest.mark.filterwarnings("ignore:This training ends with no update"),
 ]
 every_gate = pytest.mark.usefixtures("every_gate")
 AVERAGE = {"use_ema": True, "ema_momentum": 0.5}
