@@ -232,8 +232,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         self._averages_of_weights = averages
 
     def finalize_variable_values(self, var_list):
-        # Keras calls this at the end of `fit`. After an error in a train step of JAX, which has been
-        # handed all values, there are none.
+        # Keras calls this at the end of `fit`. A train step of JAX that has raised an error leaves
+        # the variables without values.
         if self._iterations._value is None:
             return
         self._end_training()
