@@ -7,7 +7,7 @@ weights and all slots compared.
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, every_case, few_cases, keras2_has_no
+from cases import CASES, every_case, every_row, few_cases, keras2_has_no, over, thorough
 from hosts import keras
 from training import (
     BIG,
@@ -38,7 +38,8 @@ callbacks = keras.callbacks
 keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
 
 
-@every_case
+@pytest.mark.all_gates
+@over(CASES, quick=CASES)
 def test_plain(case):
     ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     assert_same_training(train(ours, MICRO), big_batch(case))
@@ -316,7 +317,7 @@ def test_weight_without_gradient(case, options):
 ROUNDING = {"float16": 4e-3, "float32": 1e-5}
 
 
-@every_case
+@every_row
 @pytest.mark.parametrize("floatx", ROUNDING)
 def test_other_float_types(case, floatx):
     hosts.set_floatx(floatx)
@@ -401,6 +402,7 @@ def test_train_step(case, step):
     assert_same_training(train(ours, MICRO, compile=step), big_batch(case))
 
 
+@thorough
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="jit_compile is in STEPS elsewhere")
 def test_torch_compile():
     """One row only: torch takes ten seconds to compile it."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import hosts
 import pytest
+from cases import thorough
 from hosts import keras
 from training import (
     MICRO,
@@ -93,6 +94,7 @@ def test_schedule():
     assert names["optimizer"].accum_iters == 5
 
 
+@thorough
 @keras3_only
 def test_keras_own():
     """Where it is right, the same numbers before and after."""

@@ -5,7 +5,7 @@ import csv
 import hosts
 import numpy as np
 import pytest
-from cases import LATE
+from cases import LATE, skip_file_on_keras2
 from hosts import keras
 from training import (
     LENGTH,
@@ -21,6 +21,8 @@ from training import (
     initialize,
     train,
 )
+
+skip_file_on_keras2("AccumulationMonitor")
 
 every_gate = pytest.mark.usefixtures("every_gate")
 Monitor = hosts.accum.AccumulationMonitor
