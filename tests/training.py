@@ -137,11 +137,9 @@ def set_state(model, values):
 
 def train(optimizer, batch_size, build=dense_model, compile=None, callbacks=(), **fit_arguments):
     """Compile and fit a fresh model."""
-    config = optimizer.get_config()
-
     def again(more):
         hosts.set_random_seed()
-        fresh = optimizer.from_config(config)
+        fresh = optimizer.from_config(optimizer.get_config())
         fresh = hosts.in_order(fresh) if hosts.IS_KERAS2 and not is_ours(fresh) else fresh
         more = [*callbacks, *more]
         return train(fresh, batch_size, build, compile, more, **fit_arguments)
@@ -191,8 +189,17 @@ def assert_equal(actual, expected, rtol=None, atol=None):
     tolerance = tolerances(rtol, atol)
     found = differences(actual, expected, **tolerance)
     if found:
-        update = f" after update {expected['iterations']}" if "iterations" in expected else ""
-        raise AssertionError("\n".join([f"Not equal{update}, {allowed(**tolerance)}:", *found]))
+        updates = count_of(expected)
+        when = "" if updates is None else f" after update {updates}"
+        raise AssertionError("\n".join([f"Not equal{when}, {allowed(**tolerance)}:", *found]))
+
+
+def count_of(values):
+    """The number of updates that a state says, if it has one, by the name that its host has."""
+    for name in ("iteration", "iterations", "completed_updates"):
+        if name in values:
+            return int(values[name])
+    return None
 
 
 def tolerances(rtol=None, atol=None):
@@ -256,7 +263,7 @@ class AfterEachUpdate(keras.callbacks.Callback):
         if hosts.BACKEND == "jax":
             self.model.jax_state_sync()
         found = {**weights(self.model), **slots(self.model)}
-        self.seen.setdefault(int(found["iterations"]), found)
+        self.seen.setdefault(count_of(found), found)
 
     def on_train_batch_end(self, batch, logs=None):
         self.look()
