@@ -83,6 +83,16 @@ def over(rows, quick):
     return pytest.mark.parametrize("case", params)
 
 
+def quick_first(names, values):
+    """Like `parametrize`, by a list or by {id: values}: all but the first are in the third tier."""
+    ids, values = zip(*values.items()) if isinstance(values, dict) else (None, values)
+    params = [
+        pytest.param(*(value if "," in names else (value,)), marks=thorough if i else ())
+        for i, value in enumerate(values)
+    ]
+    return pytest.mark.parametrize(names, params, ids=ids)
+
+
 # For a promise in which the rule has a say, and that doesn't need `fit`.
 every_row = over(CASES, quick=["adam"])
 # For a promise in which the state has one.

@@ -9,7 +9,7 @@ import textwrap
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, NAMES, keras2_has_no, thorough
+from cases import LATE, NAMES, keras2_has_no, quick_first, thorough
 from hosts import keras
 from training import compiled, data, dense_model, fit, slots
 
@@ -235,7 +235,7 @@ def test_call_from_the_copied_class():
 # -- configs -----------------------------------------------------------------------------------
 
 
-@every_class
+@quick_first("name", NAMES)
 def test_config_keeps_a_changed_length(name):
     optimizer = hosts.ours(name, accum_iters=2)
     model = compiled(dense_model(), optimizer)

@@ -12,7 +12,7 @@ import hosts
 import numpy as np
 import pytest
 import replicas
-from cases import CASES, LATE, every_case, few_cases, skip_file_on_keras2, thorough
+from cases import CASES, LATE, every_case, few_cases, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from test_equivalence import DenseEmbedding, embedding_model
 from training import (
@@ -125,7 +125,7 @@ if hosts.IS_KERAS3:
 
 @tensorflow_only
 @every_case
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@quick_first("options", dict(reversed(list(OPTIONS.items()))))
 def test_mirrored_strategy(strategy, case, options):
     expected = single_device(case, options)
     assert_moved(START, {name: expected[name] for name in START})
@@ -143,7 +143,7 @@ def test_mirrored_strategy_with_a_conditional(strategy, case, gated):
 @tensorflow_only
 @few_cases
 @every_reduction
-@pytest.mark.parametrize("callbacks", [(), ("HostGate",)], ids=str)
+@quick_first("callbacks", {"()": (), "HostGate": ("HostGate",)})
 def test_mirrored_strategy_with_fit(strategy, case, callbacks, late):
     with strategy.scope():
         ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **late)
@@ -257,7 +257,7 @@ def test_sums_of_replicas(strategy, case):
 
 @tensorflow_only
 @few_cases
-@pytest.mark.parametrize("was, becomes", [(LATE, LATE), (LATE, {}), ({}, LATE)], ids=str)
+@quick_first("was, becomes", [(LATE, {}), (LATE, LATE), ({}, LATE)])
 def test_a_checkpoint_in_a_window(strategy, case, was, becomes, tmp_path):
     """Of the one kind of accumulators, read by the other; they have weights, too."""
     end = WINDOWS * BIG
@@ -497,7 +497,7 @@ def test_jax_data_parallel(case, data_parallel):
 
 @jax_only
 @few_cases
-@pytest.mark.parametrize("callbacks", [(), ("HostGate",)], ids=str)
+@quick_first("callbacks", {"()": (), "HostGate": ("HostGate",)})
 def test_jax_model_parallel(case, callbacks):
     """Accumulators and slots are split over the devices as their variables are."""
     distribution = keras.distribution

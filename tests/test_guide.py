@@ -107,6 +107,7 @@ def test_keras_own():
     assert_equal(ends[1], ends[0])
 
 
+@thorough
 @keras3_only
 def test_half_trained_with_keras_own():
     optimizer = run("before: Keras's own", keras=keras)["optimizer"]

@@ -29,6 +29,7 @@ def python(program, **environment):
     return result.stdout.strip()
 
 
+@thorough
 def test_import_takes_the_keras_in_use():
     program = "from keras_accum import AdamAccumulate; print(AdamAccumulate.__module__)"
     assert python(program) == f"keras_accum.{hosts.HOST}"
@@ -90,6 +91,7 @@ def test_names():
         keras_accum.no_such_name  # noqa: B018
 
 
+@thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_docstring_example(name):
     """Every public name has one, and it runs."""

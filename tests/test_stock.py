@@ -8,7 +8,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, every_case, few_cases, keras2_has_no, thorough
+from cases import CASES, every_case, few_cases, keras2_has_no, quick_first, thorough
 from hosts import accum, keras
 from training import BIG, LENGTH, MICRO, batches, compiled, dense_model
 
@@ -92,7 +92,7 @@ else:
     GO_ALONG += [{"learning_rate": schedule}, {"global_clipnorm": 0.05}]
 
 
-@pytest.mark.parametrize("more", GO_ALONG, ids=lambda more: next(iter(more)))
+@quick_first("more", {next(iter(more)): more for more in GO_ALONG})
 def test_arguments_go_along(more):
     case = CASES["adam"]._replace(arguments=more)
     for optimizer in stocks(case):

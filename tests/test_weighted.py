@@ -6,7 +6,7 @@ Masked sequences and a last batch that is short, where the mean of means is anot
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, every_case, every_row, few_cases, skip_file_on_keras2
+from cases import LATE, every_case, every_row, few_cases, quick_first, skip_file_on_keras2
 from hosts import keras
 from training import (
     Trained,
@@ -90,7 +90,7 @@ def sample_weights(shape):
 
 
 @few_cases
-@pytest.mark.parametrize("build", [dense_model, masked_model])
+@quick_first("build", [masked_model, dense_model])
 def test_sample_weights(case, build):
     arrays = sequences() if build is masked_model else [array[:SAMPLES] for array in data()]
     more = {"sample_weight": sample_weights(arrays[1].shape[:-1])}
