@@ -4,7 +4,7 @@
     nox -s keras3_torch      the second tier on another host; `nox -l` lists them
     nox -s keras3_jax -- -k window        a part of one; what is after `--` goes to pytest
     nox -s keras3_jax -- -m ''            all tests of one host
-    nox -R -s rest           what `nox` leaves out, in its environments and in further ones
+    nox -r -s rest           what `nox` leaves out, in its environments and in further ones
 
 CONTRIBUTING.md says what the tiers are. The package is installed as a built wheel and pytest runs
 in the folder `tests`, where the source tree cannot be imported: what passes here is what a user
@@ -100,7 +100,7 @@ def lint(session):
 
 @nox.session(venv_backend="none")
 def rest(session):
-    """Everything that `nox` by itself leaves out. With `-R`, in the environments that it made."""
+    """Everything that `nox` by itself leaves out. With `-r`, in the environments that it made."""
     for name, tier in REST.items():
         session.notify(name, posargs=[*tier, *session.posargs])
     session.notify("summary", posargs=["rest"])
@@ -158,4 +158,4 @@ def summary(session):
         file.unlink()
     if session.posargs != ["rest"]:
         session.log("Left out: all other hosts, versions and rows; processes, kills and notebooks.")
-        session.log("To run these, too, in some 25 minutes: .venv/bin/nox -R -s rest")
+        session.log("To run these, too, in some 25 minutes: .venv/bin/nox -r -s rest")
