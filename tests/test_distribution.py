@@ -382,7 +382,7 @@ def test_two_processes_of_torch(tmp_path, name):
 
 @tensorflow_only
 @few_cases
-@pytest.mark.parametrize("gate", ["arithmetic", "branch"])
+@quick_first("gate", ["arithmetic", "branch"])
 def test_central_storage(case, gate):
     devices = ["CPU:0", "CPU:1"]
     with hosts.tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0").scope():

@@ -8,7 +8,7 @@ import hosts
 import pytest
 from cases import skip_file_on_keras2, thorough
 
-skip_file_on_keras2("place in the demonstration")
+skip_file_on_keras2("python -m keras_accum")
 
 
 def main(*arguments):
