@@ -20,10 +20,7 @@ from training import (
 
 skip_file_on_keras2("moving average of the weights")
 
-pytestmark = [
-    pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 averages weights"),
-    pytest.mark.filterwarnings("ignore:This training ends with no update"),
-]
+pytestmark = pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 averages weights")
 every_gate = pytest.mark.usefixtures("every_gate")
 AVERAGE = {"use_ema": True, "ema_momentum": 0.5}
 BITWISE = {"rtol": 0, "atol": 0}

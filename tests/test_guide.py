@@ -61,7 +61,6 @@ def test_two_calls():
         assert hosts.array(network.trainable_variables[0]) < 1
 
 
-@pytest.mark.filterwarnings("ignore:This training ends with no update")
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="no weights")
 def test_weights():
     x, y = (array[:13] for array in data())
