@@ -96,9 +96,15 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return not (self._accumulates or self.skip_nonfinite or self.rule_arguments)
 
     def build(self, var_list):
-        """Create the state for these variables, as the first step would; the name is Keras 3's."""
+        """Create the state for these variables, as the first step would; the name is Keras 3's.
+
+        It's the state of these variables from then on, in this order: give all that the model
+        trains.
+        """
         with tf.init_scope():
             self._create_all_weights(list(var_list))
+        self._variables = list(var_list)
+        self._is_numbered = True
 
     def _create_all_weights(self, var_list):
         state = self._released(var_list, [variable._unique_id for variable in var_list])

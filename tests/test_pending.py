@@ -15,15 +15,23 @@ pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an 
 tf_keras_only = pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="TensorFlow's checkpoints")
 
 STOP = LENGTH + 2  # two micro-batches into the second window
-LATER = 3 * LENGTH + 3
+LATER = 2 * LENGTH + 3
+EAGER = {} if hosts.IS_KERAS2 else {"run_eagerly": True}
 REMEDY = r"optimizer\.build\(model\.trainable_variables\)"
 
 
 def fresh(optimizer=None, **more):
     arguments = {"accum_iters": LENGTH, **CASES["adam"].arguments, **more}
     optimizer = optimizer or hosts.ours("Adam", **arguments)
-    eager = {} if hosts.IS_KERAS2 else {"run_eagerly": True}
-    return compiled(dense_model(), optimizer, hosts.mean_squared_error(), **eager)
+    return compiled(dense_model(), optimizer, hosts.mean_squared_error(), **EAGER)
+
+
+def load(path):
+    """To be run as the model that was saved: XLA rounds in its own way."""
+    model = keras.models.load_model(str(path), custom_objects=CLASSES)
+    if EAGER:
+        model.run_eagerly = True
+    return model
 
 
 @pytest.fixture
@@ -66,7 +74,7 @@ def loaded(source, folder):
     """Where the file is of the kind for which the host doesn't build the optimizer by itself."""
     path = str(folder / ("waits.keras" if hosts.IS_TF_KERAS else "waits.h5"))
     source.save(path)
-    return keras.models.load_model(path, custom_objects=CLASSES)
+    return load(path)
 
 
 def loaded_weights(source, folder):
@@ -87,13 +95,12 @@ def restored(source, folder):
     return model
 
 
-WAYS = [set_state, unpickled, from_optimizer]
-if hosts.IS_KERAS2:
-    WAYS += [set_weights]
-elif hosts.IS_KERAS3:
-    WAYS += [loaded, loaded_weights]
-else:
-    WAYS += [set_weights, loaded, restored]
+WAYS = [set_state, unpickled]
+if hosts.IS_KERAS3:
+    WAYS += [loaded]
+elif hosts.IS_TF_KERAS:
+    WAYS += [loaded, restored]
+MORE_WAYS = [from_optimizer, loaded_weights if hosts.IS_KERAS3 else set_weights]
 # Of which the model is known by now, so that the optimizer has been built.
 BUILT = [loaded, restored] if hosts.IS_TF_KERAS else []
 
@@ -114,7 +121,7 @@ def refused_or_not(way, act, model, is_refused=True):
 # -- who sees it -------------------------------------------------------------------------------
 
 
-@every_way
+@pytest.mark.parametrize("way", WAYS + MORE_WAYS, ids=lambda way: way.__name__)
 def test_read(way, source, tmp_path):
     model = way(source, tmp_path)
     assert_same(everything(model), everything(source))
@@ -128,7 +135,7 @@ def test_read(way, source, tmp_path):
 def to_file(name):
     def act(model, folder):
         model.save(str(folder / name))
-        return keras.models.load_model(str(folder / name), custom_objects=CLASSES)
+        return load(folder / name)
 
     return act
 
@@ -142,7 +149,9 @@ def to_copy(model, folder):
 
 
 def to_other(model, folder):
-    return like(model, accum.AdamAccumulate.from_optimizer(model.optimizer))
+    other = accum.AdamAccumulate.from_optimizer(model.optimizer)
+    model.compile(other, model.loss, **EAGER)
+    return model
 
 
 def to_state(model, folder):
@@ -158,8 +167,9 @@ SAVED = {
     "pickle": to_pickle,
     "other": to_other,
     "state": to_state,
-    "weights": to_weights,
 }
+if not hosts.IS_KERAS3:
+    SAVED["weights"] = to_weights
 if not hosts.IS_KERAS2:
     SAVED["keras"] = to_file("then.keras")
 if hosts.IS_KERAS3:
@@ -265,7 +275,7 @@ def test_a_checkpoint_that_is_newer_wins(way, source, tmp_path):
     model = way(source, tmp_path)
     go_on(source, STOP, LATER)
     checkpoint(model).restore(checkpoint(source).save(str(tmp_path / "later")))
-    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (3, 3)
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (2, 3)
     assert_same(everything(model), everything(source))
     assert_same(everything(go_on(model, LATER)), everything(go_on(source, LATER)))
 
