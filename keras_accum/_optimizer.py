@@ -295,8 +295,11 @@ class Optimizer:
         """Read the state from a file of Keras, this package's or the stock optimizer's."""
         state = {name: np.asarray(store[name]) for name in store.keys()}
         if not state:
+            name = getattr(self, "name", None) or self._name
             warnings.warn(
-                f"The file holds no state of {self.name}, which is left as it was.", stacklevel=2
+                f"The file holds no state of {name}, which is left as it was. A file of a model "
+                "whose optimizer was in a LossScaleOptimizer has it for a model where it's in one.",
+                stacklevel=2,
             )
             return
         if all(name.isdigit() for name in state):
@@ -330,7 +333,8 @@ class Optimizer:
 
     def _from_keras_2(self, arrays):
         state = _state.from_keras_2(arrays, self._rule())
-        if state is not None and np.ndim(arrays[0]) and self.get_config().get("decay"):
+        has_count = not arrays or np.ndim(arrays[0]) == 0
+        if state is not None and not has_count and self.get_config().get("decay"):
             warnings.warn(_NO_COUNT.format(name=type(self).__name__), stacklevel=2)
         return state
 

@@ -825,11 +825,23 @@ def _keep_state_in_keras_files():
 _keep_state_in_keras_files()
 
 
-def _build_when_a_model_is_loaded():
-    """Have `.keras` files build this package's optimizers, as they do those that aren't legacy."""
-    compile_from_config = getattr(keras.Model, "compile_from_config", None)
-    if compile_from_config is None:  # before TensorFlow 2.12
+def _compile_loaded_models_as_they_were():
+    """Have `.keras` files say what a model's optimizer was, and build it when they are loaded.
+
+    By themselves they build all optimizers but legacy ones, and leave out the LossScaleOptimizer
+    that `compile` puts around one where the global policy is mixed_float16.
+    """
+    get_compile_config = getattr(keras.Model, "get_compile_config", None)
+    if get_compile_config is None:  # before TensorFlow 2.12
         return
+    compile_from_config = keras.Model.compile_from_config
+
+    @functools.wraps(get_compile_config)
+    def get_config(model):
+        config = get_compile_config(model)
+        if config and isinstance(_callbacks.inner(model.optimizer), AccumulatingOptimizer):
+            config["optimizer"] = keras.saving.serialize_keras_object(model.optimizer)
+        return config
 
     @functools.wraps(compile_from_config)
     def compile_and_build(model, config):
@@ -838,10 +850,11 @@ def _build_when_a_model_is_loaded():
         if isinstance(optimizer, AccumulatingOptimizer) and model.built:
             optimizer.build(model.trainable_variables)
 
+    keras.Model.get_compile_config = get_config
     keras.Model.compile_from_config = compile_and_build
 
 
-_build_when_a_model_is_loaded()
+_compile_loaded_models_as_they_were()
 
 _register = keras.utils.register_keras_serializable(package="keras_accum")
 
