@@ -121,7 +121,7 @@ def _misfits(state, layout):
     found = (
         ("Missing: ", [name for name in layout if name not in state and name not in optional]),
         ("Not known here: ", [name for name in state if name not in expected]),
-        ("Not numbers: ", [name for name in state if state[name].dtype.kind in "OSUMV"]),
+        ("Not numbers: ", [name for name in state if not _are_numbers(state[name])]),
         (
             "Of another shape: ",
             [
@@ -132,6 +132,11 @@ def _misfits(state, layout):
         ),
     )
     return [text + _shortened(names) for text, names in found if names]
+
+
+def _are_numbers(array):
+    """Whether every host can write these: one that couldn't would be left half written."""
+    return array.dtype.kind in "biuf" and array.dtype.isnative
 
 
 def _shortened(names, length=8):

@@ -104,8 +104,10 @@ def test_a_state_in_a_file_of_numpy(dtype, built):
 
 
 @pytest.mark.parametrize("built", [True, False])
-def test_raw_bytes_are_refused(built):
-    """As NumPy reads bfloat16 of a file: nothing is written, not even what comes before them."""
+@pytest.mark.parametrize("dtype", ["V2", ">f4", "complex64"])
+def test_what_are_no_numbers_is_refused(dtype, built):
+    """NumPy reads bfloat16 of a file as raw bytes, and a damaged file may have the others: nothing
+    is written, not even what comes before them."""
     vs = [hosts.variable(np.ones(3), "v", "float32")]
     optimizer = adam()
     hosts.apply(optimizer, [np.ones(3, "float32")], vs)
@@ -115,7 +117,7 @@ def test_raw_bytes_are_refused(built):
         hosts.build_on(other, vs)
     before = other.get_state()
     with pytest.raises(accum.StateError, match=r"Not numbers: Adam\.velocity\.0"):
-        other.set_state({**state, "Adam.velocity.0": np.zeros(3, "V2")})
+        other.set_state({**state, "Adam.velocity.0": np.zeros(3, dtype)})
     assert_same(other.get_state(), before)
 
 
