@@ -5,7 +5,9 @@ then the ones of `OWN`, by keyword.
 """
 
 import inspect
+import math
 import numbers
+import warnings
 
 OWN = {
     "accum_iters": 1,
@@ -66,7 +68,8 @@ def bind(cls, args, kwargs, unknown):
                 "`lr` is another name of `learning_rate`: give one of them. "
                 f"Received: lr={lr}, learning_rate={given['learning_rate']}"
             )
-        given["learning_rate"] = lr
+        # Keras 2 took an integer, and Keras 3 takes none by its own name.
+        given["learning_rate"] = float(lr) if _is_number(lr) else lr
     return {
         name: value
         for name, value in given.items()
@@ -107,17 +110,24 @@ def check_one_accumulation(own, gradient_accumulation_steps):
             f"`accum_iters`. Received: gradient_accumulation_steps={gradient_accumulation_steps}, "
             f"accum_iters={own['accum_iters']}"
         )
+    if gradient_accumulation_steps:
+        warnings.warn(
+            f"gradient_accumulation_steps={gradient_accumulation_steps} is Keras's own "
+            "accumulation, in which schedules, constraints and averages of weights count "
+            f"micro-batches. For this package's: accum_iters={gradient_accumulation_steps}.",
+            stacklevel=3,
+        )
 
 
 def check_accum_iters(accum_iters):
     if (
         isinstance(accum_iters, bool)
         or not isinstance(accum_iters, numbers.Integral)
-        or accum_iters < 1
+        or not 1 <= accum_iters < 2**31
     ):
         raise _refusal(accum_iters)(
-            "`accum_iters` must be an integer >= 1: the number of micro-batches that make one "
-            f"update. Received: accum_iters={accum_iters!r}"
+            "`accum_iters` must be an integer >= 1, and below 2**31: the number of micro-batches "
+            f"that make one update. Received: accum_iters={accum_iters!r}"
         )
     return int(accum_iters)
 
@@ -177,6 +187,18 @@ def _check_late_reduction(cls, own):
         raise ValueError(NO_LATE_REDUCTION)
 
 
+def check_once(variables, name):
+    """Refuse a variable that is twice among those of one call. They are hashable."""
+    if len(set(variables)) < len(variables):
+        twice = next(v for i, v in enumerate(variables) if v in variables[:i])
+        raise ValueError(
+            "Each variable must be there once in a call of the optimizer: a window has one sum for "
+            "it. Add its gradients up. For the layers of several models, "
+            "`{id(v): v for v in variables}.values()` has each variable once. "
+            f"Received twice: {name(twice)}"
+        )
+
+
 def check_decay(decay):
     if decay is None:
         return 0.0
@@ -186,6 +208,15 @@ def check_decay(decay):
             f"1 + decay * completed updates. Received: decay={decay!r}"
         )
     return float(decay)
+
+
+def check_weight(weight):
+    """A number; a tensor isn't looked at, as its value may not be there yet."""
+    if isinstance(weight, numbers.Real) and not 0 <= weight < math.inf:
+        raise ValueError(
+            "`weight` must be a finite number >= 0, of samples or of what else the loss of the "
+            f"micro-batch was divided by. Received: weight={weight!r}"
+        )
 
 
 def check_learning_rate(learning_rate, allowed):

@@ -16,26 +16,35 @@ class Picker(_host_gate.Picker):
     needn't wait for the device to tell.
     """
 
-    def __init__(self, model):
-        super().__init__(model)
+    def __init__(self, model, in_place_of):
+        super().__init__(model, in_place_of)
         self._known = []
         self._references = []  # to the arrays that have these values
 
     def _before(self, arguments):
         arrays = self._arrays(arguments[0])
         if not self._known or any(r() is not a for r, a in zip(self._references, arrays)):
-            return self._read(arguments[0])
+            return self._read(arrays)
         return self._known
 
-    def _after(self, results):
-        return self._read(results[1])
-
-    def _read(self, state):
-        return [int(array) for array in self._arrays(state)]
+    @staticmethod
+    def _read(arrays):
+        return [int(array) for array in arrays]
 
     def _keep(self, after, results):
         self._known = after
         self._references = list(map(weakref.ref, self._arrays(results[1])))
+
+    def check(self):
+        arrays = [reference() for reference in self._references]
+        if any(array is None for array in arrays):  # a callback has put others in their place
+            return
+        found = self._read(arrays)
+        if found != self._known:
+            raise ValueError(
+                f"{_host_gate.ONE_CALL} Received: the position in the window is {found[0]}, after "
+                f"as many train steps as should make it {self._known[0]}."
+            )
 
     def _arrays(self, state):
         _, _, optimizer_variables, _ = state
@@ -47,10 +56,18 @@ class Backend:
     """Comes before a Keras 3 optimizer class; used as it is on JAX."""
 
     _can_reduce_late = False
+    # Whether all that a train step of `fit` writes must be among `variables`.
+    _steps_return_state = True
 
     def _runs_eagerly(self):
         """Whether the counters can be read on the host without waiting for a device."""
         return False
+
+    def _is_traced(self):
+        """Whether what is computed here becomes a part of a traced program."""
+        import jax
+
+        return isinstance(ops.zeros(()), jax.core.Tracer)
 
     def _counter_scope(self):
         return contextlib.nullcontext()
@@ -93,7 +110,7 @@ class Backend:
         """Call one of two functions that write weights and the optimizer's variables."""
         import jax
 
-        written = [*self._trainable_variables, *self._variables]
+        written = [*self._trainable_variables, *self._variables, *self._watched_norms]
 
         def functional(function):
             def new_values(values):
@@ -131,7 +148,7 @@ class Backend:
     @staticmethod
     def _gate(value, factor):
         """value * factor, and zero where the factor is, also where value is infinite or NaN."""
-        return ops.where(factor > 0, value * factor, 0.0)
+        return ops.where(factor == 0, 0.0, value * factor)
 
     def _rest(self, total, hold, weights):
         """What stays of a window's sum, computed after the weights were written.

@@ -24,7 +24,9 @@ class Backend(_backend_jax.Backend):
     _all_finite = staticmethod(_tensorflow.all_finite)
     _dense = staticmethod(tf.convert_to_tensor)
     _replica = staticmethod(_tensorflow.replica)
+    _is_traced = staticmethod(tf.inside_function)
     _can_reduce_late = True
+    _steps_return_state = False
 
     def _variable_scope(self):
         return self._distribution_strategy.scope()

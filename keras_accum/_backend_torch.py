@@ -16,8 +16,13 @@ Picker = None  # of an eager train step there needn't be two
 class Backend(_backend_jax.Backend):
     """Comes before a Keras 3 optimizer class."""
 
+    _steps_return_state = False
+
     def _runs_eagerly(self):
         return not torch.compiler.is_compiling()
+
+    def _is_traced(self):
+        return torch.compiler.is_compiling()
 
     def _counter_scope(self):
         # Counters stay on the host, where reading one doesn't wait for the device.
@@ -39,18 +44,24 @@ class Backend(_backend_jax.Backend):
         return self._gate(total, hold)
 
     @torch.no_grad()
-    def _take_eagerly(self, grads, variables):
+    def _take_eagerly(self, grads, variables, absent):
         counted = 1
         grads, weight = self._weighted(grads, variables)
         if self.skip_nonfinite:
             counted = int(self._all_finite(grads))
         self._note_micro_batch(grads, variables, counted)
         step = _window.advance(np, *map(int, self._window_state()), counted=counted)
+        if absent:
+            missing, window = self._missing_gradients.value.numpy(), int(self._iterations.value)
+            step = _window.miss(np, step, missing, window, absent, counted)
+            self._missing_gradients.value.copy_(torch.from_numpy(step.missing))
         if counted:
             self._add_all(grads, variables)
             if self._weighs:
                 self._window_weight.value.add_(weight)
         if step.switch:
+            if absent:
+                variables = [v for v, c in zip(self._trainable_variables, step.covered) if c]
             self._update_by_stock(step, variables)
         self._window_position.value.fill_(int(step.position))
         self._window_length.value.fill_(int(step.length))
@@ -87,8 +98,9 @@ class Backend(_backend_jax.Backend):
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         # The fused additions write in place, and the caller's tensors are not ours to write.
+        def copies(tensors):
+            return [keras.ops.convert_to_tensor(tensor).clone() for tensor in tensors]
+
         return super().stateless_apply(
-            [v.clone() for v in optimizer_variables],
-            grads,
-            [v.clone() for v in trainable_variables],
+            copies(optimizer_variables), grads, copies(trainable_variables)
         )

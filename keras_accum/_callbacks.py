@@ -3,6 +3,8 @@
 No host is imported here.
 """
 
+import contextlib
+
 # Of a loss: what it divides by, "auto" being a name of Keras 2.
 _BY_COUNT = ("mean", "sum_over_batch_size", "auto")
 _BY_SAMPLE_WEIGHT = "mean_with_sample_weight"
@@ -21,6 +23,19 @@ def check_optimizer(callback):
         )
 
 
+class SeesTrainings:
+    """A callback that is told when a training begins and ends; not every host tells optimizers."""
+
+    def on_train_begin(self, logs=None):
+        check_optimizer(self)
+        inner(self.model.optimizer)._start_training()
+
+    def on_train_end(self, logs=None):
+        optimizer = inner(self.model.optimizer)
+        if not optimizer._is_told_of_the_end:
+            optimizer._end_training()
+
+
 def steps_per_execution(model):
     if getattr(model, "autotune_steps_per_execution", False):
         return "auto"
@@ -28,29 +43,91 @@ def steps_per_execution(model):
     return model.steps_per_execution if variable is None else int(variable.numpy())
 
 
-def own_train_function(model):
-    """The model's train function, made anew and traced for itself."""
-    # A function of its own: JAX takes the traces of equal functions, as bound methods are, for one.
-    attributes, step = vars(model), model.train_step
+@contextlib.contextmanager
+def train_step_of(model, train_step):
+    """The model has this train step in here."""
+    attributes = vars(model)
     kept = {name: attributes[name] for name in ("train_step",) if name in attributes}
-    attributes["train_step"] = lambda *arguments: step(*arguments)
+    attributes["train_step"] = train_step
     try:
-        model.make_train_function(force=True)
+        yield
     finally:
         del attributes["train_step"]
         attributes.update(kept)
+
+
+def own_train_function(model, around=lambda train_step: train_step):
+    """The model's train function, made anew and traced for itself.
+
+    `around` makes of the model's train step the step of this function.
+    """
+    step = around(model.train_step)
+    # A function of its own: JAX takes the traces of equal functions, as bound methods are, for one.
+    with train_step_of(model, lambda *arguments: step(*arguments)):
+        model.make_train_function(force=True)
     return model.train_function
 
 
-def remake_train_function(callback):
-    """Have the model's train function traced anew, with what the callback has put in its way."""
-    model = callback.model
-    if hasattr(model.train_function, "picks"):
-        raise ValueError(f"{type(callback).__name__} must come before HostGate in `callbacks`.")
-    own_train_function(model)
+class Substitute:
+    """What a callback puts in the place of a model's train function for a `fit`."""
+
+    # Whether there can't be another in its place in turn.
+    is_last = False
+
+    def __init__(self, in_place_of):
+        self.in_place_of = in_place_of
+        self.training = None  # which `fit`: the parameters that it hands to all of its callbacks
 
 
-class ApplyPartialWindow:
+class TracedAnew(Substitute):
+    """The train function that it's in place of, traced with what a callback has changed."""
+
+    def __init__(self, model, in_place_of):
+        super().__init__(in_place_of)
+        self._function = own_train_function(model)
+
+    def __call__(self, *arguments):
+        return self._function(*arguments)
+
+
+class SubstitutesTrainFunction(SeesTrainings):
+    """A callback that has the model trained by another train function as long as `fit` runs.
+
+    It's made once and kept, as it holds traces. A `fit` that broke off leaves it in its place: the
+    next `fit` begins with the model's own.
+    """
+
+    _substitute = None
+
+    def _put_substitute(self, kind=TracedAnew):
+        """Put a substitute in place of the model's train function."""
+        found = self._find_train_function()
+        if self._substitute is None or self._substitute.in_place_of is not found:
+            self._substitute = kind(self.model, found)
+        self._substitute.training = self.params
+        self.model.train_function = self._substitute
+
+    def on_train_end(self, logs=None):
+        super().on_train_end(logs)
+        self._put_back()
+
+    def _put_back(self):
+        """Give the model its own train function back, whatever was put in its place."""
+        while isinstance(self.model.train_function, Substitute):
+            self.model.train_function = self.model.train_function.in_place_of
+
+    def _find_train_function(self):
+        """The model's, or the one that another callback has put there for this `fit`."""
+        found = self.model.train_function
+        if isinstance(found, Substitute) and found.training is not self.params:
+            self._put_back()
+            found = self.model.train_function
+        if getattr(found, "is_last", False):
+            raise ValueError(f"{type(self).__name__} must come before HostGate in `callbacks`.")
+        return found
+
+
+class ApplyPartialWindow(SeesTrainings):
     """Close the window that is open at the end of an epoch, before validation if there is one.
 
     Without it an unfinished window is carried over into the next epoch. With it, its gradients
@@ -74,8 +151,8 @@ class ApplyPartialWindow:
     """
 
     def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
         self._training = False
-        check_optimizer(self)
 
     def on_epoch_begin(self, epoch, logs=None):
         self._training = True
@@ -92,7 +169,7 @@ class ApplyPartialWindow:
             inner(self.model.optimizer).apply_partial_window()
 
 
-class MicroBatchWeights:
+class MicroBatchWeights(SubstitutesTrainFunction):
     """Tell `reduction="weighted"` what each micro-batch of `fit` weighs.
 
     The loss of a micro-batch is a mean, and the mean of means is the mean of the large batch only
@@ -141,10 +218,9 @@ class MicroBatchWeights:
                 f"Received: weight={weight!r}"
             )
         self._weight = weight
-        self._weighed = None  # the model whose train function has these weights
 
     def on_train_begin(self, logs=None):
-        check_optimizer(self)
+        super().on_train_begin(logs)
         optimizer = inner(self.model.optimizer)
         if optimizer.reduction != "weighted":
             raise ValueError(
@@ -154,26 +230,35 @@ class MicroBatchWeights:
         weight = self._weight or self._weight_of_loss(self.model.loss)
         self._dtype = optimizer._scalar_dtype
         self._take_out()
+        self._is_training = True
         attributes, compute_loss = vars(self.model), self.model.compute_loss
         names = "x", "y", "y_pred", "sample_weight"  # as Keras hands them over, by either way
 
         def compute_loss_and_weigh(*args, **kwargs):
             given = {**dict(zip(names, args)), **kwargs}
-            optimizer.weigh(weight(*[given.get(name) for name in names]))
+            if self._is_training:
+                optimizer.weigh(weight(*[given.get(name) for name in names]))
             return compute_loss(*args, **kwargs)
 
         own = {name: attributes[name] for name in ("compute_loss",) if name in attributes}
         compute_loss_and_weigh.in_place_of = own
         attributes["compute_loss"] = compute_loss_and_weigh
-        if self._weighed is not self.model:
-            remake_train_function(self)
-            self._weighed = self.model
+        self._put_substitute()
 
     def on_train_end(self, logs=None):
+        super().on_train_end(logs)
         self._take_out()
+
+    def on_test_begin(self, logs=None):
+        self._is_training = False
+
+    def on_test_end(self, logs=None):
+        self._is_training = True
 
     def _take_out(self):
         """Give the model its own `compute_loss` back; a training that broke off hasn't."""
+        # `evaluate` in another callback says weights, too, and no micro-batch takes the last.
+        inner(self.model.optimizer)._forget_weights()
         attributes = vars(self.model)
         own = getattr(attributes.get("compute_loss"), "in_place_of", None)
         if own is not None:

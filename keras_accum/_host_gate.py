@@ -6,10 +6,17 @@ No host is imported here.
 import numpy as np
 
 from keras_accum import _window
-from keras_accum._callbacks import check_optimizer, inner, own_train_function, steps_per_execution
+from keras_accum._callbacks import (
+    Substitute,
+    SubstitutesTrainFunction,
+    inner,
+    own_train_function,
+    steps_per_execution,
+    train_step_of,
+)
 
 
-class HostGate:
+class HostGate(SubstitutesTrainFunction):
     """Let the host pick, for each micro-batch of `fit`, one of two traced train functions.
 
     One only adds gradients to the accumulators, the other makes the update at the end of a window.
@@ -28,8 +35,9 @@ class HostGate:
         ValueError: at the start of training, with `skip_nonfinite` or a LossScaleOptimizer, when
             only the device knows whether a micro-batch counts; with `steps_per_execution`
             other than 1, when several micro-batches are one function; with
-            ParameterServerStrategy, when the host doesn't wait for workers; and at the first
-            micro-batch, if a train step of the model isn't one micro-batch.
+            ParameterServerStrategy, when the host doesn't wait for workers; and when a train step
+            of the model is traced that doesn't call the optimizer once. On JAX, at the end of an
+            epoch, if a train step called it on some conditions only.
 
     Example:
 
@@ -45,15 +53,15 @@ class HostGate:
     """
 
     _picker = None  # the class of the host or backend, if it needs one
-    _plain = None  # the model's own train function
-    _two = None  # what stands in its place
 
     def on_train_begin(self, logs=None):
-        check_optimizer(self)
+        super().on_train_begin(logs)
         model = self.model
         optimizer = inner(model.optimizer)
         if self._picker is None or not optimizer._accumulates:
             return
+        if model.built and not model.trainable_variables:
+            return  # a train step of such a model doesn't call its optimizer
         if optimizer is not model.optimizer:
             self._refuse("a LossScaleOptimizer")
         if optimizer.skip_nonfinite:
@@ -62,14 +70,12 @@ class HostGate:
             self._refuse(f"steps_per_execution={steps_per_execution(model)}")
         if getattr(model, "_cluster_coordinator", None) is not None:
             self._refuse("ParameterServerStrategy")  # its workers are ahead of the host
-        if model.train_function not in (self._plain, self._two):
-            self._plain = model.train_function
-            self._two = self._picker(model)
-        model.train_function = self._two
+        self._put_substitute(self._picker)
 
-    def on_train_end(self, logs=None):
-        if self._two is not None and self.model.train_function is self._two:
-            self.model.train_function = self._plain
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        if isinstance(self.model.train_function, Picker):
+            self.model.train_function.check()
 
     def _refuse(self, what):
         raise ValueError(
@@ -79,44 +85,51 @@ class HostGate:
         )
 
 
-class Picker:
+class Picker(Substitute):
     """In the place of a model's train function: two of them, of which the host picks one."""
 
-    picks = True
+    is_last = True
 
-    def __init__(self, model):
-        self._optimizer = model.optimizer
-        self._functions = [own_train_function(model) for _ in range(2)]
-        self._is_checked = False
+    def __init__(self, model, in_place_of):
+        super().__init__(in_place_of)
+        self._model, self._optimizer = model, model.optimizer
+        self._functions = [own_train_function(model, self._checked) for _ in range(2)]
 
     def __call__(self, *arguments):
         *window, next_length = self._before(arguments)
         step = _window.advance(np, *window, next_length, counted=1)
-        after = [int(step.position), int(step.length), next_length]
-        with self._optimizer._picking(bool(step.switch)):
+        checked = self._checked(self._model.train_step)  # Keras 2 looks for it when it traces
+        with self._optimizer._picking(bool(step.switch)), train_step_of(self._model, checked):
             results = self._functions[int(step.switch)](*arguments)
-        if not self._is_checked:
-            self._check(after, self._after(results))
-            self._is_checked = True
-        self._keep(after, results)
+        self._keep([int(step.position), int(step.length), next_length], results)
         return results
 
     def _before(self, arguments):
         """Position, length and next length of the window that the train function will find."""
         return self._optimizer._count_window()
 
-    def _after(self, results):
-        """The same, as the train function has left them."""
-        return self._optimizer._count_window()
-
     def _keep(self, after, results):
-        """Remember them, where that is of use."""
+        """Remember what the train function has left of the window, where that is of use."""
 
-    @staticmethod
-    def _check(expected, found):
-        if expected != found:
-            raise ValueError(
-                "HostGate needs a train step that calls the model's optimizer once. After one "
-                f"step, the position in the window should be {expected[0]} of {expected[1]} and "
-                f"is {found[0]} of {found[1]}. Leave the callback out."
-            )
+    def check(self):
+        """Raise an error if the window isn't what it is remembered to be."""
+
+    def _checked(self, train_step):
+        """A train step that raises an error, when it is traced, unless it makes one micro-batch."""
+
+        def checked_train_step(*arguments):
+            before = self._optimizer._micro_batches_traced()
+            result = train_step(*arguments)
+            calls = self._optimizer._micro_batches_traced() - before
+            if calls != 1:
+                raise ValueError(f"{ONE_CALL} Received a train step that calls it {calls} times.")
+            return result
+
+        return checked_train_step
+
+
+ONE_CALL = (
+    "HostGate needs a train step that calls the model's optimizer once, whatever happens in the "
+    "step: it must be known before a micro-batch whether that closes the window. Leave the "
+    "callback out."
+)

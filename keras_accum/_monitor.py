@@ -7,9 +7,8 @@ import math
 import numbers
 
 from keras_accum._callbacks import (
-    check_optimizer,
+    SubstitutesTrainFunction,
     inner,
-    remake_train_function,
     steps_per_execution,
 )
 
@@ -43,7 +42,7 @@ class NoiseScale:
         return self._trace / self._square if self._square > 0 else math.nan
 
 
-class AccumulationMonitor:
+class AccumulationMonitor(SubstitutesTrainFunction):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
 
     At the end of each micro-batch and of each epoch it adds to the logs
@@ -119,11 +118,9 @@ class AccumulationMonitor:
             )
         self._batch_size = batch_size
         self._noise_scale = NoiseScale(smoothing) if noise_scale else None
-        self._plain = None  # the model's own train function
-        self._watching = None  # what stands in its place
 
     def on_train_begin(self, logs=None):
-        check_optimizer(self)
+        super().on_train_begin(logs)
         model = self.model
         optimizer = inner(model.optimizer)
         if self._noise_scale:
@@ -133,16 +130,15 @@ class AccumulationMonitor:
         if not optimizer._accumulates:
             return
         optimizer._watch([UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale))
-        if model.train_function not in (self._plain, self._watching):
-            self._plain = model.train_function
-            remake_train_function(self)
-            self._watching = model.train_function
-        model.train_function = self._watching
+        if optimizer is not model.optimizer:
+            _keep_out_of_files(model.optimizer)
+        self._put_substitute()
 
     def on_train_end(self, logs=None):
+        super().on_train_end(logs)
         inner(self.model.optimizer)._watch(())
-        if self.model.train_function is self._watching is not None:
-            self.model.train_function = self._plain
+        for name in _FILES:
+            vars(self.model.optimizer).pop(name, None)
 
     def on_train_batch_end(self, batch, logs=None):
         optimizer = inner(self.model.optimizer)  # on JAX this brings its variables up to date
@@ -202,6 +198,29 @@ class AccumulationMonitor:
             logs["effective_batch"] = self._batch_size * length
         if self._noise_scale:
             logs["noise_scale"] = self._noise_scale.value
+
+
+_FILES = "save_own_variables", "load_own_variables"
+
+
+def _keep_out_of_files(wrapper):
+    """Have a LossScaleOptimizer's files without the norms, where they are among its variables."""
+
+    def unwatched(method):
+        def call(store):
+            optimizer = inner(wrapper)
+            watched = optimizer._watched
+            optimizer._watch(())
+            try:
+                method(wrapper, store)
+            finally:
+                optimizer._watch(watched)
+
+        return call
+
+    for name in _FILES:
+        if hasattr(type(wrapper), name):
+            vars(wrapper)[name] = unwatched(getattr(type(wrapper), name))
 
 
 def _is_count(value):

@@ -3,7 +3,9 @@
 No host is imported here. How a state is read from variables and written to them is the host's.
 """
 
+import collections
 import contextlib
+import math
 import warnings
 from functools import partial
 
@@ -35,6 +37,7 @@ class Optimizer:
     * `_add_norm(name)`: a variable that is no part of the state;
     * `_build_window()`: creates counters and accumulators, where slots are there and they aren't;
     * `_can_reduce_late`: whether it has all_reduce="window";
+    * `_is_traced()`: whether what is computed becomes a part of a traced program;
     * `_is_built`: whether slots and accumulators are there;
     * `_list_names(n, stock)`: the names, in the order of the host's files, of the state for n
       variables, or of the stock optimizer's;
@@ -58,6 +61,19 @@ class Optimizer:
     # What the host has decided for the train step that is being run or traced: whether it is the
     # one that updates. None where the window's counters decide.
     _picked = None
+
+    def _note_trace(self):
+        """A micro-batch is being run or traced."""
+        self._traces[self._replica()] += 1
+
+    def _micro_batches_traced(self):
+        """How many micro-batches have been run or traced for this replica."""
+        return self._traces[self._replica()]
+
+    @property
+    def _traces(self):
+        # Past attribute tracking.
+        return self.__dict__.setdefault("_traces_by_replica", collections.Counter())
 
     @property
     def _branches(self):
@@ -120,6 +136,39 @@ class Optimizer:
         counter = self._counters().get(name)
         return default if counter is None else int(self._get_scalar(counter))
 
+    def _check_is_between_steps(self):
+        if self._is_traced():
+            raise RuntimeError(
+                "`apply_partial_window` is for the time between train steps: it can't be called in "
+                "a function that is traced (tf.function, jax.jit, torch.compile). Call it after "
+                "that function."
+            )
+
+    # -- trainings -----------------------------------------------------------------------------
+
+    # Completed updates and position when the training began or, where that isn't known, when the
+    # last one ended.
+    _at_start = (0, 0)
+    # Whether Keras itself tells the optimizer that a training ends.
+    _is_told_of_the_end = False
+
+    def _start_training(self):
+        self._at_start = self.completed_updates, self.window_position
+
+    def _end_training(self):
+        """Warn of a training that has only accumulated."""
+        (updates, position), now = self._at_start, (self.completed_updates, self.window_position)
+        self._at_start = now
+        if now[0] == updates and now[1] > position:
+            warnings.warn(
+                f"This training ends with no update: {now[1]} of {self._count_window()[1]} "
+                "micro-batches are in the open window, and the weights are what they were. "
+                "Another training goes on with the window. To close it now, "
+                "`optimizer.apply_partial_window()` or the callback ApplyPartialWindow; to have it "
+                "close earlier, a smaller `accum_iters`.",
+                stacklevel=3,
+            )
+
     # -- weights of micro-batches ------------------------------------------------------------------
 
     @property
@@ -130,22 +179,31 @@ class Optimizer:
         """Say what the next micro-batch weighs in its window, with `reduction="weighted"`.
 
         A train step calls it before `apply_gradients` (or `apply`, or `stateless_apply`), each
-        time; in `fit` the callback `MicroBatchWeights` does.
+        time; in `fit` the callback `MicroBatchWeights` does. A test step doesn't: the weight that
+        it says would be taken for the next micro-batch's.
 
         Args:
             weight: Scalar >= 0, a number or a tensor: what the loss of the micro-batch, which is a
                 mean, was divided by. In a `tf.distribute` replica, that of the replica's share.
+                Where the value of a tensor is negative, infinite or NaN, the gradients of the
+                micro-batch become NaN: `skip_nonfinite` drops it, and else the update shows it.
 
         Raises:
-            ValueError: if `reduction` is another.
+            ValueError: if `reduction` is another, or if a number is negative, infinite or NaN.
         """
         if self.reduction != "weighted":
             raise ValueError(
                 "`weigh` needs an optimizer that was constructed with reduction='weighted'. "
                 f"Received: reduction={self.reduction!r}"
             )
+        _arguments.check_weight(weight)
         if self._accumulates:
-            self._weights_said[self._replica()] = weight
+            self._weights_said[self._replica()] = self._without_gradient(weight)
+
+    @staticmethod
+    def _without_gradient(weight):
+        """What can be used outside of the function whose gradient is taken."""
+        return weight
 
     @property
     def _weights_said(self):
@@ -162,9 +220,14 @@ class Optimizer:
             )
         return weight
 
+    def _forget_weights(self):
+        """After a training, in which a validation may have said one that no micro-batch took."""
+        self._weights_said.clear()
+
     # -- what AccumulationMonitor sees -----------------------------------------------------------
 
-    # Norms that train steps write, in variables that are no part of the state.
+    # Norms that train steps write, in variables that are no part of the state. Before the first,
+    # they are negative: a NaN is what those who look for one would find.
     _watched = ()
 
     def _watch(self, names):
@@ -178,8 +241,13 @@ class Optimizer:
     def _norms(self):
         return self.__dict__.setdefault("_norm_variables", {})  # past attribute tracking
 
+    @property
+    def _watched_norms(self):
+        return [self._norms[name] for name in self._watched]
+
     def _read_norm(self, name):
-        return float(self._get_scalar(self._norms[name]))
+        norm = float(self._get_scalar(self._norms[name]))
+        return math.nan if norm < 0 else norm
 
     def get_state(self):
         """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.
@@ -195,6 +263,8 @@ class Optimizer:
                 the micro-batches in the open window, how many close it, how many will close the
                 next, and the open window's gradient sum.
             window_weight: with reduction="weighted", the weight of that sum.
+            missing_gradients: where gradients have been missing in the open window, for each
+                variable in how many of its micro-batches, and last `completed_updates`.
         """
         self._check_numbers()
         state = {name: _state.portable(array) for name, array in self._read_state().items()}
@@ -233,6 +303,8 @@ class Optimizer:
         variables = _state.count(state)
         if variables:
             names = self._list_names(variables, stock=False)
+            if _state.MISSING in _state.without_idle(state):
+                names = _ending(lambda _: names, [_state.MISSING], variables)
             self._pending.hold(state, names, self._shared_variables(), self._add_waiting)
 
     def _released(self, variables, keys=()):
@@ -308,13 +380,15 @@ class Optimizer:
 
     def _named(self, arrays):
         arrays = [np.asarray(array) for array in arrays]
+        own = partial(self._list_names, stock=False)
+        keras2 = partial(_state.slot_major, self._rule(), accumulates=self._accumulates)
+        tf_keras = partial(_state.with_unapplied, self._rule(), self._accumulates, self._weighs)
         state = None
-        for names in (
-            partial(self._list_names, stock=False),
-            partial(_state.slot_major, self._rule(), accumulates=self._accumulates),  # keras2's
-            partial(_state.with_unapplied, self._rule(), self._accumulates, self._weighs),
-        ):
-            state = self._named_as(arrays, names) if state is None else state
+        for names in (own, keras2, tf_keras):
+            # Without the last, a file of version 0.1.0, or no gradient has been missing.
+            for last in ([_state.MISSING], []):
+                if state is None:
+                    state = self._named_as(arrays, partial(_ending, names, last))
         is_of_stock = state is None or not self._accumulates
         if state is None:
             state = self._named_as(arrays, partial(self._list_names, stock=True))
@@ -437,6 +511,14 @@ class Optimizer:
         self.set_state(state)
 
     def _check_can_be_stock(self):
+        """Raise what keeps the stock optimizer from going on as this one would."""
+        own = set(self.get_config()) - set(type(self).__signature__.parameters)
+        if own:
+            raise ValueError(
+                f"{type(self).__name__} has arguments that no stock optimizer has: "
+                f"{', '.join(sorted(own))}. Write a `to_stock` for that class, which says what "
+                "becomes of them."
+            )
         if self.window_position:
             raise ValueError(
                 f"`to_stock` at window_position={self.window_position}: a stock optimizer can't "
@@ -447,6 +529,35 @@ class Optimizer:
                 f"{type(self).__name__} has no stock optimizer with the same rule: that has no "
                 f"{', '.join(self.rule_arguments)}."
             )
+
+
+def _ending(names, last, variables):
+    """The names of a state for so many variables, with these last ones."""
+    return [name for name in names(variables) if name != _state.MISSING] + last
+
+
+class _OfInner:
+    """An attribute of a LossScaleOptimizer that is its inner optimizer's."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __get__(self, wrapper, owner=None):
+        return self if wrapper is None else getattr(wrapper.inner_optimizer, self._name)
+
+    def __set__(self, wrapper, value):
+        setattr(wrapper.inner_optimizer, self._name, value)
+
+
+def hand_on(wrapper):
+    """Have a host's LossScaleOptimizer hand on to the inner optimizer what only ours have.
+
+    `compile` wraps an optimizer without being asked, and what was set there was set on nothing.
+    """
+    names = "accum_iters", "completed_updates", "window_position", "apply_partial_window", "weigh"
+    for name in (*names, "lr"):
+        if not hasattr(wrapper, name):
+            setattr(wrapper, name, _OfInner(name))
 
 
 def restored(cls, config, state):

@@ -13,15 +13,20 @@ No host is imported here. A state is a dictionary of NumPy arrays, the same on e
     window_weight                   ()  with reduction="weighted" as well
     accumulator.<i>                     the gradient sum of the open window, with accum_iters > 1
                                         only; likewise, but float32 for float16 and bfloat16
+    missing_gradients         (n + 1,)  integers, where gradients of the n trainable variables have
+                                        been missing in the open window, see `_window`
 """
 
 import warnings
 
 import numpy as np
 
+from keras_accum import _window
+
 FORMAT = 1
 WINDOW = ("window_position", "window_length", "accum_iters")
 WEIGHT = "window_weight"
+MISSING = "missing_gradients"
 
 # What Keras 2.0 to 2.3 wrote after `iterations`, slot by slot, whether it was in use or not.
 _KERAS_2_SLOTS = {
@@ -74,10 +79,13 @@ def by_index(state):
 def layout(names, variables):
     """The shapes of a state that has these names, for these variables."""
     indices = {name: index_of(name) for name in names if name != "state_format"}
-    return {
+    shapes = {
         name: () if index is None else tuple(variables[index].shape)
         for name, index in indices.items()
     }
+    if MISSING in shapes:
+        shapes[MISSING] = (len(variables) + 1,)
+    return shapes
 
 
 def portable(array):
@@ -109,7 +117,7 @@ def _misfits(state, layout):
         if version > FORMAT:
             reads = f"this release of keras_accum reads up to format {FORMAT}"
             return [f"It has format {version}, and {reads}: install a newer one"]
-    optional = {"learning_rate"}
+    optional = {"learning_rate", MISSING}
     expected = {"state_format": (), **layout}
     if not state.get("window_position", 0):  # no window is open: nothing has weight
         optional.add(WEIGHT)
@@ -165,7 +173,7 @@ def completed(state, layout, accum_iters):
 
 
 def is_of_window(name):
-    return name in (*WINDOW, WEIGHT) or name.startswith("accumulator.")
+    return name in (*WINDOW, WEIGHT, MISSING) or name.startswith("accumulator.")
 
 
 def without_window(state):
@@ -208,7 +216,19 @@ def renumbered(state, indices):
         index = index_of(name)
         stem = name.rpartition(".")[0]
         new[name if index is None else f"{stem}.{indices[index]}"] = array
+    if MISSING in state:
+        new[MISSING] = state[MISSING].copy()
+        for index, new_index in indices.items():
+            new[MISSING][new_index] = state[MISSING][index]
     return new
+
+
+def without_idle(state):
+    """A state without counts of missing gradients if none is missing in the open window."""
+    missing = state.get(MISSING)
+    if missing is None or _window.counts_of(np, missing, state["completed_updates"])[:-1].any():
+        return state
+    return {name: array for name, array in state.items() if name != MISSING}
 
 
 def named(arrays, names):
@@ -222,6 +242,11 @@ def named(arrays, names):
             return None
         shapes.setdefault(index_of(name), set()).add(np.shape(array))
     scalars = shapes.pop(None, set())
+    if MISSING in state:
+        missing = np.asarray(state[MISSING])
+        if missing.dtype.kind != "i" or missing.shape != (len(shapes) + 1,):
+            return None
+        scalars.remove(missing.shape)
     if scalars - {()} or any(len(found) > 1 for found in shapes.values()):
         return None
     return state
@@ -230,7 +255,7 @@ def named(arrays, names):
 def _can_be(name, array):
     """Whether the data type is one that this part of a state has; lists of arrays have no names."""
     kind = portable(array).dtype.kind
-    if name in (*WINDOW, "state_format", "unapplied"):
+    if name in (*WINDOW, MISSING, "state_format", "unapplied"):
         return kind in "iu"
     return kind == "f" or name == "completed_updates"
 

@@ -77,6 +77,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self.gate = own["gate"]
         self.all_reduce = own["all_reduce"]
         self._accum_iters = own["accum_iters"]
+        self._next_length = None  # one for all models, as are `iterations` and the learning rate
+        self._positions = {}  # in the windows of models, by the names of their variables
         self._forget()
 
     def _forget(self):
@@ -91,32 +93,38 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _build(self, params):
         """Create the state for these variables, once more for each model that is compiled."""
-        accum_iters = self.accum_iters
         state = self._released([_Shape(K.int_shape(variable)) for variable in params])
         self._forget()
-        self._variables = list(params)
-        for slot in self._rule().slots:
+        self._variables, rule = list(params), self._rule()
+        for slot in rule.slots:
             for i, variable in enumerate(self._variables):
-                self._slots[slot, i] = K.zeros(
-                    K.int_shape(variable), K.dtype(variable), _name(variable, slot)
-                )
+                name = _state.slot_name(rule, slot, i)
+                self._slots[slot, i] = _zeros(variable, K.dtype(variable), name)
         self._build_window()
         if state is not None:
             self._write_state(state)
-        elif self._accumulates:
-            self.accum_iters = accum_iters
         self.weights = list(self._state_variables().values())
 
     def _build_window(self):
         if not (self._accumulates and self._variables):
             return
+        if self._next_length is None:
+            self._next_length = _counter("accum_iters", self._accum_iters)
         self._state_format = _counter("state_format", _state.FORMAT)
         self._window = (
             _counter("window_position", 0),
             _counter("window_length", self._accum_iters),
-            _counter("accum_iters", self._accum_iters),
+            self._next_length,
         )
-        self._accumulators = [_accumulator(variable) for variable in self._variables]
+        self._positions[self._model_key] = self._window[0]
+        self._accumulators = [
+            _zeros(variable, _sum_type(variable), f"accumulator.{i}")
+            for i, variable in enumerate(self._variables)
+        ]
+
+    @property
+    def _model_key(self):
+        return tuple(variable.name for variable in self._variables)
 
     @property
     def completed_updates(self):
@@ -183,7 +191,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return {"completed_updates": self.iterations}
 
     def _add_waiting(self, name, array):
-        return K.variable(array, array.dtype, name.replace(".", "/"))
+        with _no_scope():
+            return K.variable(array, array.dtype, _file_name(name))
 
     def _write_shared(self, state):
         variables = {**self._shared_variables(), "learning_rate": self.learning_rate}
@@ -311,7 +320,12 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
         With `reduction="mean"` their sum is divided by how many they are. Does nothing when no
         window is open. To be called between train steps.
+
+        Raises:
+            ValueError: if the optimizer is in several models, and a window is open that isn't of
+                the one whose train step was made last.
         """
+        self._check_other_models()
         if self.window_position == 0:
             return
         self._check_is_built("apply_partial_window")
@@ -320,6 +334,15 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             totals = [tf.convert_to_tensor(accumulator) for accumulator in self._accumulators]
             self._closing = self._write(_window.close(position, length), totals, after=[])
         K.get_session().run(self._closing)
+
+    def _check_other_models(self):
+        others = [p for key, p in self._positions.items() if key != self._model_key]
+        if any(K.batch_get_value(others)):
+            raise ValueError(
+                "`apply_partial_window` of an optimizer in several models is for the one whose "
+                "train step was made last, and a window of another is open: give the models an "
+                "optimizer each."
+            )
 
     def _unclipped_gradients(self, loss, params):
         """The stock gradients; what is clipped is the window's average."""
@@ -351,7 +374,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         def update():
             return self._write(step._replace(switch=1), self._totals(grads), after=[])
 
-        with tf.control_dependencies(tf.nest.flatten([after, grads, step])):
+        with _barrier([after, grads, step]):
             return tf.cond(step.switch > 0, update, accumulate)
 
     def _write(self, step, totals, after):
@@ -362,7 +385,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             dtype: self._scalars(step, dtype) for dtype in set(map(K.dtype, self._variables))
         }
         operations = []
-        with tf.control_dependencies(tf.nest.flatten([after, totals, averages, scalars, step])):
+        with _barrier([after, totals, averages, scalars, step]):
             for i, variable in enumerate(self._variables):
                 operations += self._write_variable(
                     i, variable, averages[i], totals[i], scalars[K.dtype(variable)]
@@ -449,18 +472,34 @@ def _clips(given):
     return clips
 
 
-def _name(variable, slot):
-    return f"{variable.op.name}/{slot}"
+def _barrier(values):
+    """What is made in here comes after all values: through one operation, not each after each."""
+    return tf.control_dependencies([tf.group(*tf.nest.flatten(values))])
+
+
+def _file_name(name):
+    """A name in a state as one in a graph, without the rule's."""
+    return "/".join(name.split(".")[-2:])
+
+
+def _no_scope():
+    # The names of all weights must find room in an attribute of HDF5, which has 64 kB.
+    return tf.name_scope("")
 
 
 def _counter(name, value):
-    return K.variable(value, "int64", name)
+    with _no_scope():
+        return K.variable(value, "int64", name)
 
 
-def _accumulator(variable):
+def _zeros(variable, dtype, name):
+    with _no_scope():
+        return K.zeros(K.int_shape(variable), dtype, _file_name(name))
+
+
+def _sum_type(variable):
     # A sum of many half precision gradients overflows or stalls in half precision.
-    dtype = "float32" if K.dtype(variable) == "float16" else K.dtype(variable)
-    return K.zeros(K.int_shape(variable), dtype, _name(variable, "accumulator"))
+    return "float32" if K.dtype(variable) == "float16" else K.dtype(variable)
 
 
 def _scalar(value, dtype):

@@ -7,7 +7,10 @@ with gated scalars (see `_rules`), so that one traced program serves every micro
 What a backend does in its own way is in `_backend_<name>`; the rest is `keras.ops`.
 """
 
+import functools
 import importlib
+import numbers
+import warnings
 
 import numpy as np
 
@@ -54,6 +57,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
     fixed = {}
     rule_arguments = {}
+    _is_told_of_the_end = True
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -68,9 +72,6 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         given = _arguments.bind(type(self), args, kwargs, unknown=ValueError)
         own = _arguments.pop_own(type(self), given)
         decay = _arguments.check_decay(given.pop("decay", None))
-        rate = given.get("learning_rate")
-        if isinstance(rate, (int, np.number)) and not isinstance(rate, bool):
-            given["learning_rate"] = float(rate)
         given.setdefault("name", None)
         _arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
         added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
@@ -86,7 +87,6 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         self._accum_iters = own["accum_iters"]
         # Written past Keras's attribute tracking: the stock class tracks its slots itself.
         self.__dict__["_slots"] = {}
-        self.__dict__["_receivers"] = set()
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -110,6 +110,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if state is not None:
             with self._eagerly():
                 self._write_state(state)
+        with self._eagerly():
+            self._start_training()
 
     def _build_window(self):
         variables = self._trainable_variables
@@ -129,18 +131,19 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             )
         with self._sum_scope():
             self._accumulators = [self._add_accumulator(variable) for variable in variables]
+        self._missing_gradients = self._add_counter(_state.MISSING, 0, (len(variables) + 1,))
 
     @property
     def _scalar_dtype(self):
         return "float64" if keras.config.floatx() == "float64" else "float32"
 
-    def _add_counter(self, name, value):
+    def _add_counter(self, name, value, shape=()):
         with self._counter_scope():
-            return self._add_scalar(name, value, "int")
+            return self._add_scalar(name, value, "int", shape)
 
-    def _add_scalar(self, name, value, dtype):
+    def _add_scalar(self, name, value, dtype, shape=()):
         return self.add_variable(
-            shape=(),
+            shape=shape,
             initializer=keras.initializers.Constant(value),
             dtype=dtype,
             aggregation="only_first_replica",
@@ -148,13 +151,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         )
 
     def _add_accumulator(self, variable):
-        if keras.backend.standardize_dtype(variable.dtype) not in ("float16", "bfloat16"):
+        if _dtype(variable) not in ("float16", "bfloat16"):
             return self.add_variable_from_reference(variable, name="accumulator")
         # A sum of many half precision gradients overflows or stalls in half precision.
+        path = getattr(variable, "path", variable.name)  # a tf.Variable has none
         return self.add_variable(
             shape=variable.shape,
             dtype="float32",
-            name=f"{variable.path.replace('/', '_')}_accumulator",
+            name=f"{path.replace('/', '_').replace(':', '_')}_accumulator",
             layout=getattr(variable, "_layout", None),
         )
 
@@ -183,7 +187,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
     def _add_norm(self, name):
         with self._variable_scope():
-            return self._add_scalar(name, float("nan"), self._scalar_dtype)
+            return keras.Variable(
+                -1.0,
+                dtype=self._scalar_dtype,
+                trainable=False,
+                aggregation="only_first_replica",
+                name=name,
+            )
 
     def _note(self, name, tensors, switch):
         """Write the norm of these tensors together, where it's watched and the switch is on."""
@@ -207,13 +217,44 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         counter.assign(value)
 
     @property
+    def _model_variables_moving_average(self):
+        """The averages, for Keras: at the end of `fit` and in SwapEMAWeights.
+
+        Until the first update there is nothing to average: there they are the weights as these are.
+        """
+        if not (self._is_traced() or self.completed_updates):
+            for variable, average in zip(self._trainable_variables, self._averages_of_weights):
+                if average is not None:
+                    average.assign(ops.copy(variable))
+        return self._averages_of_weights
+
+    @_model_variables_moving_average.setter
+    def _model_variables_moving_average(self, averages):
+        self._averages_of_weights = averages
+
+    def finalize_variable_values(self, var_list):
+        # Keras calls this at the end of `fit`. A train step of JAX that has raised an error leaves
+        # the variables without values.
+        if self._iterations._value is None:
+            return
+        self._end_training()
+        super().finalize_variable_values(var_list)
+        if self.use_ema:
+            # On JAX each weight and its average are one array now, which no train step takes.
+            for average in self._averages_of_weights:
+                if average is not None:
+                    average.assign(ops.copy(average))
+
+    @property
     def _is_built(self):
         # Keras's HDF5 loader builds on an empty list.
         return bool(self._trainable_variables)
 
     @property
     def variables(self):
-        return list(self._pending.variables.values()) or super().variables
+        if self._pending:
+            return list(self._pending.variables.values())
+        return super().variables + self._watched_norms * self._steps_return_state
 
     def _shared_variables(self):
         found = {"completed_updates": self._iterations}
@@ -238,12 +279,12 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self._accumulates and self._is_built:
             names.update({id(variable): name for name, variable in self._counters().items()})
             names[id(self._state_format)] = "state_format"
+            names[id(self._missing_gradients)] = _state.MISSING
             if self._weighs:
                 names[id(self._window_weight)] = _state.WEIGHT
             for index, accumulator in enumerate(self._accumulators):
                 names[id(accumulator)] = f"accumulator.{index}"
-        # The others are the norms that are watched.
-        return {names[id(v)]: v for v in self._variables if id(v) in names}
+        return {names[id(v)]: v for v in self._variables}
 
     def _layout(self):
         return _state.layout(self._state_variables(), self._trainable_variables)
@@ -257,12 +298,24 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         scratch.build([keras.Variable(0.0) for _ in range(variables)])
         return list(scratch._state_variables())
 
+    def _named(self, arrays):
+        if _is_of_loss_scaling(arrays):
+            warnings.warn(
+                f"The file is of a LossScaleOptimizer around {self.name}, which here has none: the "
+                "loss scale is left out, the rest is taken. `keras.mixed_precision."
+                "set_dtype_policy('mixed_float16')` before loading brings it back.",
+                stacklevel=2,
+            )
+            arrays = arrays[4:]
+        return super()._named(arrays)
+
     def _read_state(self):
-        return {
+        state = {
             name: ops.convert_to_numpy(variable)
             for name, variable in self._state_variables().items()
             if name != "state_format"
         }
+        return _state.without_idle(state)
 
     def _rate_state(self):
         if not isinstance(self._learning_rate, keras.Variable):
@@ -326,7 +379,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
     @classmethod
     def _state_of_stock(cls, optimizer, config):
-        names = cls(**config)._list_names(len(optimizer._trainable_variables), stock=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Keras's own accumulation
+            new = cls(**config)
+            names = new._list_names(len(optimizer._trainable_variables), stock=True)
         state = dict(zip(names, map(ops.convert_to_numpy, optimizer.variables)))
         steps = config["gradient_accumulation_steps"]
         if steps:  # Keras counts micro-batches
@@ -408,16 +464,23 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         with keras.name_scope(self.name, caller=self):  # as the stock class: paths are the same
             self.build(trainable_variables)
             self._check_variables_are_known(trainable_variables)
-            self._take(*self._filter_empty_gradients(grads, trainable_variables))
+            grads, variables = self._filter_empty_gradients(grads, trainable_variables)
+            present = [self._get_variable_index(v) for v in variables]
+            _arguments.check_once(present, lambda i: self._trainable_variables[i].path)
+            known = range(len(self._trainable_variables)) if self._accumulates else ()
+            self._take(grads, variables, absent=sorted(set(known) - set(present)))
 
     def _stock_apply(self, grads, variables):
         super().apply(grads, variables)
 
-    def _take(self, grads, variables):
-        """Add the gradients of one micro-batch, and update if that closes the window."""
-        self._receivers.update(self._get_variable_index(v) for v in variables)
+    def _take(self, grads, variables, absent):
+        """Add the gradients of one micro-batch, and update if that closes the window.
+
+        `absent` are the indices of the variables whose gradients are missing.
+        """
+        self._note_trace()
         if self._accumulates and self._updates_as_stock and self._runs_eagerly():
-            self._take_eagerly(grads, variables)
+            self._take_eagerly(grads, variables, absent)
             return
         grads, weight = self._weighted(grads, variables)
         if not self._reduces_late:
@@ -429,21 +492,26 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             grads = [self._gate(g, ops.cast(counted, g.dtype)) for g in grads]
         self._note_micro_batch(grads, variables, counted)
         step = _window.advance(ops, position, length, next_length, counted)
+        if absent:
+            missing, window = map(self._value, (self._missing_gradients, self._iterations))
+            step = _window.miss(ops, step, missing, window, absent, counted)
         if self._weighs:
             weight = weight * ops.cast(counted, weight.dtype)
             step = step._replace(divisor=self._value(self._window_weight) + weight)
         if self._branches:
             self._if(
                 step.switch,
-                lambda grads, step: self._update_from(grads, step._replace(switch=1), variables),
+                lambda grads, step: self._update_from(
+                    grads, step._replace(switch=1), variables, absent
+                ),
                 lambda grads, step: self._accumulate(grads, variables),
                 grads,
                 step,
             )
         elif self._picked is None:
-            self._update_from(grads, step, variables)
+            self._update_from(grads, step, variables, absent)
         elif self._picked:
-            self._update_from(grads, step._replace(switch=1), variables)
+            self._update_from(grads, step._replace(switch=1), variables, absent)
         else:
             self._accumulate(grads, variables)
         self._count_step(step)
@@ -453,7 +521,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if not self._weighs:
             return grads, None
         weight = ops.cast(self._take_weight(), self._window_weight.dtype)
-        factor = weight * self._replicas()
+        is_weight = ops.logical_and(weight >= 0, ops.isfinite(weight))
+        weight = ops.where(is_weight, weight, 0)
+        factor = ops.where(is_weight, weight * self._replicas(), float("nan"))
 
         def times(gradient, variable):
             if self._overwrite_variable_with_gradient(variable):
@@ -462,6 +532,12 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             return self._gate(ops.cast(gradient, dtype), ops.cast(factor, dtype))
 
         return [times(g, v) for g, v in zip(grads, variables)], weight
+
+    @staticmethod
+    def _without_gradient(weight):
+        if isinstance(weight, numbers.Real):
+            return weight
+        return ops.stop_gradient(ops.convert_to_tensor(weight))
 
     def _reduced(self, tensors, weight, variables):
         """The sums over replicas of what belongs to these variables, and of a weight, if any."""
@@ -476,26 +552,32 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self._accumulates:
             self._across_replicas(lambda *grads: self._add_all(grads, variables), *grads)
 
-    def _update_from(self, grads, step, variables):
+    def _update_from(self, grads, step, variables, absent):
         totals = [self._total(g, v) for g, v in zip(grads, variables)]
-        self._update(step, totals, variables)
+        totals += [self._value(self._accumulators[i]) for i in absent]
+        variables = [*variables, *(self._trainable_variables[i] for i in absent)]
+        self._update(step, totals, variables, absent)
 
     def apply_partial_window(self):
         """Close the open window now: one update from the micro-batches that it holds.
 
         With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
         they weigh. Does nothing when no window is open. To be called between train steps.
+
+        Raises:
+            RuntimeError: if it's called in a function that is traced.
         """
+        self._check_is_between_steps()
         if self.window_position == 0:
             return
         self._check_is_built("apply_partial_window")
-        variables = [
-            v
-            for i, v in enumerate(self._trainable_variables)
-            # A freshly loaded optimizer doesn't know yet which variables have a gradient.
-            if i in self._receivers or not self._receivers
-        ]
-        self._in_replicas(self._update_from_accumulators, variables)
+        self._in_replicas(self._update_from_accumulators, self._seen_variables())
+
+    def _seen_variables(self):
+        """The variables that have had a gradient in the open window."""
+        missing = ops.convert_to_numpy(self._missing_gradients)
+        seen = _window.was_seen(missing, self.completed_updates, self.window_position)
+        return [v for v, is_seen in zip(self._trainable_variables, seen) if is_seen]
 
     def _update_from_accumulators(self, variables):
         position, length, _ = self._window_state()
@@ -524,15 +606,21 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             return ops.maximum(self._value(accumulator), gradient)
         return self._sum(accumulator, gradient)
 
-    def _update(self, step, totals, variables):
-        """The rule with gated scalars and what goes with it, each once per closed window."""
+    def _update(self, step, totals, variables, absent=()):
+        """The rule with gated scalars and what goes with it, each once per closed window.
+
+        The variables whose indices are `absent` are covered if they had a gradient earlier.
+        """
         if self._reduces_late:
             totals, divisor = self._reduced(totals, step.divisor, variables)
             step = step._replace(divisor=divisor)
-        averages = self._averages(step, totals, variables)
+        steps = {index: _window.of_variable(step, index) for index in absent}
+        averages = self._averages(step, steps, totals, variables)
         moving = self._trainable_variables if self.use_ema else variables
-        dtypes = {keras.backend.standardize_dtype(v.dtype) for v in moving}
-        scalars = {dtype: self._scalars(step, dtype) for dtype in dtypes}
+        scalars = {dtype: self._scalars(step, dtype) for dtype in set(map(_dtype, moving))}
+        for index, own_step in steps.items():
+            dtype = _dtype(self._trainable_variables[index])
+            scalars[f"{dtype}.{index}"] = self._scalars(own_step, dtype)
         self._across_replicas(
             lambda *tensors: self._write(variables, moving, *tensors), averages, totals, scalars
         )
@@ -541,21 +629,30 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self._accumulates:
             self._window_position.assign(step.position)
             self._window_length.assign(step.length)
+        if step.missing is not None:
+            self._missing_gradients.assign(step.missing)
         if self._weighs:
             self._window_weight.assign(step.divisor * ops.cast(1 - step.switch, step.divisor.dtype))
         self._iterations.assign_add(step.switch)
 
-    def _averages(self, step, totals, variables):
-        """The clipped averages of the window, None for what a gradient overwrites."""
+    def _averages(self, step, steps, totals, variables):
+        """The clipped averages of the window, None for what a gradient overwrites.
 
-        def scale(dtype):
-            factor = _window.scale(ops, step, self.reduction, lambda x: ops.cast(x, dtype))
+        `steps` has the steps by which single variables go, by index.
+        """
+
+        @functools.lru_cache(maxsize=None)
+        def scale(index, dtype):
+            of_variable = steps.get(index, step)
+            factor = _window.scale(ops, of_variable, self.reduction, lambda x: ops.cast(x, dtype))
             return factor if self.loss_scale_factor is None else factor / self.loss_scale_factor
 
+        def average(total, variable):
+            index = self._get_variable_index(variable)
+            return self._gate(total, scale(index if index in steps else None, total.dtype))
+
         overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]
-        totals = [total for total, skip in zip(totals, overwritten) if not skip]
-        scales = {dtype: scale(dtype) for dtype in {total.dtype for total in totals}}
-        averages = [self._gate(total, scales[total.dtype]) for total in totals]
+        averages = [average(t, v) for t, v, skip in zip(totals, variables, overwritten) if not skip]
         self._note(_monitor.UPDATE_NORM, averages, step.switch)
         clipped = iter(self._clip_gradients(averages))
         return [None if skip else next(clipped) for skip in overwritten]
@@ -591,13 +688,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         """All assignments to weights and slots. On TensorFlow this runs across replicas."""
 
         def scalars_of(variable):
-            return scalars[keras.backend.standardize_dtype(variable.dtype)]
+            dtype = _dtype(variable)
+            return scalars.get(f"{dtype}.{self._get_variable_index(variable)}", scalars[dtype])
 
         for variable, average, total in zip(variables, averages, totals):
             self._on_variable(variable, self._write_variable, average, total, scalars_of(variable))
         if self.use_ema:
-            for variable in moving:
-                self._on_variable(variable, self._write_moving_average, scalars_of(variable))
+            for variable in moving:  # all of them, at each update
+                self._on_variable(variable, self._write_moving_average, scalars[_dtype(variable)])
         for variable in variables:
             if variable.constraint is not None:
                 self._on_variable(variable, self._constrain, scalars_of(variable))
@@ -622,7 +720,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             self.assign(self._accumulator(variable), self._rest(total, hold, target))
 
     def _write_moving_average(self, variable, target, scalars):
-        average = self._model_variables_moving_average[self._get_variable_index(variable)]
+        average = self._averages_of_weights[self._get_variable_index(variable)]
         if average is None:
             return
         switch, update = scalars["switch"], scalars["update"]
@@ -640,6 +738,18 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         self.assign(target, ops.where(scalars["switch"] > 0, constrained, value))
 
 
+def _dtype(variable):
+    return keras.backend.standardize_dtype(variable.dtype)
+
+
+def _is_of_loss_scaling(arrays):
+    """Whether a list begins with what a LossScaleOptimizer has before its inner optimizer's."""
+    first = [np.asarray(array) for array in arrays[:4]]
+    # Its iterations, a learning rate of zero, the steps since the scale was changed, and the scale.
+    kinds = [array.dtype.kind for array in first if array.ndim == 0]
+    return kinds == ["i", "f", "i", "f"] and first[1] == 0
+
+
 def _copy_exclusions(source, target):
     """What `exclude_from_weight_decay` was told, which is in no config."""
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
@@ -654,6 +764,8 @@ def _constructor_arguments(optimizer):
         config["learning_rate"] = optimizer._learning_rate
     return config
 
+
+_optimizer.hand_on(keras.optimizers.LossScaleOptimizer)
 
 _register = keras.saving.register_keras_serializable(package="keras_accum")
 

@@ -9,6 +9,7 @@ with gated scalars (see `_rules`), so that one traced graph serves every micro-b
 import contextlib
 import functools
 import importlib
+import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -35,6 +36,11 @@ _IMPORT = (
     "import tf_keras as keras" if keras.__name__ == "tf_keras" else "from tensorflow import keras"
 )
 
+_NO_TRAIN_FUNCTION = (
+    "{} needs the train function of TensorFlow 2, which models don't have after "
+    "tf.compat.v1.disable_eager_execution(): leave that call out."
+)
+
 # What an optimizer takes besides the stock class's named arguments.
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
 
@@ -52,6 +58,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     rule_arguments = {}
     _can_reduce_late = True
     _replica = staticmethod(_tensorflow.replica)
+    _is_traced = staticmethod(tf.inside_function)
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -82,11 +89,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._window = None
         self._unapplied = None
         self._window_weight = None
+        self._missing_gradients = None
         self._accumulators = {}
-        self._receivers = set()
+        self._summed = set()
+        self._closings = {}
         self._variables = []
         # Whether the numbers of these variables in a state are known to be those in the model.
         self._is_numbered = True
+        self._has_traced = False  # whether there is a graph that has a step of these variables
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -98,17 +108,30 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def build(self, var_list):
         """Create the state for these variables, as the first step would; the name is Keras 3's.
 
-        It's the state of these variables from then on, in this order: give all that the model
-        trains.
+        The state has the variables in this order. Give all that the model trains, and before the
+        first step where train steps are traced that have some of them each.
         """
+        var_list = list(var_list)
         with tf.init_scope():
-            self._create_all_weights(list(var_list))
-        self._variables = list(var_list)
-        self._is_numbered = True
+            self._create_all_weights(var_list)
+            if not self._is_numbered and len(var_list) == len(self._variables):
+                if self._has_traced and self._missing_gradients is not None:
+                    raise ValueError(
+                        "`build` after train steps were traced that know the variables in another "
+                        "order: call it before the first step, with all that the model trains."
+                    )
+                self._reorder(var_list)
+                self._is_numbered = True
 
     def _create_all_weights(self, var_list):
+        # A LossScaleOptimizer hands back the weight that `_aggregate_gradients` has added.
+        var_list = [variable for variable in var_list if variable is not self._window_weight]
         state = self._released(var_list, [variable._unique_id for variable in var_list])
         super()._create_all_weights(var_list)
+        is_partial = len(var_list) < len(self._variables)
+        if self._accumulates and (is_partial or _state.MISSING in self._deferred_dependencies):
+            if self._missing_gradients is None:
+                self._build_missing_gradients()
         if state is not None:
             self._write_state(state)
 
@@ -118,15 +141,28 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._build_window()
 
     def _number(self, var_list):
-        """Know these variables, all numbered as in the newest list: layers may be thawed later."""
+        """Know these variables, numbered as in the newest list that has new ones.
+
+        So a layer that is thawed later has its place in the model. Graphs know variables by their
+        numbers: the order of those that are known stays, but for a call of `build`.
+        """
         found = {variable.ref(): variable for variable in [*self._variables, *var_list]}
         old = [variable.ref() for variable in self._variables]
         new = list(dict.fromkeys(variable.ref() for variable in var_list))
-        if len(new) < len(found) == len(old):
-            return  # some of those that are known
+        if len(found) == len(old):
+            self._is_numbered = self._is_numbered or new == old
+            return
+        if old and self._accumulates:
+            self._warn_of_steps_without([found[r] for r in new if r not in set(old)])
         order, is_told = _state.merged(old, new)
-        self._variables = [found[reference] for reference in order]
+        self._reorder([found[reference] for reference in order])
         self._is_numbered = is_told and (self._is_numbered or len(new) == len(found))
+
+    def _reorder(self, variables):
+        """Have the variables in this order, and counts of missing gradients for all of them."""
+        old, self._variables = self._variables, variables
+        if self._missing_gradients is not None:
+            self._build_missing_gradients(old)
 
     def _check_numbers(self):
         if not self._is_numbered:
@@ -169,6 +205,32 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             with self._sum_scope():
                 self._window_weight = self._add_counter(_state.WEIGHT, 0, self._scalar_dtype)
 
+    def _warn_of_steps_without(self, variables):
+        # Whether such a step is still in use can't be told: TensorFlow keeps graphs alive.
+        if self._has_traced:
+            warnings.warn(
+                f"{self._name} has met new variables ({variables[0].name}, ...) after a train step "
+                "was traced without them. That step can't update them: gradients would be left "
+                "over at the end of a window. If the model that the step belongs to has been "
+                "compiled again since, all is well. Else call `optimizer.build(all_variables)` "
+                "before the first step.",
+                stacklevel=2,
+            )
+
+    def _build_missing_gradients(self, known=()):
+        """Have counts for all variables, those of the `known` ones, which had some, as they are."""
+        old = self._missing_gradients
+        counts = np.zeros(len(self._variables) + 1, "int64")
+        if old is not None and tf.executing_eagerly():
+            *old_counts, window = keras.backend.get_value(old)
+            counts[:] = self.window_position if window == self.completed_updates else 0
+            counts[-1] = window
+            order = [variable.ref() for variable in self._variables]
+            for variable, count in zip(known, old_counts):
+                counts[order.index(variable.ref())] = count
+        self._weights = [variable for variable in self._weights if variable is not old]
+        self._missing_gradients = self._add_counter(_state.MISSING, counts)
+
     def add_slot(self, var, slot_name, *args, **kwargs):
         # Reading a checkpoint makes slots by itself.
         if slot_name != "accumulator":
@@ -194,7 +256,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         with self._distribution_strategy_scope():
             counter = self.add_weight(
                 name,
-                shape=[],
+                shape=np.shape(value),
                 dtype=dtype,
                 initializer=keras.initializers.Constant(value),
                 trainable=False,
@@ -222,7 +284,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _add_norm(self, name):
         with self._distribution_strategy_scope():
             return tf.Variable(
-                np.nan,
+                -1.0,
                 trainable=False,
                 name=name,
                 dtype=self._scalar_dtype,
@@ -266,7 +328,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _state_names(self, variables):
         names = [n for n in self._list_names(variables, stock=False) if n != "unapplied"]
-        return names + list(self._rate_state())
+        return names + [_state.MISSING] * self._accumulates + list(self._rate_state())
 
     def _state_variables(self):
         """All weights by their names, in the order of `_list_names`."""
@@ -287,6 +349,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 found[_state.WEIGHT] = self._window_weight
             for i, variable in enumerate(self._variables):
                 found[f"accumulator.{i}"] = self._accumulators[variable.ref()]
+        if self._missing_gradients is not None:
+            found[_state.MISSING] = self._missing_gradients
         return found
 
     def _layout(self):
@@ -297,7 +361,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         state = dict(zip(found, keras.backend.batch_get_value(list(found.values()))))
         state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
         state.pop("state_format", None)
-        return {**state, **self._rate_state()}
+        return _state.without_idle({**state, **self._rate_state()})
 
     def _rate_state(self):
         rate = self._hyper["learning_rate"]
@@ -308,6 +372,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _write_state(self, state):
         if self._window is not None:
             state = {**state, "unapplied": np.asarray(0)}
+        if self._missing_gradients is None and _state.MISSING in state:
+            state = _state.without_idle(state)
+            if _state.MISSING in state:
+                self._build_missing_gradients()
         if "learning_rate" in state:
             state = dict(state)
             self.learning_rate = float(state.pop("learning_rate"))
@@ -366,8 +434,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 and found.built
                 and _callbacks.inner(found.optimizer) is self
             ]
-            for variables in [model.trainable_variables for model in models] or [[variable]]:
-                self._create_all_weights(variables)
+            for model in models:
+                self._create_all_weights(model.trainable_variables)
+            if not models:
+                self._create_slots([variable])
         return super()._create_or_restore_slot_variable(
             slot_variable_position, slot_name, variable, *args, **kwargs
         )
@@ -478,7 +548,21 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 "leave experimental_aggregate_gradients=True. A LossScaleOptimizer, which looks at "
                 "the sums of each micro-batch, needs all_reduce='micro_batch'."
             )
+        if self._is_scaled and not experimental_aggregate_gradients:
+            if self._replica() not in self._summed:
+                raise ValueError(
+                    "A LossScaleOptimizer around an optimizer with accum_iters > 1 needs the "
+                    "gradients before they are summed over replicas: leave "
+                    "experimental_aggregate_gradients=True. Without, what it skips would count "
+                    "as an update."
+                )
+            self._summed.remove(self._replica())
         return super().apply_gradients(grads_and_vars, name, experimental_aggregate_gradients)
+
+    @property
+    def _is_scaled(self):
+        """Whether a LossScaleOptimizer skips micro-batches that a window would count."""
+        return self._accumulates and getattr(self, "_is_wrapped_by_loss_scale_optimizer", False)
 
     def _aggregate_gradients(self, grads_and_vars):
         """Sum over replicas, and take back what a LossScaleOptimizer counted.
@@ -487,26 +571,39 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         one. `unapplied` is 1 from here to the end of `_write`: what it is here is what was added.
         """
         pairs = list(grads_and_vars)
-        counts = self._accumulates and tf.compat.v1.executing_eagerly_outside_functions()
-        if counts:
+        if self._is_scaled:
+            self._summed.add(self._replica())  # until it hands them to `apply_gradients`
+        if self._accumulates:
             with tf.init_scope():
                 self._create_all_weights([variable for _, variable in pairs])
         if self._weighs:
             pairs = self._weighted(pairs)
         if not self._reduces_late:
             pairs = list(super()._aggregate_gradients(pairs))
-        if counts:
-            self._take_back()
+        if not self._accumulates:
+            return pairs
+        taken_back = self._take_back()
+        if tf.compat.v1.executing_eagerly_outside_functions():
             self._unapplied.assign(1)
-        return pairs
+            return pairs
+        # A TensorFlow 1 graph runs what there is to wait for.
+        with tf.control_dependencies([taken_back]):
+            unapplied = self._unapplied.assign(1)
+        with tf.control_dependencies([unapplied]):
+            return [(tf.identity(gradient), variable) for gradient, variable in pairs]
 
     def _weighted(self, grads_and_vars):
         """The gradients times the weight of their micro-batch, which comes after them as one more.
 
         So it's summed over replicas as they are, each of which is a part of the mean over replicas.
         """
+        if not (self._weights_said or tf.compat.v1.executing_eagerly_outside_functions()):
+            raise ValueError(_NO_TRAIN_FUNCTION.format("reduction='weighted' in `fit`"))
         weight = tf.cast(self._take_weight(), self._window_weight.dtype)
-        factor = weight * tf.distribute.get_strategy().num_replicas_in_sync
+        is_weight = tf.logical_and(weight >= 0, tf.math.is_finite(weight))
+        weight = tf.where(is_weight, weight, tf.zeros_like(weight))
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        factor = tf.where(is_weight, weight * replicas, np.nan * tf.ones_like(weight))
 
         def times(gradient, variable):
             dtype = self._accumulators[variable.ref()].dtype  # half precision could overflow
@@ -516,13 +613,17 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return pairs + [(weight, self._window_weight)]
 
     def _take_back(self):
-        self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
+        return self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
 
     def _transform_gradients(self, grads_and_vars):
         """In place of the gradients, all that `_write`, `_branch` or `_accumulate` needs."""
         if self._is_stock:
             return super()._transform_gradients(grads_and_vars)
         grads, variables = zip(*grads_and_vars)
+        references = [variable.ref() for variable in variables]
+        _arguments.check_once(references, lambda reference: reference.deref().name)
+        self._note_trace()
+        self._has_traced = self._has_traced or not tf.executing_eagerly()
         if self._weighs:
             *grads, weight = grads
             *variables, last = variables
@@ -531,13 +632,16 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                     "reduction='weighted' needs the gradients before they are summed over "
                     "replicas: leave experimental_aggregate_gradients=True."
                 )
-        self._receivers.update(variable.ref() for variable in variables)
         counted = tf.ones([], tf.int64)
         if self.skip_nonfinite:
             counted = tf.cast(_tensorflow.all_finite(grads), tf.int64)
             grads = [_tensorflow.gate(g, tf.cast(counted, g.dtype)) for g in grads]
         self._note(_monitor.MICRO_BATCH_NORM, grads, counted)
         step = _window.advance(tf, *self._window_state(), counted=counted)
+        absent = self._absent(variables)
+        if absent:
+            missing, window = map(tf.convert_to_tensor, (self._missing_gradients, self.iterations))
+            step = _window.miss(tf, step, missing, window, absent, counted)
         if self._weighs:
             weight = weight * tf.cast(counted, weight.dtype)
             step = step._replace(divisor=tf.convert_to_tensor(self._window_weight) + weight)
@@ -545,7 +649,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             return grads, variables, step
         if self._picked:
             step = step._replace(switch=1)
-        return self._averages(step, self._totals(grads, variables), variables)
+        return self._averages(step, *self._totals(grads, variables))
+
+    def _absent(self, variables):
+        """The indices of the variables whose gradients are missing if these are there."""
+        if not self._accumulates:
+            return []
+        present = {variable.ref() for variable in variables}
+        return [i for i, variable in enumerate(self._variables) if variable.ref() not in present]
 
     def _reduced(self, step, totals, variables):
         """The window's sums over all replicas, where each has had its own until now."""
@@ -565,28 +676,48 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
         With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
         they weigh. Does nothing when no window is open. To be called between train steps.
+
+        Raises:
+            RuntimeError: if it's called in a function that is traced.
         """
+        self._check_is_between_steps()
         if self.window_position == 0:
             return
         self._check_is_built("apply_partial_window")
-        variables = [
-            reference.deref()
-            for reference in self._accumulators
-            # A freshly loaded optimizer doesn't know yet which variables have a gradient.
-            if reference in self._receivers or not self._receivers
-        ]
+        variables = self._seen_variables()
 
         def update():
-            self._take_back()
-            position, length, _ = self._window_state()
-            totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
-            step = _window.close(position, length)
-            if self._weighs:
-                step = step._replace(divisor=tf.convert_to_tensor(self._window_weight))
-            averages = self._averages(step, totals, variables)
-            tf.distribute.get_replica_context().merge_call(self._write, args=averages)
+            with tf.control_dependencies([self._take_back()]):
+                position, length, _ = self._window_state()
+                totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
+                step = _window.close(position, length)
+                if self._weighs:
+                    step = step._replace(divisor=tf.convert_to_tensor(self._window_weight))
+                averages = self._averages(step, totals, variables, absent=[])
+            return tf.distribute.get_replica_context().merge_call(self._write, args=averages)
 
-        _tensorflow.in_replicas(self._distribution_strategy, update)
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            _tensorflow.in_replicas(self._distribution_strategy, update)
+            return
+        if self._distribution_strategy is not None:
+            raise ValueError(
+                "`apply_partial_window` on replicas needs the eager execution of TensorFlow 2: "
+                "leave tf.compat.v1.disable_eager_execution() out. Received: "
+                f"{type(self._distribution_strategy).__name__}"
+            )
+        key = tuple(variable.ref() for variable in variables)
+        if key not in self._closings:  # a graph only ever grows
+            with tf.control_dependencies([update()]):
+                self._closings[key] = tf.ones([])
+        keras.backend.get_value(self._closings[key])
+
+    def _seen_variables(self):
+        """The variables that have had a gradient in the open window."""
+        if self._missing_gradients is None:
+            return self._variables
+        missing = keras.backend.get_value(self._missing_gradients)
+        seen = _window.was_seen(missing, self.completed_updates, self.window_position)
+        return [v for v, is_seen in zip(self._variables, seen) if is_seen]
 
     def _window_state(self):
         """Position, length and next length of the window, as values."""
@@ -595,30 +726,47 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return [tf.convert_to_tensor(variable) for variable in self._window]
 
     def _totals(self, grads, variables):
-        """The window's gradient sums with these gradients in them."""
-        if not self._accumulates:
-            return list(map(tf.convert_to_tensor, grads))
-        accumulators = (tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables)
-        return list(map(_tensorflow.add, accumulators, grads))
+        """The window's gradient sums with these gradients in them, and what they belong to.
 
-    def _averages(self, step, totals, variables):
-        """What goes from the replicas to `_write`."""
+        Last come the variables whose gradients are missing, and which these are.
+        """
+        if not self._accumulates:
+            return list(map(tf.convert_to_tensor, grads)), variables, []
+        absent = self._absent(variables)
+        variables = [*variables, *(self._variables[i] for i in absent)]
+        totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
+        totals[: len(grads)] = map(_tensorflow.add, totals, grads)
+        return totals, variables, absent
+
+    def _averages(self, step, totals, variables, absent):
+        """What goes from the replicas to `_write`.
+
+        The variables with the indices `absent`, which come last, are covered if they had a gradient
+        earlier in the window.
+        """
         step, totals = self._reduced(step, totals, variables)
-        scales = {dtype: self._scale(step, dtype) for dtype in {total.dtype for total in totals}}
-        averages = [_tensorflow.gate(total, scales[total.dtype]) for total in totals]
+        own_steps = [_window.of_variable(step, index) for index in absent]
+        steps = [step] * (len(variables) - len(absent)) + own_steps
+        scales = {(id(s), t.dtype): (s, t.dtype) for s, t in zip(steps, totals)}
+        scales = {key: self._scale(*arguments) for key, arguments in scales.items()}
+        averages = [_tensorflow.gate(t, scales[id(s), t.dtype]) for s, t in zip(steps, totals)]
         self._note(_monitor.UPDATE_NORM, averages, step.switch)
         pairs = super()._transform_gradients(list(zip(averages, variables)))
-        averages = [average for average, _ in pairs]
         if self.gradient_transformers:
-            # A user's function need not leave zeros alone.
+            # A user's function need not leave zeros alone, nor the order, and may leave some out.
             averages = [
-                _tensorflow.gate(average, tf.cast(step.switch, average.dtype))
-                for average in averages
+                None if a is None else _tensorflow.gate(a, tf.cast(s.switch, a.dtype))
+                for s, a in zip(steps, _in_order(pairs, variables))
             ]
+        else:
+            averages = [average for average, _ in pairs]
         scalars = {
             dtype.name: self._scalars(step, dtype)
             for dtype in {variable.dtype.base_dtype for variable in variables}
         }
+        for index, own_step in zip(absent, own_steps):
+            dtype = self._variables[index].dtype.base_dtype
+            scalars[f"{dtype.name}.{index}"] = self._scalars(own_step, dtype)
         return averages, totals, variables, step, scalars
 
     def _scale(self, step, dtype):
@@ -663,8 +811,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             return tf.group(*tf.distribute.get_replica_context().merge_call(function, args=tensors))
 
         def update(grads, step):
-            totals = self._totals(grads, variables)
-            averages = self._averages(step._replace(switch=1), totals, variables)
+            averages = self._averages(step._replace(switch=1), *self._totals(grads, variables))
             return across(self._write_weights, *averages)
 
         def accumulate(grads, step):
@@ -694,15 +841,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return self._write_counters(distribution, step, after=operations)
 
     def _write_weights(self, distribution, averages, totals, variables, step, scalars):
+        indices = {variable.ref(): i for i, variable in enumerate(self._variables)}
         operations = []
         for average, total, variable in zip(averages, totals, variables):
+            dtype = variable.dtype.base_dtype.name
+            own = scalars.get(f"{dtype}.{indices[variable.ref()]}", scalars[dtype])
             operations += self._update(
-                distribution,
-                variable,
-                self._write_variable,
-                average,
-                total,
-                scalars[variable.dtype.base_dtype.name],
+                distribution, variable, self._write_variable, average, total, own
             )
         return operations
 
@@ -713,6 +858,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 counters = (*self._window[:2], self._unapplied)
                 for counter, value in zip(counters, (step.position, step.length, 0)):
                     operations += self._update(distribution, counter, _assign, value)
+            if step.missing is not None:
+                operations += self._update(
+                    distribution, self._missing_gradients, _assign, step.missing
+                )
             if self._weighs:
                 operations += self._update(
                     distribution, self._window_weight, _assign_rest, step.divisor, step.switch
@@ -731,21 +880,27 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return [operation for operation in tf.nest.flatten(done) if operation is not None]
 
     def _write_variable(self, variable, target, average, total, scalars):
-        rule = self._rule()
-        slots = [self.get_slot(variable, self.slot_names[name]) for name in rule.slots]
-        average = tf.cast(average, target.dtype.base_dtype)
-        switch = scalars["switch"]
-        operations = _tensorflow.apply_rule(rule, scalars["rule"], average, target, slots)
+        operations = []
+        if average is not None:
+            operations += self._apply_rule(variable, target, average, scalars)
         if self._accumulates:
             hold = tf.cast(scalars["hold"], total.dtype)
             accumulator = self._accumulators[variable.ref()]
             rest = _tensorflow.gate(total, hold)
             operations.append(accumulator.assign(rest, read_value=False))
+        return operations
+
+    def _apply_rule(self, variable, target, average, scalars):
+        rule = self._rule()
+        slots = [self.get_slot(variable, self.slot_names[name]) for name in rule.slots]
+        average = tf.cast(average, target.dtype.base_dtype)
+        operations = _tensorflow.apply_rule(rule, scalars["rule"], average, target, slots)
         if target.constraint is not None:
             with tf.control_dependencies(operations):
                 value = target.read_value()
                 constrained = target.constraint(value)
-                operations.append(target.assign(tf.where(switch > 0, constrained, value)))
+                chosen = tf.where(scalars["switch"] > 0, constrained, value)
+                operations.append(target.assign(chosen))
         return operations
 
 
@@ -786,6 +941,18 @@ def _slot_variables(optimizer, slot):
     return next(getattr(optimizer, name) for name in names if hasattr(optimizer, name))
 
 
+def _in_order(pairs, variables):
+    """The gradients of a transformer's pairs, None for a variable that it has left out."""
+    pairs = list(pairs)
+    found = {variable.ref(): gradient for gradient, variable in pairs}
+    if len(found) < len(pairs) or not found.keys() <= {variable.ref() for variable in variables}:
+        raise ValueError(
+            "`gradient_transformers` must return pairs of the variables that they are given, each "
+            f"at most once. Received: pairs of {[variable.name for _, variable in pairs]}"
+        )
+    return [found.get(variable.ref()) for variable in variables]
+
+
 def _accumulate(variable, target, gradient):
     return _tensorflow.accumulate(target, gradient)
 
@@ -823,6 +990,7 @@ def _keep_state_in_keras_files():
 
 
 _keep_state_in_keras_files()
+_optimizer.hand_on(keras.mixed_precision.LossScaleOptimizer)
 
 
 def _compile_loaded_models_as_they_were():
@@ -906,10 +1074,20 @@ class MicroBatchWeights(_callbacks.MicroBatchWeights, keras.callbacks.Callback):
         return getattr(output, "_keras_mask", None)
 
 
-class AccumulationMonitor(_monitor.AccumulationMonitor, keras.callbacks.Callback):
+class _InTrainFunction:
+    """A callback that has a part in the model's train function."""
+
+    def on_train_begin(self, logs=None):
+        accumulates = getattr(_callbacks.inner(self.model.optimizer), "_accumulates", False)
+        if accumulates and not tf.compat.v1.executing_eagerly_outside_functions():
+            raise ValueError(_NO_TRAIN_FUNCTION.format(type(self).__name__))
+        super().on_train_begin(logs)
+
+
+class AccumulationMonitor(_InTrainFunction, _monitor.AccumulationMonitor, keras.callbacks.Callback):
     __doc__ = _monitor.AccumulationMonitor.__doc__.format(host="tf_keras", import_keras=_IMPORT)
 
 
-class HostGate(_host_gate.HostGate, keras.callbacks.Callback):
+class HostGate(_InTrainFunction, _host_gate.HostGate, keras.callbacks.Callback):
     __doc__ = _host_gate.HostGate.__doc__.format(host="tf_keras", import_keras=_IMPORT)
     _picker = _host_gate.Picker

@@ -19,7 +19,9 @@ IS_KERAS2 = HOST == "keras2"
 
 # Devices for the tests of distribution. Both must be set before a framework starts.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+_TWO = "--xla_force_host_platform_device_count=2"
+if _TWO not in os.environ.get("XLA_FLAGS", ""):  # where a test starts a process it's there already
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_TWO}".strip()
 
 if not IS_TF_KERAS:
     with warnings.catch_warnings():

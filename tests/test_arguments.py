@@ -62,6 +62,7 @@ REFUSED = [
     ({"accum_iters": 2.5}, ["accum_iters", "integer >= 1", "accum_iters=2.5"]),
     ({"accum_iters": True}, ["accum_iters", "integer >= 1", "accum_iters=True"]),
     ({"accum_iters": "5"}, ["accum_iters", "integer >= 1", "accum_iters='5'"]),
+    ({"accum_iters": 2**31}, ["accum_iters", "below 2**31", f"accum_iters={2**31}"]),
     ({"accum_iters": None}, ["accum_iters", "integer >= 1", "accum_iters=None"]),
     ({"reduction": "max"}, ["reduction", "mean", "sum", "reduction='max'"]),
     ({"reduction": None}, ["reduction", "mean", "sum", "reduction=None"]),
@@ -103,7 +104,7 @@ def test_refused(name, arguments, said):
         assert words in str(refusal.value)
 
 
-@pytest.mark.parametrize("accum_iters", [0, -1, 2.5, True, "5", None])
+@pytest.mark.parametrize("accum_iters", [0, -1, 2.5, True, "5", None, 2**31])
 def test_refused_by_the_setter(accum_iters):
     optimizer = hosts.ours("SGD", accum_iters=2)
     with pytest.raises((TypeError, ValueError), match="accum_iters.*integer >= 1.*Received"):
@@ -190,7 +191,28 @@ def test_no_epsilon_is_the_default_one(name):
 
 @every_class
 def test_integer_learning_rate(name):
-    assert hosts.ours(name, learning_rate=1).get_config()[RATE] == 1.0
+    """As the stock class takes it; by its old name always, as Keras 2 did."""
+    cls = getattr(hosts.accum, f"{name}Accumulate")
+    assert cls(lr=1).get_config()[RATE] == 1.0
+    if not hosts.IS_KERAS3:
+        assert cls(1).get_config()[RATE] == 1.0
+        assert hosts.ours(name, learning_rate=1).get_config()[RATE] == 1.0
+        return
+    for way in ({"learning_rate": 5}, {"learning_rate": np.float32(5)}):
+        with pytest.raises(ValueError) as stock:
+            hosts.stock(name, **way)
+        with pytest.raises(ValueError) as ours:
+            hosts.ours(name, **way)
+        assert str(ours.value) == str(stock.value)
+    with pytest.raises(ValueError, match="`learning_rate` should be float"):
+        cls(5)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has it")
+@every_class
+def test_keras_s_own_accumulation_is_pointed_out(name):
+    with pytest.warns(UserWarning, match="is Keras's own .* accum_iters=5"):
+        hosts.ours(name, gradient_accumulation_steps=5)
 
 
 def test_call_from_the_copied_class():

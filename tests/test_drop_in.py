@@ -1,6 +1,7 @@
 """At accum_iters=1 our classes pass the installed Keras's own tests of its optimizers.
 
-Keras 3 ships those tests in its wheel; each runs here with our class under the stock name.
+Keras 3 ships those tests in its wheel; each runs here with our class under the stock name. So do
+the tests of LossScaleOptimizer, with ours inside.
 """
 
 import importlib
@@ -18,11 +19,17 @@ def keras_tests():
     if not hosts.IS_KERAS3:
         return []
     cases = []
-    for stock in ("SGD", "Adam", "RMSprop"):
-        module = importlib.import_module(f"keras.src.optimizers.{stock.lower()}_test")
-        suite = getattr(module, f"{stock}Test")
-        names = [name for name in dir(suite) if name.startswith("test_")]
-        cases += [pytest.param(module, suite, stock, n, id=f"{stock}-{n}") for n in names]
+    suites = {
+        "SGDTest": ("sgd", "SGD"),
+        "AdamTest": ("adam", "Adam"),
+        "RMSpropTest": ("rmsprop", "RMSprop"),
+        "LossScaleOptimizerTest": ("loss_scale_optimizer", "SGD"),
+    }
+    for name, (of, stock) in suites.items():
+        module = importlib.import_module(f"keras.src.optimizers.{of}_test")
+        suite = getattr(module, name)
+        tests = [test for test in dir(suite) if test.startswith("test_")]
+        cases += [pytest.param(module, suite, stock, test, id=f"{name}-{test}") for test in tests]
     return cases
 
 

@@ -31,7 +31,7 @@ def run(block, **names):
 def test_all_blocks_are_tested():
     peers = {"GradientAccumulateModel", "GradientAccumulateOptimizer", "runai"}
     pairs = {f"{when}: {who}" for when in ("before", "after") for who in ("Keras's own", *peers)}
-    alone = {"a schedule in updates", "the noise scale"} | {
+    alone = {"a schedule in updates", "the noise scale", "one optimizer, two calls"} | {
         f"weights in {where}" for where in ("fit", "a train step")
     }
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
@@ -44,6 +44,23 @@ def test_noise_scale():
     assert len(run("the noise scale", model=model, x=x, y=y)["history"].history["noise_scale"]) == 5
 
 
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="it refuses a missing gradient")
+def test_two_calls():
+    class Network:
+        def __init__(self):
+            self.trainable_variables = [hosts.variable([1.0], "w")]
+
+    generator, discriminator = Network(), Network()
+    names = run("one optimizer, two calls", generator=generator, discriminator=discriminator)
+    one = hosts.native(hosts.variable([1.0], "g"))
+    for _ in range(3):
+        names["train_step"]([one], [one])
+    assert names["optimizer"].completed_updates == 1
+    for network in (generator, discriminator):
+        assert hosts.array(network.trainable_variables[0]) < 1
+
+
+@pytest.mark.filterwarnings("ignore:This training ends with no update")
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="no weights")
 def test_weights():
     x, y = (array[:13] for array in data())

@@ -315,22 +315,57 @@ def test_parameter_servers_are_refused():
         callback.on_train_begin()
 
 
-class TwoStepsInOne(CountsTraces):
-    def train_step(self, *arguments):
-        if hosts.BACKEND == "jax":
-            state, data = arguments
-            _, state = super().train_step(state, data)
-            return super().train_step(state, data)
-        super().train_step(*arguments)
-        return super().train_step(*arguments)
+def train_steps(number):
+    """A model whose train step makes so many micro-batches."""
+
+    class Model(CountsTraces):
+        def train_step(self, *arguments):
+            if hosts.BACKEND == "jax":
+                state, data = arguments
+                for _ in range(number):
+                    logs, state = super().train_step(state, data)
+                return ({}, state) if number == 0 else (logs, state)
+            logs = {}
+            for _ in range(number):
+                logs = super().train_step(*arguments)
+            return logs
+
+    return Model()
 
 
 @picked
-def test_a_train_step_of_two_micro_batches_is_refused():
-    model = TwoStepsInOne()
-    model.compile(hosts.ours("Adam", accum_iters=LENGTH), "mse")
-    with pytest.raises(ValueError, match="HostGate needs a train step that calls .* once"):
+@pytest.mark.parametrize("number", [2, 3])  # with windows of 2, three look like one
+def test_a_train_step_of_several_micro_batches_is_refused(number):
+    model = train_steps(number)
+    model.compile(hosts.ours("Adam", accum_iters=2), "mse")
+    with pytest.raises(ValueError, match=f"calls the model's optimizer once.* {number} times"):
         fit(model, MICRO, callbacks=[host_gate()])
+
+
+@picked
+def test_a_train_step_without_the_optimizer_is_refused():
+    model = train_steps(0)
+    model.compile(hosts.ours("Adam", accum_iters=2), "mse")
+    with pytest.raises(ValueError, match="calls the model's optimizer once.* 0 times"):
+        fit(model, MICRO, callbacks=[host_gate()])
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="elsewhere the host looks each time")
+def test_a_train_step_that_sometimes_skips_the_optimizer_is_noticed():
+    import jax
+
+    class Skips(CountsTraces):
+        def train_step(self, state, data):
+            logs, new = super().train_step(state, data)
+            is_good = data[0].mean() > 0
+            return logs, jax.tree.map(lambda a, b: jax.numpy.where(is_good, a, b), new, state)
+
+    model = Skips()
+    model.compile(hosts.ours("Adam", accum_iters=LENGTH), "mse")
+    x, y = data()
+    x[MICRO : 2 * MICRO] = -1
+    with pytest.raises(ValueError, match="HostGate needs a train step that calls .* once"):
+        fit(model, MICRO, (abs(x) * np.sign(x), y), callbacks=[host_gate()])
 
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="JAX returns before it has computed")
@@ -338,6 +373,6 @@ def test_jax_is_waited_for_only_when_the_counters_are_new(monkeypatch):
     reads = []
     picker = hosts.accum.HostGate._picker
     read = picker._read
-    monkeypatch.setattr(picker, "_read", lambda self, state: reads.append(1) or read(self, state))
-    fit(model_of_adam(), MICRO, callbacks=[host_gate()])
-    assert len(reads) == 2  # before the first micro-batch, and the check after it
+    monkeypatch.setattr(picker, "_read", staticmethod(lambda a: reads.append(1) or read(a)))
+    fit(model_of_adam(), MICRO, callbacks=[host_gate()], epochs=3)
+    assert len(reads) == 1 + 3  # before the first micro-batch, and after each epoch

@@ -289,6 +289,7 @@ def test_noise_scale_in_closed_form():
 
 
 @every_gate
+@pytest.mark.filterwarnings("ignore:This training ends with no update")
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_noise_scale_of_each_window(reduction):
     """The window that was open at the start isn't seen whole, nor is one that is closed early."""

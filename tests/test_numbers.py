@@ -116,21 +116,3 @@ def test_what_the_lists_do_not_tell_is_refused(parts, tmp_path):
     again.set_state(state)
     again.build(vs)
     assert_same(again.get_state(), state)
-
-
-def test_build_says_what_the_model_trains():
-    """Also where less is trained than was: a model with that part frozen takes the state."""
-    model = compiled(dense_model(), adam(), hosts.mean_squared_error(), **EAGER)
-    go_on(model, 0, STOP)
-    model.layers[0].trainable = False
-    model.optimizer.build(model.trainable_variables)
-    state = model.optimizer.get_state()
-    other = dense_model()
-    other.layers[0].trainable = False
-    compiled(other, adam(), hosts.mean_squared_error(), **EAGER)
-    hosts.build(other)
-    other.optimizer.set_state(state)
-    assert_same(other.optimizer.get_state(), state)
-    model.layers[0].trainable = True
-    model.compile(model.optimizer, model.loss, **EAGER)
-    assert np.any(go_on(model, STOP).optimizer.get_state()["Adam.momentum.0"])

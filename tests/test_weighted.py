@@ -211,12 +211,13 @@ def test_a_window_without_any_weight_moves_nothing(case):
 
 
 def test_half_precision_does_not_overflow():
-    optimizer = hosts.ours("SGD", learning_rate=2**-16, accum_iters=2, reduction="weighted")
+    # A rate that is a normal number in float16: not all processors keep smaller ones.
+    optimizer = hosts.ours("SGD", learning_rate=2**-14, accum_iters=2, reduction="weighted")
     variable = hosts.variable(np.zeros(2), "w", dtype="float16")
     for _ in range(2):
         optimizer.weigh(1000.0)
         hosts.apply(optimizer, [np.full(2, 2.0**12, "float16")], [variable])
-    np.testing.assert_array_equal(hosts.array(variable), np.full(2, -(2.0**-4)))
+    np.testing.assert_array_equal(hosts.array(variable), np.full(2, -(2.0**-2)))
 
 
 @few_cases

@@ -326,6 +326,8 @@ def test_half_precision_sum_does_not_overflow(name):
     expected = run(hosts.stock(case.name, **arguments), 1)
     actual = run(ours, LENGTH)
     assert_moved({"w": [1.0]}, expected, by=1)
-    assert_equal(actual, expected, **BITWISE)
+    # To the last place of a float16: some processors round each operation to it, others only what
+    # is stored.
+    assert_equal(actual, expected, rtol=np.finfo("float16").eps, atol=0)
     (accumulator,) = hosts.accumulators(ours)
     assert hosts.array(accumulator).dtype == "float32"

@@ -1,0 +1,39 @@
+"""One process of two: `python jax_worker.py ADDRESS RESULT RANK CASE`. See test_jax_processes.py.
+
+Each has its half of each micro-batch, by keras.distribution.DataParallel over both. A window is
+left open, saved and gone on with, and the last one is closed as it is.
+"""
+
+import os
+import sys
+
+import hosts
+import jax
+import numpy as np
+from cases import CASES
+from hosts import keras
+from test_jax_processes import PARTIAL, TRAININGS
+from training import LENGTH, MICRO, compiled, data, dense_model, fit, slots, weights
+
+address, result, rank, name = sys.argv[1:]
+rank = int(rank)
+os.environ["XLA_FLAGS"] = ""  # one device for each process
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+keras.distribution.initialize(address, num_processes=2, process_id=rank)
+parallel = keras.distribution.DataParallel(auto_shard_dataset=False)  # arrays are shares already
+keras.distribution.set_distribution(parallel)
+assert jax.process_count() == len(jax.devices()) == 2
+
+case = CASES[name]
+share = [array[rank::2] for array in data()]
+for i, (arguments, callbacks) in enumerate(TRAININGS):
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **arguments)
+    model = compiled(dense_model(), optimizer)
+    callbacks = [getattr(hosts.accum, callback)() for callback in callbacks]
+    fit(model, MICRO // 2, share, callbacks=callbacks)
+    fit(model, MICRO // 2, [a[:PARTIAL] for a in share], epochs=1, callbacks=callbacks)
+    assert optimizer.window_position == PARTIAL
+    state = optimizer.get_state()
+    optimizer.set_state(state)
+    optimizer.apply_partial_window()
+    np.savez(f"{result}-{rank}-{i}.npz", **weights(model), **slots(model))

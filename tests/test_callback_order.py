@@ -1,0 +1,90 @@
+"""Which train function a model is trained by, with several callbacks and after a break."""
+
+import hosts
+import pytest
+from hosts import keras
+from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, slots, weights
+
+Gate, Monitor = hosts.accum.HostGate, hosts.accum.AccumulationMonitor
+Weights = hosts.accum.MicroBatchWeights
+
+MICRO_BATCHES = LENGTH + 1
+
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        raise KeyboardInterrupt
+
+
+def model_of():
+    optimizer = hosts.ours(
+        "Adam", learning_rate=2**-5, accum_iters=LENGTH, reduction="weighted"
+    )
+    return compiled(dense_model(), optimizer)
+
+
+def train(model, *callbacks):
+    arrays = [array[: MICRO_BATCHES * MICRO] for array in data()]
+    return fit(model, MICRO, arrays, epochs=1, callbacks=callbacks)
+
+
+@pytest.mark.parametrize(
+    "first, then",
+    [
+        ([Weights, Monitor, Gate], None),
+        ([Weights, Gate], [Monitor, Weights, Gate]),
+        ([Weights, Monitor, Gate], [Weights]),
+    ],
+    ids=["the same callbacks", "others and a gate", "others"],
+)
+def test_after_a_break(first, then):
+    """The next training is refused nothing, and ends as if there had been no first."""
+    model, other = model_of(), model_of()
+    model.make_train_function()
+    own, start = model.train_function, model.get_weights()
+    callbacks = [make() for make in first]
+    with pytest.raises(KeyboardInterrupt):
+        train(model, *callbacks, Stop())
+    model.set_weights(start)
+    hosts.build(other)
+    model.optimizer.set_state(other.optimizer.get_state())
+    train(model, *([make() for make in then] if then else callbacks))
+    assert model.train_function is own
+    assert not {"train_step", "compute_loss"} & set(vars(model))
+    train(other, Weights())
+    assert_equal(weights(model), weights(other))
+    assert_equal(slots(model), slots(other))
+
+
+def test_the_model_has_its_own_train_function_back():
+    model, callbacks = model_of(), [Monitor(), Weights(), Gate()]
+    model.make_train_function()
+    own = model.train_function
+    for _ in range(2):
+        train(model, *callbacks)
+        assert model.train_function is own
+
+
+def test_without_the_callback_the_optimizer_needs_a_weight_again():
+    model = model_of()
+    train(model, Weights())
+    with pytest.raises(ValueError, match="needs the weight of each micro-batch"):
+        train(model)
+
+
+@pytest.mark.skipif(hosts.IS_TORCH, reason="there HostGate does nothing")
+@pytest.mark.parametrize("late", [Monitor, Weights])
+def test_host_gate_comes_last_after_a_break_too(late):
+    model = model_of()
+    with pytest.raises(KeyboardInterrupt):
+        train(model, Weights(), Gate(), Stop())
+    with pytest.raises(ValueError, match=f"{late.__name__} must come before HostGate"):
+        train(model, Weights(), Gate(), late())
+
+
+def test_a_monitor_sees_the_training_after_a_break():
+    model = model_of()
+    with pytest.raises(KeyboardInterrupt):
+        train(model, Weights(), Monitor(), Gate(), Stop())
+    history = train(model, Weights(), Monitor(), Gate()).history
+    assert history["gradient_norm"][-1] > 0

@@ -1,0 +1,101 @@
+"""`use_ema` before the first update, when there is nothing yet to average."""
+
+import hosts
+import numpy as np
+import pytest
+from hosts import keras
+from training import (
+    LENGTH,
+    MICRO,
+    assert_equal,
+    batches,
+    compiled,
+    data,
+    dense_model,
+    fit,
+    initialize,
+    weights,
+)
+
+pytestmark = [
+    pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 averages weights"),
+    pytest.mark.filterwarnings("ignore:This training ends with no update"),
+]
+every_gate = pytest.mark.usefixtures("every_gate")
+AVERAGE = {"use_ema": True, "ema_momentum": 0.5}
+BITWISE = {"rtol": 0, "atol": 0}
+
+
+def model_of(accum_iters=LENGTH, optimizer=hosts.ours, **more):
+    arguments = {"learning_rate": 2**-5, **AVERAGE, **more}
+    if optimizer is hosts.ours:
+        arguments["accum_iters"] = accum_iters
+    return compiled(dense_model(), optimizer("Adam", **arguments))
+
+
+def some(micro_batches):
+    return [array[: micro_batches * MICRO] for array in data()]
+
+
+@every_gate
+def test_a_fit_that_ends_before_the_first_update_leaves_the_weights():
+    model = model_of()
+    before = weights(model)
+    fit(model, MICRO, some(LENGTH - 1), epochs=1)
+    assert_equal(weights(model), before, **BITWISE)
+    initialized = initialize(model).get_weights()
+    model.set_weights([w + 1 for w in initialized])  # also where they are new
+    fit(model, MICRO, some(LENGTH), epochs=1)
+    assert model.optimizer.completed_updates == 1
+    assert min(np.abs(w).min() for w in weights(model).values()) > 0.3
+
+
+@every_gate
+def test_a_fit_of_which_every_micro_batch_is_dropped():
+    model = model_of(accum_iters=1, skip_nonfinite=True)
+    before = weights(model)
+    x, y = data()
+    fit(model, MICRO, (x, np.full_like(y, np.inf)), epochs=1)
+    assert_equal(weights(model), before, **BITWISE)
+
+
+@every_gate
+@pytest.mark.parametrize("scaled", [False, True])
+def test_swapped_weights_of_a_validation(scaled):
+    """Which is of the weights until there is an average, and of the average then."""
+    stock = compiled(dense_model(), "sgd")
+    stock.set_weights([w + 1 for w in stock.get_weights()])
+    x, y = data()
+    loss = stock.evaluate(x, y, verbose=0)
+
+    model = model_of()
+    fit(model, MICRO, some(1), epochs=1)  # the optimizer has its variables
+    optimizer = model.optimizer
+    if scaled:
+        optimizer = hosts.loss_scaled(optimizer, initial_scale=4.0)
+        model = compiled(model, optimizer)
+    model.set_weights(stock.get_weights())
+    swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
+    settings = {"validation_data": (x, y), "callbacks": [swap], "epochs": 2}
+    history = fit(model, MICRO, some(1), **settings).history
+    np.testing.assert_allclose(history["val_loss"], [loss, loss], rtol=1e-6)
+    assert_equal(weights(model), weights(stock), **BITWISE)
+
+
+@every_gate
+def test_with_updates_all_is_as_with_the_big_batch():
+    """A fit without one first, and the swap at each epoch: weights and slots."""
+    x, y = data()
+    reference = model_of(optimizer=hosts.stock)
+    model = model_of()
+    fit(model, MICRO, some(2), epochs=1)
+    swap = keras.callbacks.SwapEMAWeights
+    rest = [array[2 * MICRO :] for array in (x, y)]
+    fit(model, MICRO, rest, epochs=1, callbacks=[swap(swap_on_epoch=True)])
+    big = LENGTH * MICRO
+    fit(reference, big, (x, y), epochs=1, callbacks=[swap(swap_on_epoch=True)])
+    assert len(batches(big)) == model.optimizer.completed_updates
+    assert_equal(weights(model), weights(reference))
+    ours, stock = ([hosts.array(v) for v in m.optimizer.variables] for m in (model, reference))
+    for actual, expected in zip(ours, stock):
+        np.testing.assert_allclose(actual, expected, **hosts.TOLERANCE)

@@ -1,0 +1,50 @@
+"""JAX over two processes, each with its half of every micro-batch, gives the big batch."""
+
+from pathlib import Path
+
+import hosts
+import numpy as np
+import pytest
+from cases import CASES
+from training import (
+    BIG,
+    MICRO,
+    assert_equal,
+    assert_moved,
+    compiled,
+    data,
+    dense_model,
+    fit,
+    slots,
+    weights,
+)
+
+pytestmark = pytest.mark.skipif(hosts.BACKEND != "jax", reason="jax.distributed")
+
+PARTIAL = 2  # micro-batches after whole windows
+# Arguments of our optimizers, and callbacks of `fit`.
+TRAININGS = [({}, []), ({"gate": "branch"}, []), ({}, ["HostGate"])]
+
+
+def big_batch(case):
+    """The stock optimizer in one process: three epochs, and the micro-batches left over as one."""
+    model = compiled(dense_model(), hosts.stock(case.name, **case.arguments))
+    start = weights(model)
+    fit(model, BIG)
+    fit(model, PARTIAL * MICRO, [array[: PARTIAL * MICRO] for array in data()], epochs=1)
+    assert_moved(start, weights(model))
+    return {**weights(model), **slots(model)}
+
+
+@pytest.mark.parametrize("name", ["nesterov", "adam"])
+def test_two_processes_of_jax(tmp_path, name):
+    from test_distribution import run_together, two_free_ports
+
+    address = f"localhost:{two_free_ports()[0]}"
+    script = Path(__file__).with_name("jax_worker.py")
+    run_together(([script, address, tmp_path / "worker", r, name], {}) for r in range(2))
+    expected = big_batch(CASES[name])
+    for i in range(len(TRAININGS)):
+        one, two = (dict(np.load(tmp_path / f"worker-{rank}-{i}.npz")) for rank in range(2))
+        assert_equal(one, expected)
+        assert_equal(two, one, rtol=0, atol=0)

@@ -1,0 +1,153 @@
+"""Standalone Keras 2: models of many variables, and one optimizer in several models."""
+
+import hosts
+import numpy as np
+import pytest
+from cases import every_case, few_cases
+from hosts import keras
+from training import (
+    LENGTH,
+    MICRO,
+    assert_equal,
+    compiled,
+    data,
+    dense_model,
+    go_on,
+    weights,
+)
+
+pytestmark = pytest.mark.skipif(not hosts.IS_KERAS2, reason="its graphs and its files")
+
+
+def chain(layers, name="dense"):
+    return hosts.sequential(
+        (3,), [keras.layers.Dense(2, name=f"{name}_{i}") for i in range(layers)]
+    )
+
+
+# -- the size of a graph -----------------------------------------------------------------------
+
+
+def edges(optimizer, layers):
+    """The number of control edges of a train step, and of one that closes a window."""
+    hosts.set_random_seed()
+    model = compiled(chain(layers), optimizer())
+    model._make_train_function()
+    model.optimizer.apply_partial_window()
+    graph = keras.backend.get_session().graph
+    return sum(len(operation.control_inputs) for operation in graph.get_operations())
+
+
+@few_cases
+def test_control_edges_grow_with_the_variables_and_no_faster(case, every_gate):
+    def ours():
+        return hosts.ours(case.name, accum_iters=LENGTH, clipnorm=0.3, **case.arguments)
+
+    few, some, many = (edges(ours, layers) for layers in (4, 8, 12))
+    assert many - some == some - few
+
+
+# -- long names --------------------------------------------------------------------------------
+
+
+def test_a_file_of_long_names(tmp_path):
+    """An attribute of HDF5 has 64 kB. Keras divides a longer one and can't read that again."""
+    path, name = str(tmp_path / "model.h5"), "block_" * 400
+    for optimizer in (keras.optimizers.Adam, lambda: hosts.ours("Adam", accum_iters=LENGTH)):
+        hosts.set_random_seed()
+        model = compiled(chain(12, name), optimizer())
+        go_on(model, stop=LENGTH + 1)
+        saved = model.optimizer.get_weights()
+        model.save(path)
+        again = keras.models.load_model(path)
+        for actual, expected in zip(again.optimizer.get_weights(), saved):
+            np.testing.assert_array_equal(actual, expected)
+
+
+@every_case
+def test_names_are_no_longer_than_the_stock_optimizers(case):
+    lengths = []
+    for optimizer in (hosts.stock("Adam"), hosts.ours(case.name, accum_iters=2, **case.arguments)):
+        model = compiled(dense_model(), optimizer)
+        model._make_train_function()
+        names = [weight.name for weight in model.optimizer.weights]
+        assert len(set(names)) == len(names)
+        lengths.append(max(len(name) for name in names if "iterations" not in name))
+    assert lengths[1] <= lengths[0]
+
+
+# -- one optimizer in two models ---------------------------------------------------------------
+
+
+def in_two_models(accum_iters=LENGTH):
+    optimizer = hosts.ours("SGD", learning_rate=2**-3, accum_iters=accum_iters)
+    models = [compiled(dense_model(), optimizer) for _ in range(2)]
+    for model in models:
+        model._make_train_function()
+    return optimizer, models
+
+
+def assert_is_big_batch(model, sizes):
+    """The stock optimizer on batches of these numbers of micro-batches."""
+    reference = compiled(dense_model(), hosts.stock("SGD", learning_rate=2**-3))
+    arrays, start = data(), 0
+    for size in sizes:
+        end = start + size * MICRO
+        reference.train_on_batch(*[array[start:end] for array in arrays])
+        start = end
+    assert_equal(weights(model), weights(reference))
+
+
+@pytest.mark.parametrize("when", ["before", "between", "within"])
+def test_the_length_that_is_set_is_that_of_all_models(when):
+    optimizer, models = in_two_models()
+    stop = {"before": 0, "between": LENGTH, "within": 1}[when]
+    for model in models:
+        go_on(model, stop=stop)
+    optimizer.accum_iters = 3
+    assert optimizer.accum_iters == 3
+    first = LENGTH if stop else 3
+    for model in models:
+        go_on(model, start=stop, stop=first + 3)
+        assert_is_big_batch(model, [first, 3])
+    assert optimizer.completed_updates == 4
+
+
+def test_the_length_of_a_state_is_that_of_all_models():
+    optimizer, models = in_two_models()
+    optimizer.set_state({**optimizer.get_state(), "accum_iters": np.asarray(3)})
+    for model in models:
+        go_on(model, stop=3)
+        assert_is_big_batch(model, [3])
+
+
+def test_a_partial_window_of_another_model_is_refused():
+    """Of two models there is no telling which one is meant."""
+    optimizer, (first, second) = in_two_models()
+    go_on(first, stop=1)
+    with pytest.raises(ValueError, match="apply_partial_window.*several models.*an optimizer each"):
+        optimizer.apply_partial_window()
+    callbacks = [hosts.accum.ApplyPartialWindow()]
+    with pytest.raises(ValueError, match="apply_partial_window.*several models.*an optimizer each"):
+        first.fit(*data(), MICRO, shuffle=False, verbose=0, callbacks=callbacks)
+    go_on(first, start=1, stop=LENGTH)
+
+
+def test_a_partial_window_of_the_last_model():
+    optimizer, (first, second) = in_two_models()
+    go_on(first, stop=LENGTH)
+    go_on(second, stop=2)
+    optimizer.apply_partial_window()
+    assert_is_big_batch(second, [2])
+    assert_is_big_batch(first, [LENGTH])
+
+
+def test_the_same_model_again_is_no_other_model():
+    """Its open window is gone, as all that an optimizer has is when it is compiled again."""
+    optimizer = hosts.ours("SGD", learning_rate=2**-3, accum_iters=LENGTH)
+    model = compiled(dense_model(), optimizer)
+    go_on(model, stop=1)
+    model.compile(optimizer, "mse")
+    go_on(model, stop=2)
+    optimizer.apply_partial_window()
+    assert_is_big_batch(model, [2])

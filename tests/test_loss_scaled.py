@@ -1,0 +1,157 @@
+"""Inside a LossScaleOptimizer of Keras 2, which sums, judges and skips micro-batches by itself."""
+
+import pickle
+
+import hosts
+import numpy as np
+import pytest
+from cases import few_cases
+from hosts import keras
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    assert_equal,
+    assert_moved,
+    batches,
+    compiled,
+    data,
+    dense_model,
+)
+
+pytestmark = [
+    pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's is another class"),
+    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
+]
+
+EXACT = {"rtol": 0, "atol": 0}
+
+
+# -- reduction="weighted" ----------------------------------------------------------------------
+
+
+def weighted(case, **more):
+    arguments = {"accum_iters": LENGTH, "reduction": "weighted", **case.arguments, **more}
+    return hosts.ours(case.name, **arguments)
+
+
+def stepped(optimizer, batches, model=None):
+    """A model that the optimizer has stepped, the k-th micro-batch with the weight k."""
+    model = model or compiled(dense_model(), optimizer)
+    model.run_eagerly = True
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    for i, (x, y) in enumerate(batches, start=1):
+        inner.weigh(float(i))
+        model.train_on_batch(x, y)
+    return model
+
+
+@few_cases
+def test_weighted_has_the_state_that_it_has_alone(case, every_gate):
+    alone = stepped(weighted(case), batches(MICRO)[: LENGTH + 2]).optimizer
+    inside = weighted(case)
+    stepped(hosts.loss_scaled(inside, 1.0), batches(MICRO)[: LENGTH + 2])
+    assert_equal(inside.get_state(), alone.get_state())
+    assert list(inside.get_state()) == list(alone.get_state())
+    assert [w.shape for w in inside.get_weights()] == [w.shape for w in alone.get_weights()]
+    again = pickle.loads(pickle.dumps(inside))
+    assert_equal(again.get_state(), inside.get_state(), **EXACT)
+    inside.set_weights(inside.get_weights())
+    assert_equal(again.get_state(), inside.get_state(), **EXACT)
+
+
+@few_cases
+def test_weighted_on_replicas_has_the_state_that_it_has_alone(strategy, case):
+    states = []
+    for wrap in (lambda optimizer: optimizer, lambda optimizer: hosts.loss_scaled(optimizer, 8.0)):
+        with strategy.scope():
+            optimizer = weighted(case)
+            model = compiled(dense_model(), wrap(optimizer), run_eagerly=False)
+        callbacks = [hosts.accum.MicroBatchWeights()]
+        model.fit(*data(), MICRO, shuffle=False, verbose=0, callbacks=callbacks)
+        states.append(optimizer.get_state())
+    alone, inside = states
+    assert_equal(inside, alone, rtol=1e-5, atol=1e-6)
+    assert list(inside) == list(alone)
+
+
+@few_cases
+def test_weighted_goes_on_from_a_file(case, tmp_path):
+    model = stepped(hosts.loss_scaled(weighted(case), 8.0), batches(MICRO)[: LENGTH + 2])
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    again = keras.models.load_model(path)
+    for each in (model, again):
+        stepped(each.optimizer, batches(MICRO)[LENGTH + 2 :], each)
+    states = [each.optimizer.inner_optimizer.get_state() for each in (again, model)]
+    assert_equal(*states, **EXACT)
+    for actual, expected in zip(again.get_weights(), model.get_weights()):
+        np.testing.assert_array_equal(actual, expected)
+
+
+# -- skipped micro-batches ---------------------------------------------------------------------
+
+
+@few_cases
+def test_sums_of_ones_own_are_refused(case, every_gate):
+    """A LossScaleOptimizer then says to nobody that it skips, and counts an update."""
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    scaled, vs = hosts.loss_scaled(optimizer, 8.0), [hosts.variable([1.0], "w")]
+    pairs = [(hosts.tf.constant([2.0], hosts.FLOATX), vs[0])]
+    with pytest.raises(ValueError, match="LossScaleOptimizer.*leave experimental_aggregate_grad"):
+        scaled.apply_gradients(pairs, experimental_aggregate_gradients=False)
+    for _ in range(LENGTH):
+        scaled.apply_gradients(pairs)
+    assert optimizer.completed_updates == 1
+    with pytest.raises(ValueError, match="LossScaleOptimizer.*leave experimental_aggregate_grad"):
+        scaled.apply_gradients(pairs, experimental_aggregate_gradients=False)
+
+
+def test_sums_of_ones_own_are_refused_on_replicas(strategy):
+    with strategy.scope():
+        optimizer = hosts.ours("SGD", accum_iters=LENGTH)
+        scaled = hosts.loss_scaled(optimizer, 8.0)
+        w = hosts.variable([1.0], "w")
+
+    def step(aggregate):
+        def replica():
+            pairs = [(hosts.tf.ones_like(w), w)]
+            scaled.apply_gradients(pairs, experimental_aggregate_gradients=aggregate)
+
+        strategy.run(replica)
+
+    hosts.tf.function(step)(True)
+    with pytest.raises(ValueError, match="LossScaleOptimizer.*leave experimental_aggregate_grad"):
+        hosts.tf.function(step)(False)
+
+
+@few_cases
+def test_without_a_loss_scale_sums_of_ones_own_are_taken(case):
+    def trained(optimizer, size):
+        variables = [hosts.variable([1.0, -1.0], "w")]
+        start = {"w": variables[0].numpy()}
+        gradients = np.random.RandomState(3).uniform(0.5, 1, (3 * BIG, 2))
+        for i in range(0, len(gradients), size):
+            gradient = hosts.tf.constant(gradients[i : i + size].mean(0), hosts.FLOATX)
+            pairs = [(gradient, variables[0])]
+            optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+        found = {name: hosts.array(v) for name, v in hosts.slots(optimizer, variables).items()}
+        return start, {"w": variables[0].numpy(), **found}
+
+    start, expected = trained(hosts.stock(case.name, **case.arguments), BIG)
+    ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    assert_moved(start, {"w": expected["w"]})
+    assert_equal(trained(ours, MICRO)[1], expected)
+
+
+@few_cases
+def test_accum_iters_1_is_the_stock_optimizer(case):
+    """That takes sums of one's own, and counts what was skipped."""
+    found = []
+    for optimizer in (hosts.stock(case.name), hosts.ours(case.name, accum_iters=1)):
+        scaled, w = hosts.loss_scaled(optimizer, 8.0), hosts.variable([1.0], "w")
+        for gradient in (2.0, np.inf, 3.0):
+            pairs = [(hosts.tf.constant([gradient], hosts.FLOATX), w)]
+            scaled.apply_gradients(pairs, experimental_aggregate_gradients=False)
+        found.append((int(optimizer.iterations), w.numpy().tolist()))
+    assert found[0] == found[1] and found[0][0] == 3

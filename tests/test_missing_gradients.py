@@ -1,0 +1,455 @@
+"""A gradient that is missing in some micro-batches adds nothing there, and nothing else changes.
+
+The update at a window's end covers the variables that had a gradient in it, and no other. The
+reference is the stock optimizer, handed the averages of those variables and of no other.
+"""
+
+import contextlib
+
+import hosts
+import numpy as np
+import pytest
+from cases import CASES, LATE, every_case, few_cases
+from hosts import keras
+from training import (
+    LENGTH,
+    MICRO,
+    Shrink,
+    assert_equal,
+    compiled,
+    data,
+    dense_model,
+    go_on,
+    initialize,
+    weights,
+)
+
+if hosts.BACKEND == "jax":
+    import jax
+
+pytestmark = [
+    pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 refuses a missing gradient"),
+    pytest.mark.usefixtures("every_gate"),
+    pytest.mark.filterwarnings("ignore:Gradients do not exist"),
+]
+
+START = [[1.0, -2.0], [0.5, 1.5, -1.0], [2.0]]
+NAMES = "abc"
+
+# Which of three variables have a gradient, in windows of four micro-batches.
+WINDOWS = [
+    ["abc", "abc", "abc", "abc"],
+    ["a", "b", "c", "a"],
+    ["abc", "ab", "ab", "ab"],  # the rest of c comes from the first
+    ["a", "a", "abc", "a"],
+    ["b", "ab", "b", "a"],  # none for c
+    ["a", "a", "a", "a"],
+    ["ab", "a", "a", "abc"],  # the last is of all, the others aren't
+    ["c", "c", "c", "c"],
+]
+
+
+def start():
+    variables = [
+        hosts.variable(np.array(value, hosts.FLOATX), name, constraint=constraint)
+        for name, value, constraint in zip(NAMES, START, (None, Shrink(), None))
+    ]
+    return dict(zip(NAMES, variables))
+
+
+def gradients():
+    """For each window and micro-batch the gradients that there are."""
+    random = np.random.default_rng(3)
+
+    def some(names):
+        shapes = dict(zip(NAMES, map(np.shape, START)))
+        return {n: random.uniform(0.5, 1.5, shapes[n]).astype(hosts.FLOATX) for n in names}
+
+    return [[some(names) for names in window] for window in WINDOWS]
+
+
+def average(window):
+    """The big batch's gradients: what is missing counts as nothing, not as a smaller window."""
+    names = sorted(set().union(*window))
+    return {n: sum(m[n] for m in window if n in m) / len(window) for n in names}
+
+
+def apply(optimizer, variables, found, way="subset"):
+    """One micro-batch, its missing gradients left out or None."""
+    names = found if way == "subset" else variables
+    pairs = [(found.get(n), variables[n]) for n in names]
+    if hosts.IS_KERAS3:
+        tensors = [None if g is None else keras.ops.convert_to_tensor(g) for g, _ in pairs]
+        optimizer.apply(tensors, [v for _, v in pairs])
+    else:
+        convert = hosts.tf.convert_to_tensor
+        optimizer.apply_gradients([(None if g is None else convert(g), v) for g, v in pairs])
+
+
+def values(optimizer, variables):
+    found = {**variables, **hosts.slots(optimizer, variables.values())}
+    return {name: np.array(hosts.array(v)) for name, v in found.items()}
+
+
+def build(optimizer, variables):
+    if hasattr(optimizer, "build"):  # a stock optimizer of tf_keras builds as it meets variables
+        optimizer.build(list(variables.values()))
+
+
+def assert_nothing_pending(optimizer):
+    for accumulator in hosts.accumulators(optimizer):
+        assert not hosts.array(accumulator).any()
+
+
+def jitted():
+    """A micro-batch on JAX, each set of gradients in a function of its own, compiled once."""
+    functions = {}
+
+    def step(optimizer, variables, found, way):
+        function = functions.setdefault("".join(found), jax.jit(optimizer.stateless_apply))
+        written = [*variables.values(), *optimizer.variables]
+        values = [v.value for v in written]
+        gradients = [found.get(name) for name in NAMES]
+        new_weights, new_state = function(values[len(NAMES) :], gradients, values[: len(NAMES)])
+        for variable, value in zip(written, [*new_weights, *new_state]):
+            variable.assign(value)
+
+    return step
+
+
+def both(case, way="subset", step=None, scope=contextlib.nullcontext, **options):
+    """All windows by ours and by the stock optimizer, compared after each."""
+    step = step or (jitted() if hosts.BACKEND == "jax" else apply)
+    arguments = {**case.arguments, **options}
+    with scope():
+        ours, our_variables = hosts.ours(case.name, accum_iters=LENGTH, **arguments), start()
+        build(ours, our_variables)
+    stock, stock_variables = hosts.stock(case.name, **arguments), start()
+    build(stock, stock_variables)
+    for window in gradients():
+        before = values(ours, our_variables)
+        for micro_batch in window:
+            for name in NAMES:
+                np.testing.assert_array_equal(hosts.array(our_variables[name]), before[name])
+            step(ours, our_variables, micro_batch, way)
+        apply(stock, stock_variables, average(window))
+        after = values(ours, our_variables)
+        assert_equal(after, values(stock, stock_variables))
+        if "use_ema" not in options:  # which overwrites all weights
+            for name in NAMES:
+                moved = np.abs(after[name] - before[name]).max() > 1e-3
+                assert moved == any(name in micro_batch for micro_batch in window)
+        assert_nothing_pending(ours)
+
+
+@every_case
+def test_equals_big_batch(case):
+    both(case)
+
+
+@pytest.mark.parametrize("way", ["subset", "none"])
+def test_left_out_or_none(way):
+    both(CASES["sgd"], way, step=apply)
+
+
+OPTIONS = {
+    "clipnorm": {"clipnorm": 0.3},
+    "global_clipnorm": {"global_clipnorm": 0.5},
+}
+if hosts.IS_KERAS3:
+    OPTIONS["weight_decay"] = {"weight_decay": 0.2}
+    OPTIONS["use_ema"] = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 3}
+
+
+@few_cases
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_with_what_acts_on_an_update(case, options):
+    both(case, **options)
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about functions that TensorFlow traces")
+@few_cases
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_whichever_traced_function_closes_the_window(case, jit_compile):
+    """Each set of gradients has a function of its own, traced once and without a conditional."""
+    functions, traces = {}, {}
+
+    def traced(optimizer, variables, found, way):
+        names = "".join(found)
+        if names not in functions:
+            functions[names] = hosts.tf.function(
+                lambda values: apply(optimizer, variables, dict(zip(names, values))),
+                jit_compile=jit_compile,
+            )
+        functions[names]([hosts.tf.constant(value) for value in found.values()])
+        count = functions[names].experimental_get_tracing_count()
+        assert count == traces.setdefault(names, count), "traced again"
+
+    both(case, step=traced)
+    if hosts.GATE["gate"] == "arithmetic":
+        from test_graph import conditionals, operations
+
+        for names, function in functions.items():
+            shapes = [np.shape(START[NAMES.index(name)]) for name in names]
+            specs = [hosts.tf.TensorSpec(shape, hosts.FLOATX) for shape in shapes]
+            assert not conditionals(operations(function.python_function, specs))
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
+@pytest.mark.parametrize("gate", [{}, LATE], ids=["micro_batch", "window"])
+def test_in_replicas(strategy, gate, monkeypatch):
+    monkeypatch.setattr(hosts, "GATE", gate)
+    functions = {}
+
+    def run(optimizer, variables, found, way):
+        def replica(values):
+            parts = {n: v / strategy.num_replicas_in_sync for n, v in zip(found, values)}
+            apply(optimizer, variables, parts)
+
+        run_all = hosts.tf.function(lambda values: strategy.run(replica, (values,)))
+        function = functions.setdefault("".join(found), run_all)
+        function([hosts.tf.constant(value) for value in found.values()])
+
+    both(CASES["adam"], step=run, scope=strategy.scope, clipnorm=0.3)
+
+
+# -- the cases of the beginning ------------------------------------------------------------------
+
+
+def trained(accum_iters, steps, weights=(1.0, 1.0), **arguments):
+    """Two scalar weights after micro-batches of these gradients, by SGD at a rate of 1."""
+    optimizer = hosts.ours("SGD", learning_rate=1.0, accum_iters=accum_iters, **arguments)
+    variables = {name: hosts.variable(w, name) for name, w in zip(NAMES, weights)}
+    optimizer.build(list(variables.values()))
+    seen = []
+    for found in steps:
+        arrays = {name: np.array(g, hosts.FLOATX) for name, g in found.items()}
+        apply(optimizer, variables, arrays, way="none")
+        seen.append([float(hosts.array(v)) for v in variables.values()])
+    assert_nothing_pending(optimizer)
+    return seen
+
+
+def test_gradients_in_turns():
+    assert trained(2, [{"a": 1.0}, {"b": 1.0}] * 10)[-1] == [-4, -4]
+
+
+def test_a_gradient_now_and_then_counts_in_its_own_window():
+    steps = [{"a": 0.0, "b": 1.0 * (i in (0, 5))} if i in (0, 5) else {"a": 0.0} for i in range(6)]
+    assert [b for _, b in trained(2, steps)] == [1, 0.5, 0.5, 0.5, 0.5, 0]
+
+
+def test_several_calls_in_a_train_step_are_several_micro_batches():
+    """As of a generator and a discriminator with one optimizer."""
+    step = [{"a": 2.0}, {"b": 4.0}]
+    assert trained(6, step * 6, weights=(1.0, 1.0), reduction="sum")[-1] == [-11.0, -23.0]
+    assert trained(6, step * 6)[-1] == [-1.0, -3.0]
+
+
+def test_a_bad_micro_batch_that_is_dropped_was_not_there():
+    steps = [{"a": 1.0}, {"b": np.inf}, {"a": 1.0}, {"a": 1.0}, {"b": 2.0}]
+    assert trained(2, steps[:3], skip_nonfinite=True)[-1] == [0, 1]
+    assert trained(2, steps, skip_nonfinite=True)[-1] == [-0.5, 0]
+
+
+def test_weights_of_micro_batches():
+    optimizer = hosts.ours("SGD", learning_rate=1.0, accum_iters=2, reduction="weighted")
+    variables = {name: hosts.variable(1.0, name) for name in "ab"}
+    optimizer.build(list(variables.values()))
+    for weight, found in ((3.0, {"a": 1.0}), (1.0, {"b": 2.0})):
+        optimizer.weigh(weight)
+        apply(optimizer, variables, {n: np.array(g, hosts.FLOATX) for n, g in found.items()})
+    assert [float(hosts.array(v)) for v in variables.values()] == [0.25, 0.5]
+
+
+def test_all_missing_is_what_it_is_for_the_stock_optimizer():
+    optimizer, variables = hosts.ours("SGD", accum_iters=2), start()
+    build(optimizer, variables)
+    with pytest.raises(ValueError, match="No gradients provided"):
+        apply(optimizer, variables, {}, way="none")
+
+
+def test_a_variable_that_is_twice_in_a_call_is_refused():
+    optimizer, w = hosts.ours("SGD", accum_iters=2), hosts.variable([1.0, 2.0], "w")
+    gradient = np.ones(2, hosts.FLOATX)
+    with pytest.raises(ValueError, match="must be there once.*Add its gradients up.*twice: .*w"):
+        hosts.apply(optimizer, [gradient, gradient], [w, w])
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def heads(optimizer, names="ab"):
+    """Models with a head each on one trunk and one optimizer, and their trunk."""
+    trunk = keras.layers.Dense(3, activation="tanh", name="trunk")
+    models = []
+    for name in names:
+        x = keras.Input((3,))
+        head = keras.layers.Dense(2, name=name)
+        models.append(keras.Model(x, head(trunk(x)), name=f"model_{name}"))
+    variables = list({id(v): v for m in models for v in m.trainable_variables}.values())
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+    for model in models:
+        xla = {"jit_compile": False} if hosts.IS_KERAS3 else {}
+        model.compile(optimizer, "mse", **xla)
+        initialize(model)
+    return models, variables
+
+
+@pytest.mark.skipif(hosts.BACKEND == "jax", reason="Keras on JAX trains all variables or none")
+@pytest.mark.parametrize("order", ["ab", "ba", "aab", "abb"])
+def test_two_models_with_a_head_each(order):
+    """Trained in turns, the window of which is the big batch of both losses."""
+    ours = hosts.ours("Adam", learning_rate=2**-5, accum_iters=len(order))
+    models, variables = heads(ours)
+    stock = hosts.stock("Adam", learning_rate=2**-5)
+    copies, copied = heads(stock)
+    x, y = data()
+    for window in range(3):
+        gradients = {}
+        for head in order:
+            i = NAMES.index(head)
+            xs, ys = x[window * MICRO :][:MICRO], y[window * MICRO :][:MICRO]
+            for v, g in gradients_of(copies[i], xs, ys):
+                gradients[id(v)] = gradients.get(id(v), 0) + g / len(order)
+            models[i].train_on_batch(xs, ys)
+        hosts.apply(stock, [gradients[id(v)] for v in copied], copied)
+        ours_now, stock_now = (dict(enumerate(map(hosts.array, vs))) for vs in (variables, copied))
+        assert_equal(ours_now, stock_now)
+        assert_nothing_pending(ours)
+
+
+def gradients_of(model, x, y):
+    variables = model.trainable_variables
+    if hosts.IS_TORCH:
+        import torch
+
+        loss = keras.losses.MeanSquaredError()(torch.as_tensor(y), model(torch.as_tensor(x)))
+        found = torch.autograd.grad(loss, [v.value for v in variables])
+    else:
+        with hosts.tf.GradientTape() as tape:
+            loss = keras.losses.MeanSquaredError()(y, model(x, training=True))
+        found = tape.gradient(loss, [hosts.native(v) for v in variables])
+    return [(v, hosts.array(g)) for v, g in zip(variables, found)]
+
+
+def frozen_in(optimizer, micro_batches, callbacks=()):
+    """A model whose first layer is frozen after so many micro-batches, trained to window ends."""
+    model = compiled(dense_model(), optimizer)
+    go_on(model, stop=micro_batches)
+    before = weights(model)
+    model.layers[0 if hosts.IS_TORCH else -2].trainable = False
+    xla = {"jit_compile": False} if hosts.IS_KERAS3 else {}
+    model.compile(optimizer, "mse", **xla)
+    x, y = (array[micro_batches * MICRO :][: 2 * MICRO] for array in data())
+    model.fit(x, y, batch_size=MICRO, shuffle=False, verbose=0, callbacks=list(callbacks))
+    return model, before
+
+
+freezes = pytest.mark.skipif(
+    hosts.BACKEND == "jax", reason="Keras on JAX refuses to train a part of what it was built on"
+)
+
+
+@freezes
+def test_a_layer_that_is_frozen_between_windows_stays():
+    """Not even the momentum of earlier windows moves it."""
+    optimizer = hosts.ours("SGD", learning_rate=0.125, momentum=0.9, accum_iters=LENGTH)
+    callback = hosts.accum.ApplyPartialWindow()
+    model, before = frozen_in(optimizer, LENGTH, [callback])
+    after = weights(model)
+    assert (optimizer.completed_updates, optimizer.window_position) == (2, 0)
+    for name, value in before.items():
+        moved = np.abs(after[name] - value).max()
+        assert moved == 0 if "hidden" in name else moved > 0, name
+
+
+@freezes
+def test_a_layer_that_is_frozen_in_a_window_gets_what_it_had():
+    optimizer = hosts.ours("SGD", learning_rate=0.125, momentum=0.9, accum_iters=LENGTH)
+    model, before = frozen_in(optimizer, LENGTH - 2)
+    after = weights(model)
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 0)
+    assert_nothing_pending(optimizer)
+    for name, value in before.items():
+        assert np.abs(after[name] - value).max() > 0, name
+
+
+# -- states ----------------------------------------------------------------------------------------
+
+
+def in_a_window(steps):
+    optimizer = hosts.ours("SGD", learning_rate=1.0, momentum=0.5, accum_iters=LENGTH)
+    variables = start()
+    build(optimizer, variables)
+    for found in steps:
+        apply(optimizer, variables, found)
+    return optimizer, variables
+
+
+def test_a_state_says_what_has_been_missing():
+    """A window that goes on elsewhere, or that is closed there, touches what has had a gradient."""
+    first, second = gradients()[0], gradients()[4]
+    optimizer, variables = in_a_window([*first, *second[:2]])
+    state = optimizer.get_state()
+    np.testing.assert_array_equal(state["missing_gradients"], [1, 0, 2, 1])
+
+    copy, copies = in_a_window([])
+    copy.set_state(state)
+    for name, variable in copies.items():
+        hosts.assign(variable, hosts.array(variables[name]))
+    for found in second[2:]:
+        apply(optimizer, variables, found)
+        apply(copy, copies, found)
+    assert_equal(values(copy, copies), values(optimizer, variables), rtol=0, atol=0)
+    assert "missing_gradients" not in optimizer.get_state()
+
+    optimizer.set_state(state)
+    at_rest = hosts.array(variables["c"])
+    optimizer.apply_partial_window()
+    np.testing.assert_array_equal(hosts.array(variables["c"]), at_rest)
+
+
+def test_a_state_without_what_is_missing_has_nothing_missing():
+    """As all files of 0.1.0."""
+    second = gradients()[4]
+    optimizer, variables = in_a_window(second[:2])
+    state = optimizer.get_state()
+    del state["missing_gradients"]
+    optimizer.set_state(state)
+    assert "missing_gradients" not in optimizer.get_state()
+
+
+# -- variables that come later, which only Keras 2 allows ------------------------------------------
+
+keras_2_only = pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 builds once")
+
+
+@keras_2_only
+def test_new_variables_behind_the_back_of_a_traced_step_are_warned_of(monkeypatch):
+    optimizer = hosts.ours("SGD", learning_rate=0.125, accum_iters=3)
+    monkeypatch.setattr(type(optimizer), "build", lambda self, variables: None)
+    (one, other), _ = heads(optimizer)
+    x, y = (array[:MICRO] for array in data())
+    one.train_on_batch(x, y)
+    with pytest.warns(UserWarning, match="after a train step was traced.*optimizer.build"):
+        other.train_on_batch(x, y)
+
+
+@keras_2_only
+def test_a_layer_that_is_thawed_gets_its_part_of_the_window():
+    optimizer = hosts.ours("SGD", learning_rate=0.125, accum_iters=LENGTH)
+    model = dense_model()
+    model.layers[-2].trainable = False
+    compiled(model, optimizer)
+    go_on(model, stop=LENGTH - 1)
+    before = weights(model)
+    model.layers[-2].trainable = True
+    model.compile(optimizer, "mse")
+    with pytest.warns(UserWarning, match="compiled again since, all is well"):
+        go_on(model, start=LENGTH - 1, stop=LENGTH)
+    after = weights(model)
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 0)
+    assert all(np.abs(after[name] - before[name]).max() > 0 for name in before)
+    assert_nothing_pending(optimizer)

@@ -1,0 +1,131 @@
+"""The weight of a micro-batch: which numbers it can be, and which micro-batch takes it."""
+
+import hosts
+import numpy as np
+import pytest
+from hosts import keras
+from training import assert_equal, compiled, data, dense_model, fit, train, weights
+
+every_gate = pytest.mark.usefixtures("every_gate")
+MICRO, LENGTH = 3, 2
+BAD = [-1.0, np.nan, np.inf]
+
+
+def weighted(name="SGD", **arguments):
+    arguments = {"learning_rate": 2**-3, "accum_iters": LENGTH, **arguments}
+    return hosts.ours(name, reduction="weighted", **arguments)
+
+
+def tensor(value):
+    return hosts.native(hosts.variable(value, "weight"))
+
+
+@pytest.mark.parametrize("accum_iters", [1, LENGTH])
+@pytest.mark.parametrize("weight", [*BAD, -1])
+def test_a_number_that_is_no_weight_is_refused(weight, accum_iters):
+    with pytest.raises(ValueError, match=f"`weight` must be .* Received: weight={weight}"):
+        weighted(accum_iters=accum_iters).weigh(weight)
+
+
+@every_gate
+@pytest.mark.parametrize("weight", BAD)
+def test_a_tensor_that_is_no_weight_makes_the_gradient_nan(weight):
+    """As a NaN in the loss does: the update shows it, and only that update."""
+    optimizer, w = weighted(), hosts.variable([1.0, 2.0], "w")
+    for said in (1.0, weight):
+        optimizer.weigh(tensor(said))
+        hosts.apply(optimizer, [np.ones(2, hosts.FLOATX)], [w])
+    assert np.isnan(hosts.array(w)).all()
+    hosts.assign(w, [1.0, 2.0])
+    for said in (1.0, 3.0):
+        optimizer.weigh(tensor(said))
+        hosts.apply(optimizer, [np.full(2, said, hosts.FLOATX)], [w])
+    np.testing.assert_allclose(hosts.array(w), np.array([1, 2]) - 2**-3 * 10 / 4, rtol=1e-6)
+
+
+@every_gate
+@pytest.mark.parametrize("weight", BAD)
+def test_skip_nonfinite_drops_it(weight):
+    optimizer, w = weighted(skip_nonfinite=True), hosts.variable([1.0, 2.0], "w")
+    for said in (1.0, weight, 3.0):
+        optimizer.weigh(tensor(said))
+        hosts.apply(optimizer, [np.full(2, 1.0 if said == weight else said, hosts.FLOATX)], [w])
+    assert optimizer.completed_updates == 1
+    np.testing.assert_allclose(hosts.array(w), np.array([1, 2]) - 2**-3 * 10 / 4, rtol=1e-6)
+
+
+class Evaluate(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        x, y = data()
+        self.model.evaluate(x[:2], y[:2], verbose=0)
+
+
+@pytest.mark.parametrize("eagerly", [True, False])
+@pytest.mark.parametrize("validation", ["validation_data", "callback before", "callback after"])
+def test_a_validation_leaves_no_weight(eagerly, validation):
+    """Validation batches have two samples, micro-batches of the training three."""
+    asked = []
+
+    def weight(x, y, y_pred, sample_weight):
+        asked.append(int(x.shape[0]) if eagerly else None)
+        return 1.0
+
+    optimizer = weighted()
+    model = compiled(dense_model(), optimizer, run_eagerly=eagerly)
+    weighing, more = [hosts.accum.MicroBatchWeights(weight)], {}
+    if validation == "validation_data":
+        more["validation_data"] = tuple(array[:2] for array in data())
+    elif validation == "callback before":
+        weighing.insert(0, Evaluate())
+    else:
+        weighing.append(Evaluate())
+    fit(model, MICRO, [a[:6] for a in data()], callbacks=weighing, **more)
+    if validation == "validation_data" and eagerly:
+        assert asked == [3] * 6, "a validation was asked for its weight"
+    assert not optimizer._weights_said
+    if eagerly:
+        with pytest.raises(ValueError, match="needs the weight of each micro-batch"):
+            model.train_on_batch(*(array[:3] for array in data()))
+
+
+def test_an_interrupted_validation():
+    """The next training says its weights, and takes none that is left."""
+
+    class Stop(keras.callbacks.Callback):
+        def on_test_batch_end(self, batch, logs=None):
+            raise KeyboardInterrupt
+
+    arrays = [array[:12] for array in data()]
+    model = compiled(dense_model(), weighted(), run_eagerly=True)
+    weighing = hosts.accum.MicroBatchWeights()
+    start = model.get_weights()
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, MICRO, arrays, callbacks=[weighing, Stop()], validation_data=arrays)
+    model.set_weights(start)
+    fit(model, MICRO, arrays, callbacks=[weighing])
+    expected = train(hosts.stock("SGD", learning_rate=2**-3), MICRO * LENGTH, arrays=arrays)
+    assert_equal(weights(model), expected.weights)
+
+
+@every_gate
+@pytest.mark.parametrize("eagerly", [True, False])
+def test_a_weight_that_depends_on_the_prediction(eagerly):
+    """All micro-batches weigh the same, whatever is computed for it."""
+
+    def weight(x, y, y_pred, sample_weight):
+        ops = keras.ops if hosts.IS_KERAS3 else hosts.tf
+        shape = ops.shape(y_pred)[0]
+        finite = ops.isfinite(y_pred) if hosts.IS_KERAS3 else ops.math.is_finite(y_pred)
+        one = ops.cast(finite[0, 0], y_pred.dtype) + 0 * y_pred[0, 0]
+        return one * ops.cast(shape, y_pred.dtype)
+
+    arrays = [array[:9] for array in data()]
+    actual = train(
+        weighted(accum_iters=3),
+        4,
+        arrays=arrays,
+        compile={"run_eagerly": eagerly},
+        callbacks=[hosts.accum.MicroBatchWeights(weight)],
+    )
+    expected = train(hosts.stock("SGD", learning_rate=2**-3), 9, arrays=arrays)
+    assert_equal(actual.weights, expected.weights)

@@ -1,0 +1,115 @@
+"""`gradient_transformers` of Keras 2 that return the pairs in another order, or not all of them."""
+
+import hosts
+import numpy as np
+import pytest
+from cases import CASES, few_cases
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    assert_equal,
+    assert_moved,
+    compiled,
+    data,
+    dense_model,
+    go_on,
+    train,
+)
+
+pytestmark = pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="an argument of OptimizerV2 only")
+
+
+def reverse(pairs):
+    return pairs[::-1]
+
+
+def drop_biases(pairs):
+    return [(gradient, variable) for gradient, variable in pairs if len(variable.shape) > 1]
+
+
+def drop_then_reverse(pairs):
+    """As a transformer that is zip() would, it returns no list."""
+    return ((2 * gradient + 0.125, variable) for gradient, variable in drop_biases(pairs)[::-1])
+
+
+@few_cases
+@pytest.mark.parametrize("transformer", [reverse, drop_biases, drop_then_reverse])
+def test_pairs_are_of_their_variables(case, transformer, every_gate):
+    arguments = {**case.arguments, "gradient_transformers": [transformer]}
+    expected = train(hosts.stock(case.name, **arguments), BIG)
+    actual = train(hosts.ours(case.name, accum_iters=LENGTH, **arguments), MICRO)
+    kept = {n: v for n, v in expected.weights.items() if transformer is reverse or "kernel" in n}
+    assert_moved(expected.start, kept)
+    assert_equal(actual.weights, expected.weights)
+    assert_equal(actual.slots, expected.slots)
+
+
+def test_a_callback_that_decides():
+    """With HostGate, where the update's train function is another than the addition's."""
+    case = CASES["adam"]
+    arguments = {**case.arguments, "gradient_transformers": [drop_then_reverse]}
+    expected = train(hosts.stock(case.name, **arguments), BIG)
+    ours = hosts.ours(case.name, accum_iters=LENGTH, **arguments)
+    actual = train(ours, MICRO, callbacks=[hosts.accum.HostGate()])
+    assert_equal(actual.weights, expected.weights)
+    assert_equal(actual.slots, expected.slots)
+
+
+@few_cases
+def test_on_replicas(strategy, case, every_gate):
+    arguments = {**case.arguments, "gradient_transformers": [drop_then_reverse]}
+    expected = train(hosts.stock(case.name, **arguments), BIG)
+    with strategy.scope():
+        ours = hosts.ours(case.name, accum_iters=LENGTH, **arguments)
+        actual = train(ours, MICRO, compile={"run_eagerly": False})
+    assert_equal(actual.weights, expected.weights)
+
+
+@few_cases
+def test_a_left_out_variable_is_as_it_was_and_its_sum_is_emptied(case, every_gate):
+    ours = hosts.ours(
+        case.name, accum_iters=LENGTH, gradient_transformers=[drop_biases], **case.arguments
+    )
+    model = compiled(dense_model(), ours)
+    before = dict(zip((v.name for v in model.weights), model.get_weights()))
+    go_on(model, stop=LENGTH - 1)
+    sums = [hosts.array(v) for v in hosts.accumulators(ours)]
+    assert len(sums) == 4 and all(sum.any() for sum in sums)
+    go_on(model, start=LENGTH - 1, stop=LENGTH)
+    assert not any(hosts.array(v).any() for v in hosts.accumulators(ours))
+    assert ours.completed_updates == 1
+    for variable in model.weights:
+        same = np.array_equal(hosts.array(variable), before[variable.name])
+        assert same == ("bias" in variable.name), variable.name
+    assert not any(
+        hosts.array(v).any()
+        for name, v in hosts.slots(ours, model.weights).items()
+        if "bias" in name
+    )
+
+
+@few_cases
+def test_a_partial_window(case, every_gate):
+    arguments = {**case.arguments, "gradient_transformers": [drop_then_reverse]}
+    models = [compiled(dense_model(), hosts.ours(case.name, accum_iters=5, **arguments))]
+    models.append(compiled(dense_model(), hosts.stock(case.name, **arguments)))
+    go_on(models[0], stop=2)
+    models[0].optimizer.apply_partial_window()
+    go_on(models[1], stop=1, batch_size=2 * MICRO)
+    for actual, expected in zip(*[model.get_weights() for model in models]):
+        np.testing.assert_allclose(actual, expected, **hosts.TOLERANCE)
+
+
+WRONG = {
+    "twice": lambda pairs: pairs + pairs[:1],
+    "another": lambda pairs: [(pairs[0][0], hosts.variable([1.0], "another"))],
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_pairs_that_are_nothing_of_the_kind(wrong):
+    """The stock optimizer makes two updates of one variable, or fails."""
+    ours = hosts.ours("SGD", accum_iters=2, gradient_transformers=[wrong])
+    with pytest.raises(ValueError, match="gradient_transformers.*each at most once.*Received: "):
+        compiled(dense_model(), ours, run_eagerly=True).train_on_batch(*data())

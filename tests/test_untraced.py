@@ -1,0 +1,158 @@
+"""What can't be had in a traced function, under debuggers, or of variables of other kinds."""
+
+import contextlib
+
+import hosts
+import numpy as np
+import pytest
+from hosts import keras
+from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
+
+every_gate = pytest.mark.usefixtures("every_gate")
+not_keras2 = pytest.mark.skipif(hosts.IS_KERAS2, reason="a TensorFlow 1 graph is always traced")
+
+
+def in_a_window(accum_iters=3):
+    optimizer, w = hosts.ours("SGD", accum_iters=accum_iters), hosts.variable([1.0, 2.0], "w")
+    hosts.apply(optimizer, [np.ones(2, hosts.FLOATX)], [w])
+    return optimizer, w
+
+
+# -- traced functions ------------------------------------------------------------------------------
+
+
+def traced(function):
+    if hosts.IS_TENSORFLOW:
+        return hosts.tf.function(function)
+    if hosts.IS_TORCH:
+        import torch
+
+        return torch.compile(function, backend="eager", fullgraph=True)
+    import jax
+
+    return jax.jit(function)
+
+
+@not_keras2
+def test_a_partial_window_is_not_closed_in_a_traced_function():
+    """Nothing is written, and no tracer gets out: the window can be closed afterwards."""
+    optimizer, w = in_a_window()
+    with pytest.raises(Exception, match="is for the time between train steps") as refusal:
+        traced(optimizer.apply_partial_window)()
+    assert isinstance(refusal.value, RuntimeError)
+    assert optimizer.window_position == 1
+    optimizer.apply_partial_window()
+    assert (optimizer.window_position, optimizer.completed_updates) == (0, 1)
+    assert (hosts.array(w) < [1.0, 2.0]).all()
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="jax.jit")
+def test_nor_in_a_stateless_scope_that_is_traced():
+    import jax
+
+    optimizer, _ = in_a_window()
+
+    @jax.jit
+    def close(state):
+        with keras.StatelessScope(state_mapping=list(zip(optimizer.variables, state))):
+            optimizer.apply_partial_window()
+
+    with pytest.raises(RuntimeError, match="is for the time between train steps"):
+        close([v.value for v in optimizer.variables])
+
+
+# -- variables that aren't Keras's -----------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="tf.Variable")
+@every_gate
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_variable_of_tensorflow(dtype):
+    """In a loop of one's own, as the stock optimizer takes it."""
+    tf = hosts.tf
+
+    def run(optimizer, steps):
+        # Two of one name: accumulators are told apart all the same.
+        vs = [tf.Variable(value, dtype=dtype, name="v") for value in ([1.0, 2.0], [3.0])]
+        for _ in range(steps):
+            grads = [tf.constant([0.5, -1.0], dtype), tf.constant([2.0], dtype)]
+            optimizer.apply_gradients(zip(grads, vs))
+        return {str(i): tf.cast(v, "float32").numpy() for i, v in enumerate(vs)}
+
+    rate = {"learning_rate": 0.25}
+    expected = run(hosts.stock("SGD", **rate), 2)
+    optimizer = hosts.ours("SGD", accum_iters=2, **rate)
+    assert_equal(run(optimizer, 4), expected, rtol=0, atol=0)
+    assert optimizer.completed_updates == 2
+
+
+# -- models and debuggers --------------------------------------------------------------------------
+
+
+@not_keras2
+@pytest.mark.filterwarnings("ignore:.*does not have any trainable weights:UserWarning")
+@pytest.mark.parametrize("name", ["HostGate", "AccumulationMonitor"])
+def test_a_model_without_trainable_weights(name):
+    """It's trained as it is without the callback: nothing happens to it."""
+    model = dense_model()
+    model.trainable = False
+    compiled(model, hosts.ours("SGD", accum_iters=LENGTH), run_eagerly=False)
+    before = weights(model)
+    fit(model, MICRO, epochs=1, callbacks=[getattr(hosts.accum, name)()])
+    assert_equal(weights(model), before, rtol=0, atol=0)
+    assert model.optimizer.completed_updates == 0
+
+
+@contextlib.contextmanager
+def looking_for_nan():
+    if hosts.IS_TENSORFLOW:
+        hosts.tf.debugging.enable_check_numerics()
+        yield
+        hosts.tf.debugging.disable_check_numerics()
+    elif hosts.IS_TORCH:
+        import torch
+
+        with torch.autograd.set_detect_anomaly(True):
+            yield
+    else:
+        import jax
+
+        with jax.debug_nans(True):
+            yield
+
+
+@not_keras2
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("gate", ["arithmetic", "branch"])
+def test_a_monitor_beside_those_who_look_for_nan(gate):
+    monitor = hosts.accum.AccumulationMonitor(MICRO, noise_scale=True)
+    model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, gate=gate))
+    arrays = [array[: (LENGTH + 1) * MICRO] for array in data()]
+    with looking_for_nan():
+        history = fit(model, MICRO, arrays, epochs=1, callbacks=[monitor]).history
+    assert history["gradient_norm"][-1] > 0
+
+
+# -- classes of one's own --------------------------------------------------------------------------
+
+
+class WithAnArgument(hosts.accum.SGDAccumulate):
+    def __init__(self, *args, extra=3, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.extra = extra
+
+    def get_config(self):
+        return {**super().get_config(), "extra": self.extra}
+
+
+def test_to_stock_of_a_class_with_an_argument_of_its_own():
+    optimizer = WithAnArgument(accum_iters=2)
+    with pytest.raises(ValueError, match="no stock optimizer has: extra"):
+        optimizer.to_stock()
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AMSGrad", "RMSprop"])
+def test_to_stock_of_a_class_without_one(name):
+    cls = getattr(hosts.accum, f"{name}Accumulate")
+    optimizer = type(f"My{name}", (cls,), {})(accum_iters=2)
+    assert isinstance(optimizer.to_stock(), cls._stock_class)
