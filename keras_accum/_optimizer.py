@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from keras_accum import _arguments, _state
+from keras_accum import _arguments, _pending, _state
 
 _NO_ACCUM_ITERS = (
     "This {name} was saved by a class that didn't save accum_iters: 1 is taken, an update on every "
@@ -19,11 +19,19 @@ _NO_ACCUM_ITERS = (
     "or {remedy}. For a file of a stock optimizer it is with_accum_iters(5, stock=True)."
 )
 
+_NO_COUNT = (
+    "This file doesn't hold how many updates RMSprop had made: with `decay` the learning "
+    "rate of {name} begins again where it began. Where you know their number n, give it: "
+    "`optimizer.set_state({{**optimizer.get_state(), 'completed_updates': n}})`."
+)
+
 
 class Optimizer:
     """Comes before the stock class. A host has, besides what stands here,
 
-    * `_counters()`: the variables of the window by name, if they are there;
+    * `_counters()`: the variables of the window by name, if they are there, or if a state waits;
+    * `_shared_variables()`: by their names in a state, those that are there before `build`;
+    * `_add_waiting(name, array)`: a variable that holds this array;
     * `_get_scalar(variable)`, `_set_count(variable, value)`;
     * `_replica()`: the number of the replica that a train step is run or traced for;
     * `_add_norm(name)`: a variable that is no part of the state;
@@ -35,15 +43,10 @@ class Optimizer:
       variables, or of the stock optimizer's;
     * `_layout()`: the names of the built state and their shapes;
     * `_rate_state()`: the learning rate as a part of a state, if it's a number;
-    * `_read_state()`, `_write_state(state)`: all variables at once.
+    * `_read_state()`: the state, from where it waits or from where it belongs;
+    * `_write_state(state)`: all variables at once;
+    * `_write_shared(state)`: what of a state has a variable already.
     """
-
-    # A state that waits for the variables it belongs to. Hosts load before they build.
-    _held = None
-    # Whether the file that is being loaded counts micro-batches, and how many it had counted if it
-    # can't be said how many updates those are.
-    _counts_micro_batches = False
-    _micro_batches = None
 
     # How to give accum_iters to a model that was loaded from a file without it.
     _remedy = "before the first step of the loaded model, model.optimizer.accum_iters = 5"
@@ -114,12 +117,10 @@ class Optimizer:
         counter = self._counters().get("accum_iters")
         if counter is not None:
             self._set_count(counter, accum_iters)
-        elif self._held is not None and "accum_iters" in self._held:
-            self._held["accum_iters"] = np.asarray(accum_iters)
         elif not self._has_stepped:
             self._accum_iters = accum_iters
             self._build_window()
-            self._recount()
+            self._renew()
         elif accum_iters != 1:
             name = type(self).__name__
             raise ValueError(_arguments.NO_ACCUMULATORS.format(accum_iters, name))
@@ -131,10 +132,9 @@ class Optimizer:
         return [self._count(name, default) for name, default in defaults.items()]
 
     def _count(self, name, default):
-        """A counter's value; where it isn't there yet, that of the held state, or a default."""
-        if self._held is None and name in self._counters():
-            return int(self._get_scalar(self._counters()[name]))
-        return int((self._held or {}).get(name, default))
+        """A counter's value, or a default where it isn't there yet."""
+        counter = self._counters().get(name)
+        return default if counter is None else int(self._get_scalar(counter))
 
     def _check_is_between_steps(self):
         if self._is_traced():
@@ -266,7 +266,8 @@ class Optimizer:
             missing_gradients: where gradients have been missing in the open window, for each
                 variable in how many of its micro-batches, and last `completed_updates`.
         """
-        state = self._read_state() if self._held is None else {**self._held, **self._rate_state()}
+        self._check_numbers()
+        state = {name: _state.portable(array) for name, array in self._read_state().items()}
         return {"state_format": np.asarray(_state.FORMAT), **state}
 
     def set_state(self, state):
@@ -285,25 +286,56 @@ class Optimizer:
         if not self._is_built:
             self._hold(state)
             return
+        self._check_numbers()
         layout = self._layout()
         state = _state.fitted(state, layout, self._described)
         self._write_state(_state.completed(state, layout, self._accum_iters))
 
-    def _hold(self, state):
-        held = self._fitted(state, _state.by_index(state))
-        if "learning_rate" in held:  # it exists already, and may be set before the rest does
-            self.learning_rate = float(held.pop("learning_rate"))
-        self._held = held
+    @property
+    def _pending(self):
+        return self.__dict__.setdefault("_pending_state", _pending.PendingState())  # as above
 
-    def _released(self, variables):
-        """The held state, for variables that it is about to get; None if none is held."""
-        return None if self._held is None else self._fitted(self._held, variables)
+    def _hold(self, state):
+        """Keep a state until the variables come."""
+        state = self._fitted(state, _state.by_index(state))
+        self._write_shared(state)
+        self._pending.drop()
+        variables = _state.count(state)
+        if variables:
+            names = self._list_names(variables, stock=False)
+            if _state.MISSING in _state.without_idle(state):
+                names = _ending(lambda _: names, [_state.MISSING], variables)
+            self._pending.hold(state, names, self._shared_variables(), self._add_waiting)
+
+    def _released(self, variables, keys=()):
+        """The state that has waited for these variables, None if none has. It waits no longer."""
+        if not self._pending:
+            return None
+        state = self._fitted(self._pending.in_order(self._read_state(), keys), variables)
+        self._pending.drop()
+        return state
 
     def _fitted(self, state, variables):
         """A complete state for these variables, of which only the shapes matter."""
         layout = _state.layout(self._state_names(len(variables)), variables)
         state = _state.fitted(state, layout, self._described)
         return _state.completed(state, layout, self._accum_iters)
+
+    def _renew(self):
+        """Complete what waits, after accum_iters was given that a file didn't have."""
+        if self._pending or self._pending.micro_batches is not None:
+            self.set_state(self._pending.recounted(self.get_state(), self._accum_iters))
+            self._pending.micro_batches = None
+
+    def _check_numbers(self):
+        """Raise a StateError if it isn't known which variable of the model is which."""
+
+    def _check_is_built(self, method):
+        if not self._is_built:
+            raise ValueError(
+                f"`{method}` before the optimizer has its variables: call "
+                "`optimizer.build(model.trainable_variables)` first."
+            )
 
     def _state_names(self, variables):
         """The names of the state for so many variables."""
@@ -335,8 +367,11 @@ class Optimizer:
         """Read the state from a file of Keras, this package's or the stock optimizer's."""
         state = {name: np.asarray(store[name]) for name in store.keys()}
         if not state:
+            name = getattr(self, "name", None) or self._name
             warnings.warn(
-                f"The file holds no state of {self.name}, which is left as it was.", stacklevel=2
+                f"The file holds no state of {name}, which is left as it was. A file of a model "
+                "whose optimizer was in a LossScaleOptimizer has it for a model where it's in one.",
+                stacklevel=2,
             )
             return
         if all(name.isdigit() for name in state):
@@ -345,38 +380,37 @@ class Optimizer:
 
     def _named(self, arrays):
         arrays = [np.asarray(array) for array in arrays]
-        state = self._named_as(arrays, partial(self._own_names, missing=[_state.MISSING]))
-        if state is None:  # a file of version 0.1.0, or no gradient has been missing
-            state = self._named_as(arrays, partial(self._own_names, missing=[]))
-        if state is None:  # a file of keras_accum.keras2
-            names = partial(_state.slot_major, self._rule(), accumulates=self._accumulates)
-            state = self._named_as(arrays, names)
-        if state is None or not self._accumulates:
+        own = partial(self._list_names, stock=False)
+        keras2 = partial(_state.slot_major, self._rule(), accumulates=self._accumulates)
+        tf_keras = partial(_state.with_unapplied, self._rule(), self._accumulates, self._weighs)
+        state = None
+        for names in (own, keras2, tf_keras):
+            # Without the last, a file of version 0.1.0, or no gradient has been missing.
+            for last in ([_state.MISSING], []):
+                if state is None:
+                    state = self._named_as(arrays, partial(_ending, names, last))
+        is_of_stock = state is None or not self._accumulates
+        if state is None:
             state = self._named_as(arrays, partial(self._list_names, stock=True))
-            state = state or _state.from_keras_2(arrays, self._rule())
-            self._convert_count(state)
+            state = state or self._from_keras_2(arrays)
         if state is None:
             raise _state.StateError(
                 f"A list of {len(arrays)} arrays, {arrays[0].shape if arrays else 'none'} the "
                 f"first, is not a state of {self._described}: it is another optimizer's, "
                 "truncated, or of a newer keras_accum. Nothing was changed."
             )
+        if is_of_stock:
+            self._pending.convert_count(state, self._accum_iters)
+        # What a LossScaleOptimizer of tf_keras added to `iterations` is no update.
+        state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
         return state
 
-    def _own_names(self, variables, missing):
-        names = self._list_names(variables, stock=False)
-        return [name for name in names if name != _state.MISSING] + missing
-
-    def _convert_count(self, state):
-        """Count updates where the file counts micro-batches."""
-        if state is None or not self._counts_micro_batches:
-            return
-        self._counts_micro_batches = False
-        micro_batches = int(state["completed_updates"])
-        if not self._accumulates:  # accum_iters isn't known yet
-            self._micro_batches = micro_batches
-        updates = _state.updates_in(micro_batches, self._accum_iters)
-        state["completed_updates"] = np.asarray(updates)
+    def _from_keras_2(self, arrays):
+        state = _state.from_keras_2(arrays, self._rule())
+        has_count = not arrays or np.ndim(arrays[0]) == 0
+        if state is not None and not has_count and self.get_config().get("decay"):
+            warnings.warn(_NO_COUNT.format(name=type(self).__name__), stacklevel=2)
+        return state
 
     def _named_as(self, arrays, names):
         """The state that these arrays are if `names(n)` are their names, for n variables."""
@@ -386,13 +420,6 @@ class Optimizer:
             one, two = len(names(1)), len(names(2))
             variables = (len(arrays) - one) // max(two - one, 1) + 1
         return _state.named(arrays, names(variables))
-
-    def _recount(self):
-        """After accum_iters was given to an optimizer that came from a file that didn't have it."""
-        if self._micro_batches is not None:
-            updates = _state.updates_in(self._micro_batches, self._accum_iters)
-            self._micro_batches = None
-            self.set_state({**self.get_state(), "completed_updates": np.asarray(updates)})
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -409,7 +436,7 @@ class Optimizer:
         if counts_micro_batches:
             remedy = cls._remedy.format(name=cls.__name__)
             warnings.warn(_NO_ACCUM_ITERS.format(name=cls.__name__, remedy=remedy), stacklevel=2)
-            optimizer._counts_micro_batches = True
+            optimizer._pending.counts_micro_batches = True
         return optimizer
 
     @classmethod
@@ -468,11 +495,8 @@ class Optimizer:
         """Go on from the state of the optimizer that this one was made from."""
         # A constructor argument, and given.
         state = {name: value for name, value in state.items() if name != "learning_rate"}
-        micro_batches = getattr(source, "_micro_batches", None)
-        if micro_batches is not None:
-            since = state["completed_updates"] - micro_batches
-            updates = _state.updates_in(micro_batches, self._accum_iters)
-            state["completed_updates"] = np.asarray(updates + since)
+        if isinstance(source, Optimizer):
+            state = source._pending.recounted(state, self._accum_iters)
         if self._accumulates:
             if "accum_iters" in state:
                 state["accum_iters"] = np.asarray(self._accum_iters)
@@ -506,12 +530,10 @@ class Optimizer:
                 f"{', '.join(self.rule_arguments)}."
             )
 
-    def _check_is_not_held(self):
-        if self._held is not None:
-            raise ValueError(
-                "`to_stock` before the optimizer has its variables: call "
-                "`optimizer.build(model.trainable_variables)` first."
-            )
+
+def _ending(names, last, variables):
+    """The names of a state for so many variables, with these last ones."""
+    return [name for name in names(variables) if name != _state.MISSING] + last
 
 
 class _OfInner:
@@ -564,5 +586,5 @@ class _Loader:
         counts_micro_batches = "accum_iters" not in config and not self.stock
         config = {**config, "accum_iters": self.accum_iters}
         optimizer = self.cls.from_config(config, custom_objects)
-        optimizer._counts_micro_batches = counts_micro_batches
+        optimizer._pending.counts_micro_batches = counts_micro_batches
         return optimizer

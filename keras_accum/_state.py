@@ -88,6 +88,12 @@ def layout(names, variables):
     return shapes
 
 
+def portable(array):
+    """An array of the data types that NumPy has by itself and its files can hold."""
+    array = np.asarray(array)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
 def fitted(state, layout, owner):
     """The state in the order of a layout, or a StateError that names all that is wrong with it.
 
@@ -96,7 +102,7 @@ def fitted(state, layout, owner):
     none, make a fresh window. All arrays, if no update was made, make a fresh optimizer: it was
     saved before it had any.
     """
-    state = {name: np.asarray(value) for name, value in state.items()}
+    state = {name: portable(value) for name, value in state.items()}
     problems = _misfits(state, layout) or _impossible(state)
     if problems:
         raise StateError(
@@ -123,7 +129,7 @@ def _misfits(state, layout):
     found = (
         ("Missing: ", [name for name in layout if name not in state and name not in optional]),
         ("Not known here: ", [name for name in state if name not in expected]),
-        ("Not numbers: ", [name for name in state if state[name].dtype.kind in "OSUM"]),
+        ("Not numbers: ", [name for name in state if not _are_numbers(state[name])]),
         (
             "Of another shape: ",
             [
@@ -134,6 +140,11 @@ def _misfits(state, layout):
         ),
     )
     return [text + _shortened(names) for text, names in found if names]
+
+
+def _are_numbers(array):
+    """Whether every host can write these: one that couldn't would be left half written."""
+    return array.dtype.kind in "biuf" and array.dtype.isnative
 
 
 def _shortened(names, length=8):
@@ -179,6 +190,25 @@ def slot_major(rule, variables, accumulates):
     return names
 
 
+def with_unapplied(rule, accumulates, weighs, variables):
+    """The names of a state in the order of tf_keras's lists, which have a counter of their own."""
+    names = slot_major(rule, variables, accumulates)
+    if "accum_iters" in names:
+        after = names.index("accum_iters") + 1
+        names[after:after] = ["unapplied"] + [WEIGHT] * weighs
+    return names
+
+
+def merged(old, new):
+    """All of two lists, in the order of the newer one, and whether the two tell what that is."""
+    order, lists = list(new), (set(old), set(new))
+    for before, item in zip([None, *old], old):
+        if item not in lists[1]:
+            order.insert(0 if before is None else order.index(before) + 1, item)
+    told = all(any({*pair} <= items for items in lists) for pair in zip(order, order[1:]))
+    return order, told
+
+
 def renumbered(state, indices):
     """The state with each variable's index replaced by `indices[index]`."""
     new = {}
@@ -208,6 +238,8 @@ def named(arrays, names):
     state = dict(zip(names, arrays))
     shapes = {}
     for name, array in state.items():
+        if not _can_be(name, array):
+            return None
         shapes.setdefault(index_of(name), set()).add(np.shape(array))
     scalars = shapes.pop(None, set())
     if MISSING in state:
@@ -218,6 +250,14 @@ def named(arrays, names):
     if scalars - {()} or any(len(found) > 1 for found in shapes.values()):
         return None
     return state
+
+
+def _can_be(name, array):
+    """Whether the data type is one that this part of a state has; lists of arrays have no names."""
+    kind = portable(array).dtype.kind
+    if name in (*WINDOW, MISSING, "state_format", "unapplied"):
+        return kind in "iu"
+    return kind == "f" or name == "completed_updates"
 
 
 def from_keras_2(arrays, rule):

@@ -90,6 +90,19 @@ def sums_of_replicas(strategy):
             yield
 
 
+def variables_in_float32():
+    """A scope for variables that begin as zeros, whatever the data type that is asked for."""
+
+    def creator(next_creator, initial_value=None, **arguments):
+        def zeros():
+            value = initial_value() if callable(initial_value) else initial_value
+            return tf.zeros_like(getattr(value, "wrapped_value", value), tf.float32)
+
+        return next_creator(initial_value=zeros, **{**arguments, "dtype": tf.float32})
+
+    return tf.variable_creator_scope(creator)
+
+
 def branch(strategy, switch, update, accumulate, *tensors):
     """Have all replicas call one of two functions with their tensors.
 

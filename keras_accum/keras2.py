@@ -93,7 +93,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _build(self, params):
         """Create the state for these variables, once more for each model that is compiled."""
-        held = self._released([_Shape(K.int_shape(variable)) for variable in params])
+        state = self._released([_Shape(K.int_shape(variable)) for variable in params])
         self._forget()
         self._variables, rule = list(params), self._rule()
         for slot in rule.slots:
@@ -101,9 +101,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 name = _state.slot_name(rule, slot, i)
                 self._slots[slot, i] = _zeros(variable, K.dtype(variable), name)
         self._build_window()
-        if held is not None:
-            self._held = None
-            self._write_state(held)
+        if state is not None:
+            self._write_state(state)
         self.weights = list(self._state_variables().values())
 
     def _build_window(self):
@@ -133,6 +132,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return self._count("completed_updates", K.get_value(self.iterations))
 
     def _counters(self):
+        if self._pending:
+            return self._pending.counters
         return {} if self._window is None else dict(zip(_state.WINDOW, self._window))
 
     def _get_scalar(self, variable):
@@ -157,6 +158,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _state_variables(self):
         """All weights by their names, in the order of `_list_names`."""
+        if self._pending:
+            return dict(self._pending.variables)
         rule = self._rule()
         found = {"completed_updates": self.iterations}
         for (slot, i), variable in self._slots.items():
@@ -184,12 +187,20 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         variables = {**self._state_variables(), "learning_rate": self.learning_rate}
         K.batch_set_value([(variables[name], state[name]) for name in state])
 
+    def _shared_variables(self):
+        return {"completed_updates": self.iterations}
+
+    def _add_waiting(self, name, array):
+        with _no_scope():
+            return K.variable(array, array.dtype, _file_name(name))
+
+    def _write_shared(self, state):
+        variables = {**self._shared_variables(), "learning_rate": self.learning_rate}
+        K.batch_set_value([(v, state[name]) for name, v in variables.items() if name in state])
+
     def _hold(self, state):
         super()._hold(state)
-        # For a model that is saved before its first step.
-        state = self.get_state()
-        names = self._list_names(_state.count(state), stock=False)
-        self.weights = [K.variable(state[n], state[n].dtype, _file_name(n)) for n in names]
+        self.weights = list(self._state_variables().values())
 
     def get_weights(self):
         """The state as a list of arrays, in the order of files."""
@@ -317,6 +328,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._check_other_models()
         if self.window_position == 0:
             return
+        self._check_is_built("apply_partial_window")
         if self._closing is None:
             position, length, _ = self._window_state()
             totals = [tf.convert_to_tensor(accumulator) for accumulator in self._accumulators]

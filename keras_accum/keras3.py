@@ -104,15 +104,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self.built:
             return
         with self._eagerly():
-            held = self._released(variables)
+            state = self._released(variables)
         super().build(variables)
         self._build_window()
-        if held is not None:
+        if state is not None:
             with self._eagerly():
-                self._write_state(held)
-            self._held = None
-            with self._eagerly():
-                self._start_training()
+                self._write_state(state)
+        with self._eagerly():
+            self._start_training()
 
     def _build_window(self):
         variables = self._trainable_variables
@@ -176,6 +175,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         return self._count("completed_updates", ops.convert_to_numpy(self.iterations))
 
     def _counters(self):
+        if self._pending:
+            return self._pending.counters
         if not (self._accumulates and self._is_built):
             return {}
         counters = self._window_position, self._window_length, self._next_window_length
@@ -251,16 +252,24 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
 
     @property
     def variables(self):
-        if self._held is None:
-            return super().variables + self._watched_norms * self._steps_return_state
-        state = self.get_state()
-        names = self._state_names(_state.count(state))
-        return [keras.Variable(state[name], trainable=False, name=name) for name in names]
+        if self._pending:
+            return list(self._pending.variables.values())
+        return super().variables + self._watched_norms * self._steps_return_state
+
+    def _shared_variables(self):
+        found = {"completed_updates": self._iterations}
+        if isinstance(self._learning_rate, keras.Variable):
+            found["learning_rate"] = self._learning_rate
+        return found
+
+    def _add_waiting(self, name, array):
+        return keras.Variable(array, trainable=False, name=name)
 
     def _state_variables(self):
         """All variables by their names in a state, in the order of `variables`."""
-        names = {id(self._iterations): "completed_updates"}
-        names[id(self._learning_rate)] = "learning_rate"  # in `variables` if it is one
+        if self._pending:
+            return self._pending.variables
+        names = {id(variable): name for name, variable in self._shared_variables().items()}
         for (slot, key), variable in self._slots.items():
             index = self._trainable_variables_indices[key]
             if slot in _SLOT_NAMES:
@@ -318,9 +327,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         for name, value in state.items():
             variables[name].assign(value)
 
+    def _write_shared(self, state):
+        for name, variable in self._shared_variables().items():
+            if name in state:
+                variable.assign(state[name])
+
     def _hold(self, state):
         super()._hold(state)
-        self.built = False
+        self.built = False  # Keras's HDF5 loader has built on an empty list
 
     @classmethod
     def from_optimizer(cls, optimizer, **arguments):
@@ -388,7 +402,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
                 none of a stock optimizer.
         """
         self._check_can_be_stock()
-        self._check_is_not_held()
+        if self._pending:
+            self._check_is_built("to_stock")
         config = {**_constructor_arguments(self), **self.fixed}
         for name in ("name", *_arguments.OWN):
             config.pop(name, None)
@@ -446,7 +461,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
                 return super().apply(grads)  # raises what the stock optimizer raises
             trainable_variables = self._trainable_variables
         trainable_variables = list(trainable_variables)
-        with keras.name_scope(self.name):
+        with keras.name_scope(self.name, caller=self):  # as the stock class: paths are the same
             self.build(trainable_variables)
             self._check_variables_are_known(trainable_variables)
             grads, variables = self._filter_empty_gradients(grads, trainable_variables)
@@ -555,6 +570,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         self._check_is_between_steps()
         if self.window_position == 0:
             return
+        self._check_is_built("apply_partial_window")
         self._in_replicas(self._update_from_accumulators, self._seen_variables())
 
     def _seen_variables(self):

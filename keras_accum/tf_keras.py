@@ -7,6 +7,7 @@ with gated scalars (see `_rules`), so that one traced graph serves every micro-b
 """
 
 import contextlib
+import functools
 import importlib
 import warnings
 
@@ -26,7 +27,7 @@ from keras_accum import (
     _tensorflow,
     _window,
 )
-from keras_accum._state import StateError  # noqa: F401, public
+from keras_accum._state import StateError
 
 keras = _host.import_keras_2()
 _stock = getattr(keras.optimizers, "legacy", keras.optimizers)
@@ -93,10 +94,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._summed = set()
         self._closings = {}
         self._variables = []
+        # Whether the numbers of these variables in a state are known to be those in the model.
+        self._is_numbered = True
         self._has_traced = False  # whether there is a graph that has a step of these variables
-        # The variables that a held state is of, where it came from another optimizer: that may have
-        # met them in another order than the model has.
-        self._held_keys = []
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -106,48 +106,104 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return not (self._accumulates or self.skip_nonfinite or self.rule_arguments)
 
     def build(self, var_list):
-        """Create the state for these variables, as the first step would; the name is Keras 3's."""
+        """Create the state for these variables, as the first step would; the name is Keras 3's.
+
+        The state has the variables in this order. Give all that the model trains, and before the
+        first step where train steps are traced that have some of them each.
+        """
+        var_list = list(var_list)
         with tf.init_scope():
-            self._create_all_weights(list(var_list))
+            self._create_all_weights(var_list)
+            if not self._is_numbered and len(var_list) == len(self._variables):
+                if self._has_traced and self._missing_gradients is not None:
+                    raise ValueError(
+                        "`build` after train steps were traced that know the variables in another "
+                        "order: call it before the first step, with all that the model trains."
+                    )
+                self._reorder(var_list)
+                self._is_numbered = True
 
     def _create_all_weights(self, var_list):
         # A LossScaleOptimizer hands back the weight that `_aggregate_gradients` has added.
         var_list = [variable for variable in var_list if variable is not self._window_weight]
-        held = self._released(var_list)
+        state = self._released(var_list, [variable._unique_id for variable in var_list])
         super()._create_all_weights(var_list)
-        if held is not None:
-            self._held = None
-            self._write_state(held)
+        is_partial = len(var_list) < len(self._variables)
+        if self._accumulates and (is_partial or _state.MISSING in self._deferred_dependencies):
+            if self._missing_gradients is None:
+                self._build_missing_gradients()
+        if state is not None:
+            self._write_state(state)
 
     def _create_slots(self, var_list):
         super()._create_slots(var_list)
-        known = {variable.ref() for variable in self._variables}
-        new = [variable for variable in var_list if variable.ref() not in known]
-        if new and self._accumulates:
-            self._warn_of_steps_without(new)
-        self._variables += new
+        self._number(var_list)
         self._build_window()
-        is_partial = len(var_list) < len(self._variables)
-        if self._accumulates and (is_partial or _state.MISSING in self._deferred_dependencies):
-            self._build_missing_gradients()
+
+    def _number(self, var_list):
+        """Know these variables, numbered as in the newest list that has new ones.
+
+        So a layer that is thawed later has its place in the model. Graphs know variables by their
+        numbers: the order of those that are known stays, but for a call of `build`.
+        """
+        found = {variable.ref(): variable for variable in [*self._variables, *var_list]}
+        old = [variable.ref() for variable in self._variables]
+        new = list(dict.fromkeys(variable.ref() for variable in var_list))
+        if len(found) == len(old):
+            self._is_numbered = self._is_numbered or new == old
+            return
+        if old and self._accumulates:
+            self._warn_of_steps_without([found[r] for r in new if r not in set(old)])
+        order, is_told = _state.merged(old, new)
+        self._reorder([found[reference] for reference in order])
+        self._is_numbered = is_told and (self._is_numbered or len(new) == len(found))
+
+    def _reorder(self, variables):
+        """Have the variables in this order, and counts of missing gradients for all of them."""
+        old, self._variables = self._variables, variables
+        if self._missing_gradients is not None:
+            self._build_missing_gradients(old)
+
+    def _check_numbers(self):
+        if not self._is_numbered:
+            what = "which of its variables is which of the model's: it has met them in parts"
+        elif not self._is_built and not self._pending and self._has_deferred:
+            what = "its slots yet: a checkpoint restores them when the variables are there"
+        else:
+            return
+        raise StateError(
+            f"{type(self).__name__} can't be read, written or saved as a whole before it knows "
+            f"{what}. Call `optimizer.build(model.trainable_variables)` first."
+        )
+
+    @property
+    def _has_deferred(self):
+        """Whether there is no slot yet for what the counters say has been done."""
+        names = _state.slot_major(self._rule(), 1, self._accumulates)
+        counts = self.completed_updates or self.window_position
+        return bool(counts) and any(_state.index_of(name) is not None for name in names)
 
     def _build_window(self):
         if not (self._accumulates and self._variables):
             return
-        if self._window is None:
-            self._state_format = self._add_counter("state_format", _state.FORMAT)
-            self._window = (
-                self._add_counter("window_position", 0),
-                self._add_counter("window_length", self._accum_iters),
-                self._add_counter("accum_iters", self._accum_iters),
-            )
-            self._unapplied = self._add_counter("unapplied", 0)
-            if self._weighs:
-                with self._sum_scope():
-                    self._window_weight = self._add_counter(_state.WEIGHT, 0, self._scalar_dtype)
+        self._build_counters()
         for variable in self._variables:
             if variable.ref() not in self._accumulators:
-                self._accumulators[variable.ref()] = self._add_accumulator(variable)
+                self._accumulators[variable.ref()] = self.add_slot(variable, "accumulator")
+
+    def _build_counters(self):
+        if self._window is not None or not self._accumulates:
+            return
+        self._state_format = self._add_counter("state_format", _state.FORMAT)
+        self._window = (
+            self._add_counter("window_position", 0),
+            self._add_counter("window_length", self._accum_iters),
+            self._add_counter("accum_iters", self._accum_iters),
+        )
+        self._unapplied = self._add_counter("unapplied", 0)
+        if self._weighs:
+            with self._sum_scope():
+                self._window_weight = self._add_counter(_state.WEIGHT, 0, self._scalar_dtype)
 
     def _warn_of_steps_without(self, variables):
         # Whether such a step is still in use can't be told: TensorFlow keeps graphs alive.
@@ -161,22 +217,29 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 stacklevel=2,
             )
 
-    def _build_missing_gradients(self):
-        """Have counts for all variables that are known by now."""
-        old, size = self._missing_gradients, len(self._variables) + 1
-        if old is not None and old.shape[0] == size:
-            return
-        counts = np.zeros(size, "int64")
+    def _build_missing_gradients(self, known=()):
+        """Have counts for all variables, those of the `known` ones, which had some, as they are."""
+        old = self._missing_gradients
+        counts = np.zeros(len(self._variables) + 1, "int64")
         if old is not None and tf.executing_eagerly():
             *old_counts, window = keras.backend.get_value(old)
             counts[:] = self.window_position if window == self.completed_updates else 0
-            counts[: len(old_counts)], counts[-1] = old_counts, window
+            counts[-1] = window
+            order = [variable.ref() for variable in self._variables]
+            for variable, count in zip(known, old_counts):
+                counts[order.index(variable.ref())] = count
         self._weights = [variable for variable in self._weights if variable is not old]
         self._missing_gradients = self._add_counter(_state.MISSING, counts)
 
     def add_slot(self, var, slot_name, *args, **kwargs):
         # Reading a checkpoint makes slots by itself.
-        with self._sum_scope() if slot_name == "accumulator" else contextlib.nullcontext():
+        if slot_name != "accumulator":
+            return super().add_slot(var, slot_name, *args, **kwargs)
+        # A sum of many half precision gradients overflows or stalls in half precision, and a slot
+        # has the data type of its variable.
+        is_half = getattr(var, "true_dtype", var.dtype).base_dtype in (tf.float16, tf.bfloat16)
+        in_float32 = _tensorflow.variables_in_float32 if is_half else contextlib.nullcontext
+        with self._sum_scope(), in_float32():
             return super().add_slot(var, slot_name, *args, **kwargs)
 
     def _sum_scope(self):
@@ -202,22 +265,6 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._weights.append(counter)
         return counter
 
-    def _add_accumulator(self, variable):
-        if variable.dtype.base_dtype not in (tf.float16, tf.bfloat16):
-            return self.add_slot(variable, "accumulator")
-        # A sum of many half precision gradients overflows or stalls in half precision, and a slot
-        # has the data type of its variable.
-        with self._distribution_strategy_scope(), self._sum_scope():
-            with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
-                accumulator = self.add_weight(
-                    f"{variable._shared_name}/accumulator",
-                    shape=variable.shape,
-                    dtype=tf.float32,
-                    trainable=False,
-                )
-        self._weights.append(accumulator)
-        return accumulator
-
     @property
     def completed_updates(self):
         """The number of updates made: what schedules, `decay` and bias correction count. An int."""
@@ -227,6 +274,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return self._count("completed_updates", updates)
 
     def _counters(self):
+        if self._pending:
+            return self._pending.counters
         return {} if self._window is None else dict(zip(_state.WINDOW, self._window))
 
     def _get_scalar(self, variable):
@@ -261,12 +310,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     @property
     def weights(self):
         """All of the state as variables, in the order of files, whatever created them first."""
-        if self._held is not None:
-            state = {**self.get_state(), "unapplied": np.asarray(0)}
-            names = self._list_names(_state.count(state), stock=False)
-            return [tf.Variable(state[name], trainable=False, name=name) for name in names]
-        if not self._variables:
+        if not (self._pending or self._variables):
             return super().weights
+        self._check_numbers()
         return list(self._state_variables().values())
 
     def variables(self):
@@ -277,11 +323,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return bool(self._variables)
 
     def _list_names(self, variables, stock):
-        names = _state.slot_major(self._rule(), variables, self._accumulates and not stock)
-        if "accum_iters" in names:
-            after = names.index("accum_iters") + 1
-            names[after:after] = ["unapplied"] + [_state.WEIGHT] * self._weighs
-        return names
+        accumulates = self._accumulates and not stock
+        return _state.with_unapplied(self._rule(), accumulates, self._weighs, variables)
 
     def _state_names(self, variables):
         names = [n for n in self._list_names(variables, stock=False) if n != "unapplied"]
@@ -289,6 +332,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _state_variables(self):
         """All weights by their names, in the order of `_list_names`."""
+        if self._pending:
+            return self._pending.variables
         rule = self._rule()
         found = {"completed_updates": self.iterations}
         for slot in rule.slots:
@@ -341,24 +386,61 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         for name, value in state.items():
             _tensorflow.write(variables[name], value)
 
-    def _named(self, arrays):
-        state = super()._named(arrays)
-        # What a LossScaleOptimizer added to `iterations` is no update.
-        state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
-        return state
+    def _shared_variables(self):
+        return {"completed_updates": self.iterations}
 
-    def _hold(self, state):
-        super()._hold(state)
-        self._held_keys = []
+    def _add_waiting(self, name, array):
+        return keras.backend.variable(array, dtype=array.dtype, name=name)
 
-    def _released(self, variables):
-        if self._held_keys and self._held is not None:
-            keys = [variable._unique_id for variable in variables]
-            if sorted(keys) == sorted(self._held_keys):
-                indices = {self._held_keys.index(key): i for i, key in enumerate(keys)}
-                self._held = _state.renumbered(self._held, indices)
-            self._held_keys = []
-        return super()._released(variables)
+    def _write_shared(self, state):
+        if "learning_rate" in state:
+            self.learning_rate = float(state["learning_rate"])
+        keras.backend.set_value(self.iterations, state["completed_updates"])
+
+    # -- TensorFlow's checkpoints ----------------------------------------------------------------
+
+    def get_slot_names(self):
+        """The names of the slots, which TensorFlow asks for when it saves."""
+        if self._pending:
+            raise ValueError(
+                "A state waits in this optimizer, and a checkpoint or SavedModel has no place for "
+                "it before its variables are there: call "
+                "`optimizer.build(model.trainable_variables)` first."
+            )
+        return super().get_slot_names()
+
+    @property
+    def _update_uid(self):
+        return super()._update_uid
+
+    @_update_uid.setter
+    def _update_uid(self, uid):
+        # TensorFlow has come here with a checkpoint, and looks for what it's to restore next.
+        super(AccumulatingOptimizer, type(self))._update_uid.fset(self, uid)
+        self._pending.drop()
+        with tf.init_scope():
+            self._build_counters()
+
+    def _create_or_restore_slot_variable(
+        self, slot_variable_position, slot_name, variable, *args, **kwargs
+    ):
+        # The same, with a slot: all of them are made, numbered as in the model that they are of.
+        if tf.executing_eagerly():
+            objects = slot_variable_position.checkpoint.object_by_proto_id.values()
+            models = [
+                found
+                for found in objects
+                if isinstance(found, keras.Model)
+                and found.built
+                and _callbacks.inner(found.optimizer) is self
+            ]
+            for model in models:
+                self._create_all_weights(model.trainable_variables)
+            if not models:
+                self._create_slots([variable])
+        return super()._create_or_restore_slot_variable(
+            slot_variable_position, slot_name, variable, *args, **kwargs
+        )
 
     def __reduce__(self):
         return _optimizer.restored, (type(self), self.get_config(), self.get_state())
@@ -394,11 +476,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         cls._check_fixed(config)
         new = cls(**{**config, **arguments})
         if isinstance(optimizer, AccumulatingOptimizer):
-            state, keys = optimizer.get_state(), [v._unique_id for v in optimizer._variables]
+            state, keys = optimizer.get_state(), optimizer._pending.keys
+            if optimizer._variables:
+                new.build(optimizer._variables)
         else:
             state, keys = new._state_of_stock(optimizer)
         new._adopt(state, optimizer)
-        new._held_keys = keys
+        new._pending.keys = keys
         return new
 
     def _state_of_stock(self, optimizer):
@@ -425,7 +509,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             ValueError: if a window is open, and if the rule is none of a stock optimizer.
         """
         self._check_can_be_stock()
-        self._check_is_not_held()
+        if self._pending:
+            self._check_is_built("to_stock")
         config = {**_constructor_arguments(self), **self.fixed}
         for name in ("name", *_arguments.OWN):
             if name != "decay":
@@ -433,7 +518,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         stock = self._stock_class(**config)
         if self._is_built:
             stock._create_all_weights(self._variables)
-            rule, state = self._rule(), self.get_state()
+            rule, state = self._rule(), self._read_state()
             pairs = [(stock.iterations, state["completed_updates"])]
             for slot in rule.slots:
                 for i, variable in enumerate(self._variables):
@@ -598,6 +683,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._check_is_between_steps()
         if self.window_position == 0:
             return
+        self._check_is_built("apply_partial_window")
         variables = self._seen_variables()
 
         def update():
@@ -905,6 +991,38 @@ def _keep_state_in_keras_files():
 
 _keep_state_in_keras_files()
 _optimizer.hand_on(keras.mixed_precision.LossScaleOptimizer)
+
+
+def _compile_loaded_models_as_they_were():
+    """Have `.keras` files say what a model's optimizer was, and build it when they are loaded.
+
+    By themselves they build all optimizers but legacy ones, and leave out the LossScaleOptimizer
+    that `compile` puts around one where the global policy is mixed_float16.
+    """
+    get_compile_config = getattr(keras.Model, "get_compile_config", None)
+    if get_compile_config is None:  # before TensorFlow 2.12
+        return
+    compile_from_config = keras.Model.compile_from_config
+
+    @functools.wraps(get_compile_config)
+    def get_config(model):
+        config = get_compile_config(model)
+        if config and isinstance(_callbacks.inner(model.optimizer), AccumulatingOptimizer):
+            config["optimizer"] = keras.saving.serialize_keras_object(model.optimizer)
+        return config
+
+    @functools.wraps(compile_from_config)
+    def compile_and_build(model, config):
+        compile_from_config(model, config)
+        optimizer = _callbacks.inner(getattr(model, "optimizer", None))
+        if isinstance(optimizer, AccumulatingOptimizer) and model.built:
+            optimizer.build(model.trainable_variables)
+
+    keras.Model.get_compile_config = get_config
+    keras.Model.compile_from_config = compile_and_build
+
+
+_compile_loaded_models_as_they_were()
 
 _register = keras.utils.register_keras_serializable(package="keras_accum")
 

@@ -174,15 +174,15 @@ def test_without_a_window_a_fresh_one_is_begun():
 def test_a_learning_rate_may_be_left_out_or_changed(built):
     state = trained(CASES["adam"])[0].get_state()
     rate = state.pop("learning_rate")
-    optimizer = ours(CASES["adam"], learning_rate=0.25)
+    optimizer, vs = ours(CASES["adam"], learning_rate=0.25), variables()
     if built:
-        hosts.build_on(optimizer, variables())
+        hosts.build_on(optimizer, vs)
     optimizer.set_state(state)
     assert optimizer.get_state()["learning_rate"] == 0.25
     optimizer.set_state({**state, "learning_rate": rate})
     assert optimizer.get_state()["learning_rate"] == rate
     optimizer.learning_rate = 0.5
-    hosts.build_on(optimizer, variables())
+    hosts.build_on(optimizer, vs)
     assert optimizer.get_state()["learning_rate"] == 0.5
 
 
