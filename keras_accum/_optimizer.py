@@ -6,6 +6,7 @@ No host is imported here. How a state is read from variables and written to them
 import collections
 import contextlib
 import math
+import sys
 import warnings
 from functools import partial
 
@@ -159,7 +160,8 @@ class Optimizer:
         """Warn of a training that has only accumulated."""
         (updates, position), now = self._at_start, (self.completed_updates, self.window_position)
         self._at_start = now
-        if now[0] == updates and now[1] > position:
+        has_failed = sys.exc_info()[0] is not None  # the error says why the training ended
+        if now[0] == updates and now[1] > position and not has_failed:
             warnings.warn(
                 f"This training ends with no update: {now[1]} of {self._count_window()[1]} "
                 "micro-batches are in the open window, and the weights are what they were. "

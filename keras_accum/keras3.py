@@ -154,11 +154,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if _dtype(variable) not in ("float16", "bfloat16"):
             return self.add_variable_from_reference(variable, name="accumulator")
         # A sum of many half precision gradients overflows or stalls in half precision.
-        path = getattr(variable, "path", variable.name)  # a tf.Variable has none
         return self.add_variable(
             shape=variable.shape,
             dtype="float32",
-            name=f"{path.replace('/', '_').replace(':', '_')}_accumulator",
+            name=f"{_path(variable).replace('/', '_').replace(':', '_')}_accumulator",
             layout=getattr(variable, "_layout", None),
         )
 
@@ -466,7 +465,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             self._check_variables_are_known(trainable_variables)
             grads, variables = self._filter_empty_gradients(grads, trainable_variables)
             present = [self._get_variable_index(v) for v in variables]
-            _arguments.check_once(present, lambda i: self._trainable_variables[i].path)
+            _arguments.check_once(present, lambda index: _path(self._trainable_variables[index]))
             known = range(len(self._trainable_variables)) if self._accumulates else ()
             self._take(grads, variables, absent=sorted(set(known) - set(present)))
 
@@ -736,6 +735,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         value = self._value(target)
         constrained = variable.constraint(value)
         self.assign(target, ops.where(scalars["switch"] > 0, constrained, value))
+
+
+def _path(variable):
+    return getattr(variable, "path", variable.name)  # a tf.Variable has none
 
 
 def _dtype(variable):
