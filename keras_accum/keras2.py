@@ -379,7 +379,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _write(self, step, totals, after):
         """All assignments: none before all values are there, the counters last."""
-        step = _window.Step(*(tf.cast(value, tf.int64) for value in step))
+        # A step has nothing of missing gradients here, which are an error.
+        step = _window.Step(*(None if v is None else tf.cast(v, tf.int64) for v in step))
         averages = self._clipped([self._average(step, total) for total in totals])
         scalars = {
             dtype: self._scalars(step, dtype) for dtype in set(map(K.dtype, self._variables))
@@ -474,7 +475,8 @@ def _clips(given):
 
 def _barrier(values):
     """What is made in here comes after all values: through one operation, not each after each."""
-    return tf.control_dependencies([tf.group(*tf.nest.flatten(values))])
+    values = [value for value in tf.nest.flatten(values) if value is not None]
+    return tf.control_dependencies([tf.group(*values)])
 
 
 def _file_name(name):

@@ -10,20 +10,30 @@ import hosts
 import pytest
 
 # name: of the stock optimizer, see `hosts.stock`; ours is the one called <name>Accumulate.
-Case = namedtuple("Case", "name arguments")
+# kind: of state, and of what writes it. After the plain promise, one row of each kind is enough.
+Case = namedtuple("Case", "name arguments kind")
+Case.__new__.__defaults__ = (None,)
+
+NO_SLOTS, SLOTS = "no slots", "slots"
+# Written by operations of the rule, where TensorFlow has no fused kernel for it.
+NO_KERNEL = "slots without a kernel" if hosts.IS_TENSORFLOW else SLOTS
 
 CASES = {
-    "sgd": Case("SGD", {"learning_rate": 2**-3}),
-    "momentum": Case("SGD", {"learning_rate": 2**-4, "momentum": 0.9}),
-    "nesterov": Case("SGD", {"learning_rate": 2**-4, "momentum": 0.8, "nesterov": True}),
-    "adam": Case("Adam", {"learning_rate": 2**-5}),
-    "adam_betas": Case("Adam", {"learning_rate": 2**-5, "beta_1": 0.7, "beta_2": 0.95}),
-    "amsgrad": Case("AMSGrad", {"learning_rate": 2**-5, "beta_2": 0.9, "epsilon": 1e-4}),
-    "rmsprop": Case("RMSprop", {"learning_rate": 2**-6}),
-    "rmsprop_momentum": Case("RMSprop", {"learning_rate": 2**-7, "rho": 0.8, "momentum": 0.7}),
-    "rmsprop_centered": Case("RMSprop", {"learning_rate": 2**-6, "centered": True}),
+    "sgd": Case("SGD", {"learning_rate": 2**-3}, NO_SLOTS),
+    "adam": Case("Adam", {"learning_rate": 2**-5}, SLOTS),
+    "amsgrad": Case("AMSGrad", {"learning_rate": 2**-5, "beta_2": 0.9, "epsilon": 1e-4}, NO_KERNEL),
+    "momentum": Case("SGD", {"learning_rate": 2**-4, "momentum": 0.9}, SLOTS),
+    "nesterov": Case("SGD", {"learning_rate": 2**-4, "momentum": 0.8, "nesterov": True}, SLOTS),
+    "adam_betas": Case("Adam", {"learning_rate": 2**-5, "beta_1": 0.7, "beta_2": 0.95}, SLOTS),
+    "rmsprop": Case("RMSprop", {"learning_rate": 2**-6}, NO_KERNEL),
+    "rmsprop_momentum": Case(
+        "RMSprop", {"learning_rate": 2**-7, "rho": 0.8, "momentum": 0.7}, NO_KERNEL
+    ),
+    "rmsprop_centered": Case("RMSprop", {"learning_rate": 2**-6, "centered": True}, NO_KERNEL),
     "rmsprop_both": Case(
-        "RMSprop", {"learning_rate": 2**-7, "momentum": 0.7, "centered": True, "epsilon": 1e-4}
+        "RMSprop",
+        {"learning_rate": 2**-7, "momentum": 0.7, "centered": True, "epsilon": 1e-4},
+        NO_KERNEL,
     ),
 }
 
@@ -34,17 +44,14 @@ if hosts.IS_KERAS2:  # its RMSprop has neither
         if case.name != "RMSprop" or not {"momentum", "centered"} & set(case.arguments)
     }
 
-# Rows that after the plain promise are left out, as they would add minutes: their rule is a part of
-# another row's. On JAX and PyTorch, which run the same rules, some more.
-LEFT_OUT = ("momentum", "adam_betas", "rmsprop_momentum", "rmsprop_centered")
-if not hosts.IS_KERAS2:
-    LEFT_OUT += ("rmsprop",)
-if not hosts.IS_TENSORFLOW:
-    LEFT_OUT += ("nesterov", "amsgrad")
-NEEDED = {name: case for name, case in CASES.items() if name not in LEFT_OUT}
+# The first row of each kind stands for the others.
+KINDS = {}
+for name, case in CASES.items():
+    if case.kind not in [other.kind for other in KINDS.values()]:
+        KINDS[name] = case
 
-# For a promise that doesn't depend on the rule: one without slots and one with all there is.
 FEW = {name: CASES[name] for name in ("sgd", "adam")}
+ADAM = CASES["adam"]
 # One reduction over replicas for each window. It needs the other gate.
 LATE = {"gate": "branch", "all_reduce": "window"}
 NAMES = sorted({case.name for case in CASES.values()})
@@ -54,5 +61,41 @@ def keras2_has_no(what):
     return pytest.mark.skipif(hosts.IS_KERAS2, reason=f"Keras 2.0 to 2.3 has no {what}")
 
 
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-few_cases = pytest.mark.parametrize("case", FEW.values(), ids=FEW)
+def skip_file_on_keras2(what):
+    if hosts.IS_KERAS2:
+        pytest.skip(f"Keras 2.0 to 2.3 has no {what}", allow_module_level=True)
+
+
+# -- on which rows a promise is tested, and in which tier ----------------------------------------
+
+# The third tier, what is left out of the quick loop. All that isn't marked is in the second.
+thorough = pytest.mark.thorough
+# Beside that: on a second version of a host, where only these of the third tier are run.
+each_version = pytest.mark.each_version
+
+
+def over(rows, quick):
+    """A test for each of these rows. Those that aren't `quick` are in the third tier."""
+    params = [
+        pytest.param(case, id=name, marks=() if name in quick else thorough)
+        for name, case in rows.items()
+    ]
+    return pytest.mark.parametrize("case", params)
+
+
+def quick_first(names, values):
+    """Like `parametrize`, by a list or by {id: values}: all but the first are in the third tier."""
+    ids, values = zip(*values.items()) if isinstance(values, dict) else (None, values)
+    params = [
+        pytest.param(*(value if "," in names else (value,)), marks=thorough if i else ())
+        for i, value in enumerate(values)
+    ]
+    return pytest.mark.parametrize(names, params, ids=ids)
+
+
+# For a promise in which the rule has a say, and that doesn't need `fit`.
+every_row = over(CASES, quick=["adam"])
+# For a promise in which the state has one.
+every_case = over(KINDS, quick=["adam"])
+# For a promise that depends on neither: one row without slots and one with all there is.
+few_cases = over(FEW, quick=["adam"])

@@ -1,6 +1,12 @@
-import hosts
+"""What all tests share. Nothing is imported here that the tests in `pure` do without."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
 import pytest
-from cases import FEW, NEEDED
+
+HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")  # as `hosts.py` reads it
 
 # Warnings are errors here, but these are about the hosts' own code.
 IGNORED = [
@@ -8,24 +14,8 @@ IGNORED = [
     r"non-integer arguments to randrange:DeprecationWarning",  # Keras 2.15's seeds
     r"`torch.jit.script_method` is deprecated:DeprecationWarning",  # torch.compile itself
 ]
-if hosts.IS_KERAS2:  # Python 3.7's opinion of TensorFlow 1, Keras and their time
+if HOST == "keras2":  # Python 3.7's opinion of TensorFlow 1, Keras and their time
     IGNORED = [":DeprecationWarning", ":FutureWarning", ":PendingDeprecationWarning"]
-    collect_ignore = [
-        "test_callback_order.py",
-        "test_distribution.py",
-        "test_drop_in.py",
-        "test_ema.py",
-        "test_graph.py",
-        "test_host_gate.py",
-        "test_loops.py",
-        "test_loss_scale.py",
-        "test_main_job.py",
-        "test_monitor.py",
-        "test_said_weights.py",
-        "test_weighted.py",
-    ]
-else:
-    collect_ignore = ["test_keras2.py"]
 
 
 def pytest_configure(config):
@@ -33,28 +23,49 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", f"ignore:{warning}")
 
 
-def pytest_collection_modifyitems(items):
-    """After the plain promise, which all rows of the table are put to, some rows are enough."""
-    items[:] = [item for item in items if item.originalname == "test_plain" or _is_needed(item)]
+def pytest_collection_modifyitems(config, items):
+    """A conditional has no mathematics: one row is enough, but for a test of `all_gates`."""
+    crossed = [item for item in items if _is_crossed(item)]
+    items[:] = [item for item in items if item not in crossed]
+    config.hook.pytest_deselected(items=crossed)
 
 
-def _is_needed(item):
+def _is_crossed(item):
     given = getattr(getattr(item, "callspec", None), "params", {})
-    case = given.get("case", FEW["adam"])
-    if given.get("every_gate") == "branch":  # which has no mathematics
-        return case == FEW["adam"]
-    return case in NEEDED.values()
+    if given.get("every_gate") != "branch" or "case" not in given:
+        return False
+    from cases import ADAM
+
+    return given["case"] != ADAM and not item.get_closest_marker("all_gates")
 
 
-@pytest.fixture(params=["arithmetic", "branch"])
+def pytest_terminal_summary(terminalreporter):
+    """For the end of what `noxfile.py` prints: how many tests did what, and why some didn't run."""
+    path = os.environ.get("KERAS_ACCUM_TEST_SUMMARY")
+    if not path:
+        return
+    stats = terminalreporter.stats
+    outcomes = ("passed", "failed", "error", "skipped", "deselected")
+    lines = [", ".join(f"{len(stats[what])} {what}" for what in outcomes if stats.get(what))]
+    skipped = Counter(report.longrepr[2] for report in stats.get("skipped", ()))
+    for reason, count in skipped.most_common():
+        lines.append(f"{count} skipped: {reason.replace('Skipped: ', '')}")
+    Path(path).write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.fixture(params=["arithmetic", pytest.param("branch", marks=pytest.mark.thorough)])
 def every_gate(request, monkeypatch):
     """All of our optimizers are gated in one way and then in the other."""
+    import hosts
+
     monkeypatch.setattr(hosts, "GATE", {"gate": request.param})
 
 
 @pytest.fixture(autouse=True)
 def same_start():
     """Each test begins with the same data type and random numbers."""
+    import hosts
+
     hosts.set_floatx(hosts.FLOATX)
     hosts.set_random_seed()
 
@@ -62,6 +73,8 @@ def same_start():
 @pytest.fixture(scope="session")
 def strategy():
     """Two replicas. One for all tests: a second one's collectives are taken for the first's."""
+    import hosts
+
     strategy = hosts.tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     assert strategy.num_replicas_in_sync == 2
     return strategy

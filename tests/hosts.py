@@ -111,6 +111,7 @@ def take(table, index):
 
 if not IS_KERAS2:
 
+    @keras.utils.register_keras_serializable("tests")
     class EachUpdate(keras.optimizers.schedules.LearningRateSchedule):
         """A schedule that is a list: the rate of each update. (Keras's own compute in float32.)"""
 

@@ -9,7 +9,7 @@ import textwrap
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, NAMES, keras2_has_no
+from cases import LATE, NAMES, keras2_has_no, quick_first, thorough
 from hosts import keras
 from training import compiled, data, dense_model, fit, slots
 
@@ -135,6 +135,7 @@ def test_length_set_before_training():
     assert model.optimizer.completed_updates == len(data()[0]) / 8
 
 
+@thorough
 def test_the_other_host_in_compile():
     """Either Keras, handed the other's optimizer, fails in words that name the right import."""
     try:
@@ -234,7 +235,7 @@ def test_call_from_the_copied_class():
 # -- configs -----------------------------------------------------------------------------------
 
 
-@every_class
+@quick_first("name", NAMES)
 def test_config_keeps_a_changed_length(name):
     optimizer = hosts.ours(name, accum_iters=2)
     model = compiled(dense_model(), optimizer)

@@ -2,8 +2,11 @@
 
 import hosts
 import pytest
+from cases import skip_file_on_keras2
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, slots, weights
+
+skip_file_on_keras2("HostGate")
 
 Gate, Monitor = hosts.accum.HostGate, hosts.accum.AccumulationMonitor
 Weights = hosts.accum.MicroBatchWeights

@@ -7,7 +7,7 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-from cases import NAMES, every_case, keras2_has_no
+from cases import NAMES, every_case, keras2_has_no, quick_first
 from hosts import accum, keras
 from training import (
     BIG,
@@ -132,7 +132,7 @@ def assert_same(actual, expected):
         np.testing.assert_array_equal(some, others, err_msg=name)
 
 
-@pytest.mark.parametrize("way", [through_pickle, copy.deepcopy])
+@quick_first("way", [through_pickle, copy.deepcopy])
 @every_case
 def test_a_copy_has_the_state(case, way):
     """In the middle of a window; the copy goes on, and the original isn't touched by that."""
@@ -155,7 +155,7 @@ def test_a_copy_has_the_state(case, way):
     assert_moved(start, weights(model), by=0.01)
 
 
-@pytest.mark.parametrize("way", [through_pickle, copy.deepcopy])
+@quick_first("way", [through_pickle, copy.deepcopy])
 def test_a_copy_of_the_model(way):
     model = compiled(dense_model(), hosts.ours("Adam", learning_rate=2**-5, accum_iters=LENGTH))
     go_on(model, 0, LENGTH + 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
-from cases import keras2_has_no
+from cases import keras2_has_no, thorough
 from hosts import accum, keras
 
 from keras_accum import _rules
@@ -43,6 +43,7 @@ def train(optimizer, batch_size):
     return start, model.get_weights()
 
 
+@thorough
 @keras2_has_no("AdamW: the test below")
 @pytest.mark.parametrize("accum_iters", [1, 5])
 def test_the_example_equals_the_stock_optimizer(adamw, accum_iters):

@@ -12,7 +12,7 @@ import hosts
 import numpy as np
 import pytest
 import replicas
-from cases import CASES, LATE, every_case, few_cases
+from cases import CASES, LATE, every_case, few_cases, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from test_equivalence import DenseEmbedding, embedding_model
 from training import (
@@ -38,6 +38,8 @@ from training import (
     values,
     weights,
 )
+
+skip_file_on_keras2("strategies")
 
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
 keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
@@ -123,7 +125,7 @@ if hosts.IS_KERAS3:
 
 @tensorflow_only
 @every_case
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@quick_first("options", dict(reversed(list(OPTIONS.items()))))
 def test_mirrored_strategy(strategy, case, options):
     expected = single_device(case, options)
     assert_moved(START, {name: expected[name] for name in START})
@@ -141,7 +143,7 @@ def test_mirrored_strategy_with_a_conditional(strategy, case, gated):
 @tensorflow_only
 @few_cases
 @every_reduction
-@pytest.mark.parametrize("callbacks", [(), ("HostGate",)], ids=str)
+@quick_first("callbacks", {"()": (), "HostGate": ("HostGate",)})
 def test_mirrored_strategy_with_fit(strategy, case, callbacks, late):
     with strategy.scope():
         ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **late)
@@ -255,7 +257,7 @@ def test_sums_of_replicas(strategy, case):
 
 @tensorflow_only
 @few_cases
-@pytest.mark.parametrize("was, becomes", [(LATE, LATE), (LATE, {}), ({}, LATE)], ids=str)
+@quick_first("was, becomes", [(LATE, {}), (LATE, LATE), ({}, LATE)])
 def test_a_checkpoint_in_a_window(strategy, case, was, becomes, tmp_path):
     """Of the one kind of accumulators, read by the other; they have weights, too."""
     end = WINDOWS * BIG
@@ -366,6 +368,7 @@ def run_together(programs, killed=None):
             process.kill()  # a worker alone waits for the other for ever
 
 
+@thorough
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="DistributedDataParallel")
 @pytest.mark.parametrize("name", ["momentum", "adam"])
 def test_two_processes_of_torch(tmp_path, name):
@@ -379,7 +382,7 @@ def test_two_processes_of_torch(tmp_path, name):
 
 @tensorflow_only
 @few_cases
-@pytest.mark.parametrize("gate", ["arithmetic", "branch"])
+@quick_first("gate", ["arithmetic", "branch"])
 def test_central_storage(case, gate):
     devices = ["CPU:0", "CPU:1"]
     with hosts.tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0").scope():
@@ -388,6 +391,7 @@ def test_central_storage(case, gate):
     assert_same_training(actual, big_batch(case))
 
 
+@thorough
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit doesn't run there")
 def test_parameter_server(tmp_path):
     """One worker: several are asynchronous, and no two trainings are the same."""
@@ -396,6 +400,7 @@ def test_parameter_server(tmp_path):
         assert_equal(dict(actual), big_batch(CASES["adam"]).weights)
 
 
+@thorough
 @tensorflow_only
 @every_reduction
 def test_other_numbers_of_replicas(tmp_path, late):
@@ -421,6 +426,7 @@ def test_other_numbers_of_replicas(tmp_path, late):
             np.testing.assert_allclose(actual, value, **(tolerance or hosts.TOLERANCE))
 
 
+@thorough
 @pytest.mark.skipif(not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW), reason="it is for that")
 def test_the_example_of_two_processes():
     script = Path(__file__).resolve().parent.parent / "notebooks" / "x_squared.py"
@@ -436,6 +442,7 @@ def two_workers(script, *arguments):
     return [(command, {"TF_CONFIG": json.dumps(config)}) for config in configs]
 
 
+@thorough
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit doesn't run there")
 @every_reduction
 def test_a_worker_that_is_killed(tmp_path, late):
@@ -454,6 +461,7 @@ def test_a_worker_that_is_killed(tmp_path, late):
             assert_equal(dict(actual), expected.weights)
 
 
+@thorough
 @tensorflow_only
 def test_two_processes(tmp_path):
     """MultiWorkerMirroredStrategy, each worker a process."""
@@ -489,7 +497,7 @@ def test_jax_data_parallel(case, data_parallel):
 
 @jax_only
 @few_cases
-@pytest.mark.parametrize("callbacks", [(), ("HostGate",)], ids=str)
+@quick_first("callbacks", {"()": (), "HostGate": ("HostGate",)})
 def test_jax_model_parallel(case, callbacks):
     """Accumulators and slots are split over the devices as their variables are."""
     distribution = keras.distribution

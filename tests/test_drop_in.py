@@ -8,6 +8,9 @@ import importlib
 
 import hosts
 import pytest
+from cases import skip_file_on_keras2
+
+skip_file_on_keras2("tests in its wheel")
 
 pytestmark = [
     pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 ships its tests"),

@@ -3,6 +3,7 @@
 import hosts
 import numpy as np
 import pytest
+from cases import skip_file_on_keras2
 from hosts import keras
 from training import (
     LENGTH,
@@ -16,6 +17,8 @@ from training import (
     initialize,
     weights,
 )
+
+skip_file_on_keras2("moving average of the weights")
 
 pytestmark = [
     pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 averages weights"),

@@ -7,7 +7,16 @@ weights and all slots compared.
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, every_case, few_cases, keras2_has_no
+from cases import (
+    CASES,
+    every_case,
+    every_row,
+    few_cases,
+    keras2_has_no,
+    over,
+    quick_first,
+    thorough,
+)
 from hosts import keras
 from training import (
     BIG,
@@ -38,7 +47,8 @@ callbacks = keras.callbacks
 keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
 
 
-@every_case
+@pytest.mark.all_gates
+@over(CASES, quick=CASES)
 def test_plain(case):
     ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     assert_same_training(train(ours, MICRO), big_batch(case))
@@ -54,7 +64,7 @@ SCHEDULES = {
 
 @keras2_has_no("schedules")
 @every_case
-@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+@quick_first("schedule", SCHEDULES)
 def test_schedule_counts_updates(case, schedule):
     assert_equals_big_batch(case, both={"learning_rate": schedule(case.arguments["learning_rate"])})
 
@@ -81,14 +91,14 @@ RATE_CALLBACKS = {
 
 
 @every_case
-@pytest.mark.parametrize("make", [halve_each_epoch, halve_on_plateau])
+@quick_first("make", [halve_each_epoch, halve_on_plateau])
 def test_callback_sets_learning_rate(case, make):
     assert_equals_big_batch(case, callbacks=make)
 
 
 @keras2_has_no("schedules to compare with")
 @few_cases
-@pytest.mark.parametrize("make, factors", RATE_CALLBACKS.values(), ids=RATE_CALLBACKS)
+@quick_first("make, factors", RATE_CALLBACKS)
 def test_callback_sees_the_undecayed_rate(case, make, factors):
     rate, decay = case.arguments["learning_rate"], 0.25
     # The reference is handed the rate of each single update.
@@ -111,7 +121,7 @@ if hosts.IS_KERAS2:
 
 
 @every_case
-@pytest.mark.parametrize("clipping", CLIPPING)
+@quick_first("clipping", list(CLIPPING))
 def test_clipping_acts_on_the_average(case, clipping):
     assert_equals_big_batch(case, both={clipping: CLIPPING[clipping]})
 
@@ -124,7 +134,7 @@ def test_weight_decay(case):
 
 @keras3_only
 @few_cases
-@pytest.mark.parametrize("by", ["name", "variable"])
+@quick_first("by", ["name", "variable"])
 def test_weight_decay_with_exclusion(case, by):
     def trained(make, batch_size, **arguments):
         model = dense_model()
@@ -139,23 +149,23 @@ def test_weight_decay_with_exclusion(case, by):
 
 
 EMA = {
-    "ema": {"use_ema": True, "ema_momentum": 0.6},
     "ema_overwrite": {"use_ema": True, "ema_momentum": 0.6, "ema_overwrite_frequency": 4},
+    "ema": {"use_ema": True, "ema_momentum": 0.6},
 }
 
 
 @keras3_only
 @every_case
-@pytest.mark.parametrize("ema", EMA.values(), ids=EMA)
+@quick_first("ema", EMA)
 def test_moving_average_of_weights(case, ema):
     assert_equals_big_batch(case, both=ema)
 
 
-CONSTRAINTS = {"max_norm": lambda: keras.constraints.MaxNorm(0.5), "shrink": Shrink}
+CONSTRAINTS = {"shrink": Shrink, "max_norm": lambda: keras.constraints.MaxNorm(0.5)}
 
 
 @every_case
-@pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=CONSTRAINTS)
+@quick_first("constraint", CONSTRAINTS)
 def test_constraint(case, constraint):
     assert_equals_big_batch(
         case,
@@ -295,7 +305,7 @@ class Idle(keras.layers.Layer):
 @keras2_has_no("training of such a weight: it raises")
 @few_cases
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
-@pytest.mark.parametrize("options", [{}, EMA["ema_overwrite"]] if hosts.IS_KERAS3 else [{}])
+@quick_first("options", [{}, EMA["ema_overwrite"]] if hosts.IS_KERAS3 else [{}])
 def test_weight_without_gradient(case, options):
     def build():
         layers = dense_model().layers
@@ -316,7 +326,7 @@ def test_weight_without_gradient(case, options):
 ROUNDING = {"float16": 4e-3, "float32": 1e-5}
 
 
-@every_case
+@every_row
 @pytest.mark.parametrize("floatx", ROUNDING)
 def test_other_float_types(case, floatx):
     hosts.set_floatx(floatx)
@@ -401,6 +411,7 @@ def test_train_step(case, step):
     assert_same_training(train(ours, MICRO, compile=step), big_batch(case))
 
 
+@thorough
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="jit_compile is in STEPS elsewhere")
 def test_torch_compile():
     """One row only: torch takes ten seconds to compile it."""

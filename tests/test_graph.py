@@ -4,9 +4,10 @@ from collections import Counter
 
 import hosts
 import pytest
-from cases import CASES, LATE, every_case, few_cases
+from cases import CASES, LATE, every_case, few_cases, skip_file_on_keras2
 from training import Shrink
 
+skip_file_on_keras2("functions of TensorFlow 2: see test_keras2.py")
 if not hosts.IS_TENSORFLOW:
     pytest.skip("about TensorFlow graphs", allow_module_level=True)
 

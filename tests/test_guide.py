@@ -5,6 +5,7 @@ from pathlib import Path
 
 import hosts
 import pytest
+from cases import thorough
 from hosts import keras
 from training import (
     MICRO,
@@ -93,6 +94,7 @@ def test_schedule():
     assert names["optimizer"].accum_iters == 5
 
 
+@thorough
 @keras3_only
 def test_keras_own():
     """Where it is right, the same numbers before and after."""
@@ -105,6 +107,7 @@ def test_keras_own():
     assert_equal(ends[1], ends[0])
 
 
+@thorough
 @keras3_only
 def test_half_trained_with_keras_own():
     optimizer = run("before: Keras's own", keras=keras)["optimizer"]

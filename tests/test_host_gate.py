@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import every_case, few_cases
+from cases import every_case, few_cases, skip_file_on_keras2
 from hosts import keras
 from training import (
     BIG,
@@ -24,6 +24,8 @@ from training import (
     train,
     weights,
 )
+
+skip_file_on_keras2("HostGate")
 
 BITWISE = {"rtol": 0, "atol": 0}
 picked = pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch's train step isn't traced")

@@ -5,7 +5,7 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
-from cases import CASES
+from cases import CASES, thorough
 from training import (
     BIG,
     MICRO,
@@ -36,6 +36,7 @@ def big_batch(case):
     return {**weights(model), **slots(model)}
 
 
+@thorough
 @pytest.mark.parametrize("name", ["nesterov", "adam"])
 def test_two_processes_of_jax(tmp_path, name):
     from test_distribution import run_together, two_free_ports

@@ -6,7 +6,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES
+from cases import CASES, each_version, thorough
 from hosts import accum, keras
 from training import LENGTH, go_on
 from write_files import STOP, WRITER, fresh, rows_of
@@ -67,6 +67,8 @@ def test_all_are_kept(release):
 
 
 # Keras 3 about the list of one input that Keras 2.2 and 2.3 give a model in its file.
+@thorough
+@each_version
 @pytest.mark.filterwarnings("ignore:The structure of `inputs` doesn't match")
 @every_release
 @pytest.mark.parametrize(("writer", "form", "row"), READ)

@@ -25,6 +25,9 @@ from training import (
     weights,
 )
 
+if not hosts.IS_KERAS2:
+    pytest.skip("about standalone Keras 2", allow_module_level=True)
+
 K, tf = keras.backend, hosts.tf
 ADAM = {"learning_rate": 2**-5, "accum_iters": LENGTH}
 SLOW = 2**-7  # a rate at which float32 shows the error of a sum, not of a sign

@@ -13,6 +13,7 @@ import hosts
 import numpy as np
 import pytest
 import training
+from cases import thorough
 from hosts import keras
 from training import LENGTH
 
@@ -89,6 +90,7 @@ def processes(tmp_path):
         process.communicate()
 
 
+@thorough
 def test_killed_again_and_again(tmp_path, processes):
     random.seed(1)
     waiting = [processes() for _ in range(SPARE)]

@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import every_case
+from cases import every_row, skip_file_on_keras2
 from training import (
     BIG,
     LENGTH,
@@ -17,9 +17,12 @@ from training import (
     values,
 )
 
+skip_file_on_keras2("apply: its train step is a part of the graph")
+
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="a TensorFlow loop")
 jax_only = pytest.mark.skipif(hosts.BACKEND != "jax", reason="a JAX loop")
 torch_only = pytest.mark.skipif(not hosts.IS_TORCH, reason="a PyTorch loop")
+
 
 def both_sides(case, loop):
     """Run a loop with stock and big batches, then with ours and micro-batches, and compare."""
@@ -30,7 +33,7 @@ def both_sides(case, loop):
 
 
 @tensorflow_only
-@every_case
+@every_row
 @pytest.mark.parametrize("way", ["eager", "tf.function", "jit_compile"])
 def test_apply_gradients(case, way):
     def loop(optimizer, size):
@@ -59,7 +62,7 @@ def test_apply_gradients(case, way):
 
 
 @jax_only
-@every_case
+@every_row
 def test_jitted_stateless_apply(case):
     import jax
 
@@ -87,7 +90,7 @@ def test_jitted_stateless_apply(case):
 
 
 @jax_only
-@every_case
+@every_row
 def test_eager_apply(case):
     import jax
 
@@ -103,7 +106,7 @@ def test_eager_apply(case):
 
 
 @torch_only
-@every_case
+@every_row
 @pytest.mark.parametrize("stateless", [False, True], ids=["apply", "stateless_apply"])
 def test_torch_loop(case, stateless):
     import torch
@@ -139,7 +142,7 @@ def test_torch_loop(case, stateless):
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2 takes pairs of gradient and variable")
-@every_case
+@every_row
 def test_apply_without_variables(case):
     def loop(optimizer, size):
         variables = linear_variables()

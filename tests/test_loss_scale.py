@@ -3,8 +3,11 @@
 import hosts
 import numpy as np
 import pytest
+from cases import skip_file_on_keras2
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, inner, weights
+
+skip_file_on_keras2("loss scaling")
 
 keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="of Keras 3")
 

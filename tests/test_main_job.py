@@ -6,6 +6,9 @@ import sys
 
 import hosts
 import pytest
+from cases import skip_file_on_keras2, thorough
+
+skip_file_on_keras2("python -m keras_accum")
 
 
 def main(*arguments):
@@ -18,6 +21,7 @@ def main(*arguments):
     )
 
 
+@thorough
 def test_it_shows_what_it_claims(tmp_path):
     for package in ("sklearn", "matplotlib", "tqdm"):
         pytest.importorskip(package, reason="needs the extra `demo`")

@@ -12,7 +12,7 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, Case
+from cases import CASES, Case, each_version, thorough
 from hosts import keras
 from training import LENGTH, assert_moved, compiled, dense_model, go_on
 
@@ -84,6 +84,8 @@ def test_stock_optimizer():
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (3, 2)
 
 
+@thorough
+@each_version
 @only_keras2
 @pytest.mark.parametrize("row", MOVED)
 def test_save(row, tmp_path, monkeypatch):
@@ -101,6 +103,8 @@ def test_save(row, tmp_path, monkeypatch):
     np.savez("end.npz", *end)
 
 
+@thorough
+@each_version
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="what is done on a newer Keras")
 # Keras 3 about the list of one input that Keras 2.2 and 2.3 give a model in its file.
 @pytest.mark.filterwarnings("ignore:The structure of `inputs` doesn't match")

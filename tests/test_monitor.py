@@ -5,7 +5,7 @@ import csv
 import hosts
 import numpy as np
 import pytest
-from cases import LATE
+from cases import LATE, quick_first, skip_file_on_keras2
 from hosts import keras
 from training import (
     LENGTH,
@@ -21,6 +21,8 @@ from training import (
     initialize,
     train,
 )
+
+skip_file_on_keras2("AccumulationMonitor")
 
 every_gate = pytest.mark.usefixtures("every_gate")
 Monitor = hosts.accum.AccumulationMonitor
@@ -184,7 +186,7 @@ def test_traced_once_and_gone_afterwards():
     assert model.optimizer._read_norm("gradient_norm") == norm
 
 
-@pytest.mark.parametrize("eagerly", [False, True])
+@quick_first("eagerly", [False, True])
 def test_host_gate(eagerly):
     results = []
     for more in ((), (hosts.accum.HostGate(),)):
@@ -290,7 +292,7 @@ def test_noise_scale_in_closed_form():
 
 @every_gate
 @pytest.mark.filterwarnings("ignore:This training ends with no update")
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@quick_first("reduction", ["mean", "sum"])
 def test_noise_scale_of_each_window(reduction):
     """The window that was open at the start isn't seen whole, nor is one that is closed early."""
     w = np.array([1.0, 0.75, 0.25])

@@ -40,6 +40,7 @@ def test_ends_in_its_claims(path):
     assert last["cell_type"] == "code" and "assert " in "".join(last["source"])
 
 
+@pytest.mark.thorough
 @every_notebook
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_runs(path):

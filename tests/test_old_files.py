@@ -11,7 +11,7 @@ import h5py
 import hosts
 import numpy as np
 import pytest
-from cases import keras2_has_no
+from cases import each_version, keras2_has_no, thorough
 from hosts import accum, keras
 
 pytestmark = pytest.mark.filterwarnings("ignore:Do not pass an `input_shape`")
@@ -180,6 +180,8 @@ def replay(file, steps, decay=0.0, amsgrad=False, clipnorm=None):
     return w
 
 
+@thorough
+@each_version
 @pytest.mark.parametrize(
     "variant", [{}, {"decay": 0.5}, {"amsgrad": True}, {"clipnorm": 0.05}], ids=str
 )
@@ -224,6 +226,8 @@ def tolerance(name):
     return 5e-6 if hosts.IS_KERAS3 and name == "stock_rmsprop" else 1e-6
 
 
+@thorough
+@each_version
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_files_go_on(name, parts):

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import hosts
 import pytest
+from cases import thorough
 
 import keras_accum
 from keras_accum import _host
-
-FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "jax", "torch", "numpy")
 
 
 def python(program, **environment):
@@ -30,18 +29,7 @@ def python(program, **environment):
     return result.stdout.strip()
 
 
-HOST_FREE = tuple(
-    "_rules _window _arguments _callbacks _monitor _host_gate _optimizer _state".split()
-)
-
-
-@pytest.mark.parametrize("module", ["", *(f".{name}" for name in HOST_FREE)])
-def test_import_needs_no_framework(module):
-    program = f"import sys, keras_accum{module}; print(*set(sys.modules) & {set(FRAMEWORKS)})"
-    needs_numpy = module in ("._host_gate", "._optimizer", "._state")
-    assert python(program) == ("numpy" if needs_numpy else "")
-
-
+@thorough
 def test_import_takes_the_keras_in_use():
     program = "from keras_accum import AdamAccumulate; print(AdamAccumulate.__module__)"
     assert python(program) == f"keras_accum.{hosts.HOST}"
@@ -55,6 +43,7 @@ if hosts.IS_KERAS2:
     OTHERS["tf_keras"] = "TensorFlow 2.4 or newer"
 
 
+@thorough
 @pytest.mark.parametrize("module", OTHERS)
 def test_module_of_another_keras(module):
     """Its error says what it needs, what there is, and which module is the right one."""
@@ -81,6 +70,7 @@ def test_keras3_of_another_version(monkeypatch, keras):
         _host.import_keras_3()
 
 
+@thorough
 def test_the_environment_chooses_tf_keras():
     pytest.importorskip("tf_keras")
     program = "from keras_accum import AdamAccumulate; print(AdamAccumulate.__module__)"
@@ -101,6 +91,7 @@ def test_names():
         keras_accum.no_such_name  # noqa: B018
 
 
+@thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_docstring_example(name):
     """Every public name has one, and it runs."""

@@ -3,8 +3,11 @@
 import hosts
 import numpy as np
 import pytest
+from cases import skip_file_on_keras2
 from hosts import keras
 from training import assert_equal, compiled, data, dense_model, fit, train, weights
+
+skip_file_on_keras2("reduction='weighted'")
 
 every_gate = pytest.mark.usefixtures("every_gate")
 MICRO, LENGTH = 3, 2

@@ -11,7 +11,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, NAMES, NEEDED, few_cases, keras2_has_no
+from cases import CASES, KINDS, NAMES, each_version, few_cases, keras2_has_no, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -161,9 +161,9 @@ if not hosts.IS_KERAS2:
 if hosts.IS_KERAS3:
     OPTIONS["ema"] = {"use_ema": True, "ema_overwrite_frequency": 2}
 
-RUNS = {name: (case, {}) for name, case in NEEDED.items()}
+RUNS = {name: (case, {}) for name, case in KINDS.items()}
 RUNS.update({name: (CASES["adam"], more) for name, more in OPTIONS.items()})
-SAVED = [(run, form) for run in RUNS for form in MAIN] + [(r, f) for r in NEEDED for f in OTHERS]
+SAVED = [(run, form) for run in RUNS for form in MAIN] + [(r, f) for r in KINDS for f in OTHERS]
 if hosts.IS_KERAS3:
     SAVED.remove(("scaled", "h5"))  # see test_loss_scale_optimizer_in_hdf5
 
@@ -210,6 +210,8 @@ def in_new_process(root):
         (folder / "loaded.json").write_text(json.dumps(loaded))
 
 
+@thorough
+@each_version
 @pytest.mark.parametrize(("run", "form"), SAVED, ids=map("-".join, SAVED))
 def test_goes_on_in_a_new_process(run, form, continued):
     root, expected = continued

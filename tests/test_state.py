@@ -6,7 +6,7 @@ import h5py
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, every_case, keras2_has_no
+from cases import CASES, every_row, keras2_has_no
 from hosts import accum, keras
 from training import LENGTH, MICRO, batches, compiled, dense_model, weights
 
@@ -116,7 +116,7 @@ def test_half_precision_is_accumulated_in_float32():
 
 
 @pytest.mark.parametrize("built", [True, False])
-@every_case
+@every_row
 def test_goes_on(case, built):
     """Handed over by a file of NumPy, to variables that are there or to come."""
     optimizer, vs = trained(case)

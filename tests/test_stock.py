@@ -8,7 +8,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, every_case, few_cases, keras2_has_no
+from cases import CASES, every_case, few_cases, keras2_has_no, quick_first, thorough
 from hosts import accum, keras
 from training import BIG, LENGTH, MICRO, batches, compiled, dense_model
 
@@ -92,7 +92,7 @@ else:
     GO_ALONG += [{"learning_rate": schedule}, {"global_clipnorm": 0.05}]
 
 
-@pytest.mark.parametrize("more", GO_ALONG, ids=lambda more: next(iter(more)))
+@quick_first("more", {next(iter(more)): more for more in GO_ALONG})
 def test_arguments_go_along(more):
     case = CASES["adam"]._replace(arguments=more)
     for optimizer in stocks(case):
@@ -271,6 +271,7 @@ if hosts.IS_KERAS2:  # whose steps are never twice the same
     STEP = "assert int(model.optimizer.get_weights()[0]) == 1"
 
 
+@thorough
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 @few_cases
 def test_for_somebody_without_this_package(case, tmp_path):

@@ -6,7 +6,7 @@ Masked sequences and a last batch that is short, where the mean of means is anot
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, every_case, few_cases
+from cases import LATE, every_case, every_row, few_cases, quick_first, skip_file_on_keras2
 from hosts import keras
 from training import (
     Trained,
@@ -24,6 +24,8 @@ from training import (
     values,
     weights,
 )
+
+skip_file_on_keras2("reduction='weighted'")
 
 every_gate = pytest.mark.usefixtures("every_gate")
 layers = keras.layers
@@ -88,7 +90,7 @@ def sample_weights(shape):
 
 
 @few_cases
-@pytest.mark.parametrize("build", [dense_model, masked_model])
+@quick_first("build", [masked_model, dense_model])
 def test_sample_weights(case, build):
     arrays = sequences() if build is masked_model else [array[:SAMPLES] for array in data()]
     more = {"sample_weight": sample_weights(arrays[1].shape[:-1])}
@@ -168,7 +170,7 @@ def mean(micro_batches):
 
 
 @every_gate
-@every_case
+@every_row
 def test_weights_of_a_train_step(case):
     window = list(zip(gradients(), WEIGHTS))
     actual = taken(weighted(case), window * 2)

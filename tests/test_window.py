@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, every_case, few_cases, keras2_has_no
+from cases import CASES, every_case, every_row, few_cases, keras2_has_no, quick_first, thorough
 from hosts import keras
 from training import (
     BIG,
@@ -56,7 +56,7 @@ def everything(case):
 
 
 @every_case
-@pytest.mark.parametrize("options", ["plain", "everything"])
+@quick_first("options", ["everything", "plain"])
 def test_only_the_end_of_a_window_moves_anything(case, options):
     if options == "plain":
         ours, model, reference = None, *models(case)
@@ -81,7 +81,7 @@ def test_only_the_end_of_a_window_moves_anything(case, options):
 
 
 @every_case
-@pytest.mark.parametrize("bad", [np.inf, np.nan])
+@quick_first("bad", [np.inf, np.nan])
 def test_a_bad_micro_batch_spoils_its_own_window_only(case, bad):
     model, reference = models(case)
     first, second, third = batches(BIG)
@@ -104,7 +104,7 @@ def test_a_bad_micro_batch_spoils_its_own_window_only(case, bad):
     assert_equal(state(model), state(reference))
 
 
-@every_case
+@every_row
 def test_a_clipped_infinite_gradient_is_a_large_one(case):
     """clipvalue makes a number of it, as it does of the big batch's."""
     gradients = np.array([[1, -2], [np.inf, 0.5], [1, 3], [1, -np.inf], *[[0.5, -1.0]] * 4])
@@ -125,7 +125,7 @@ def test_a_clipped_infinite_gradient_is_a_large_one(case):
 
 
 @every_case
-@pytest.mark.parametrize("length", [1, LENGTH])
+@quick_first("length", [LENGTH, 1])
 def test_skip_nonfinite(case, length):
     """A bad micro-batch is as if it had never been, also at the end or the start of a window."""
     model, reference = models(case, {"accum_iters": length, "skip_nonfinite": True})
@@ -232,7 +232,7 @@ def test_window_goes_on_in_the_next_epoch(case):
 
 
 @every_case
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@quick_first("reduction", ["mean", "sum"])
 def test_partial_window(case, reduction):
     """Three of four micro-batches, applied, are the big batch of three; then windows are full."""
     three, rest = 3 * MICRO, 3 * MICRO + BIG
@@ -283,6 +283,7 @@ def test_callback_closes_the_last_window_of_an_epoch(case):
     np.testing.assert_allclose(our_losses, losses, rtol=1e-6)
 
 
+@thorough
 @keras2_has_no("loss scaling")
 @few_cases
 def test_callback_finds_the_optimizer_inside_a_loss_scaling_one(case):

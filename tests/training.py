@@ -18,7 +18,9 @@ EPOCHS = 3
 SAMPLES = WINDOWS * BIG
 UPDATES = WINDOWS * EPOCHS
 
-Trained = namedtuple("Trained", "start weights slots")
+# again(callbacks): the same training once more, for `first_difference`.
+Trained = namedtuple("Trained", "start weights slots again")
+Trained.__new__.__defaults__ = (None,)
 
 
 def data():
@@ -79,8 +81,7 @@ def compiled(model, optimizer, loss="mse", **arguments):
 
     The stock optimizer's isn't compiled at all: that takes longer than a training here.
     """
-    is_ours = isinstance(inner(optimizer), hosts.accum.AccumulatingOptimizer)
-    if not (is_ours or hosts.IS_TORCH or hosts.IS_KERAS2):
+    if not (is_ours(optimizer) or hosts.IS_TORCH or hosts.IS_KERAS2):
         arguments = {"run_eagerly": not arguments, **arguments}
     if hosts.IS_KERAS3 and (hosts.IS_TENSORFLOW or arguments.get("run_eagerly")):
         arguments = {"jit_compile": False, **arguments}
@@ -104,6 +105,10 @@ def weights(model):
 def inner(optimizer):
     """The optimizer inside a LossScaleOptimizer."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def is_ours(optimizer):
+    return isinstance(inner(optimizer), hosts.accum.AccumulatingOptimizer)
 
 
 def slots(model):
@@ -130,12 +135,19 @@ def set_state(model, values):
         hosts.assign(variables[name], value)
 
 
-def train(optimizer, batch_size, build=dense_model, compile=None, **fit_arguments):
+def train(optimizer, batch_size, build=dense_model, compile=None, callbacks=(), **fit_arguments):
     """Compile and fit a fresh model."""
+    def again(more):
+        hosts.set_random_seed()
+        fresh = optimizer.from_config(optimizer.get_config())
+        fresh = hosts.in_order(fresh) if hosts.IS_KERAS2 and not is_ours(fresh) else fresh
+        more = [*callbacks, *more]
+        return train(fresh, batch_size, build, compile, more, **fit_arguments)
+
     model = compiled(build(), optimizer, **(compile or {}))
     start = weights(model)
-    fit(model, batch_size, **fit_arguments)
-    return Trained(start, weights(model), slots(model))
+    fit(model, batch_size, callbacks=list(callbacks), **fit_arguments)
+    return Trained(start, weights(model), slots(model), again)
 
 
 # -- a linear model without Keras, for hand-written loops ---------------------------------------
@@ -171,13 +183,57 @@ def big_batch(case):
     return _big_batch(case.name, tuple(case.arguments.items()))
 
 
-def assert_equal(actual, expected, **tolerance):
+def assert_equal(actual, expected, rtol=None, atol=None):
     """All that the stock optimizer has is in ours, and the same. Ours may have more."""
     assert expected and set(expected) <= set(actual), f"{set(expected)} not in {set(actual)}"
+    tolerance = tolerances(rtol, atol)
+    found = differences(actual, expected, **tolerance)
+    if found:
+        updates = count_of(expected)
+        when = "" if updates is None else f" after update {updates}"
+        raise AssertionError("\n".join([f"Not equal{when}, {allowed(**tolerance)}:", *found]))
+
+
+def count_of(values):
+    """The number of updates that a state says, if it has one, by the name that its host has."""
+    for name in ("iteration", "iterations", "completed_updates"):
+        if name in values:
+            return int(values[name])
+    return None
+
+
+def tolerances(rtol=None, atol=None):
+    """Those of the host, unless one of them is given."""
+    if rtol is None and atol is None:
+        return hosts.TOLERANCE
+    return {"rtol": 1e-7 if rtol is None else rtol, "atol": atol or 0}
+
+
+def allowed(rtol, atol):
+    return f"allowed are {atol:.2g} + {rtol:.2g} |expected|"
+
+
+def differences(actual, expected, rtol, atol):
+    """For each array that isn't what is expected a line that says by how much."""
+    lines = []
     for name, value in expected.items():
-        np.testing.assert_allclose(
-            actual[name], value, **(tolerance or hosts.TOLERANCE), err_msg=name
-        )
+        found, value = np.asarray(actual[name]), np.asarray(value)
+        if found.shape != value.shape:
+            lines.append(f"  {name} has the shape {found.shape}, not {value.shape}")
+            continue
+        found, value = found.astype("float64"), value.astype("float64")
+        with np.errstate(invalid="ignore"):
+            apart = np.where(found == value, 0, np.abs(found - value))
+            wrong = ~np.isclose(found, value, rtol, atol, equal_nan=True)
+        if wrong.any():
+            # The largest of them; a number that is missing on one side is larger than all.
+            apart = np.where(np.isnan(apart), np.inf, apart)
+            worst = np.unravel_index(np.argmax(np.where(wrong, apart, -1)), wrong.shape)
+            lines.append(
+                f"  {name} by {apart[worst]:.3g}: {found[worst]:.9g}, not {value[worst]:.9g}, "
+                f"at {tuple(map(int, worst))}; {wrong.sum()} of {wrong.size} numbers differ"
+            )
+    return lines
 
 
 def assert_moved(start, end, by=0.02):
@@ -188,8 +244,49 @@ def assert_moved(start, end, by=0.02):
 def assert_same_training(actual, expected, **tolerance):
     assert_moved(expected.start, expected.weights)
     assert_equal(actual.start, expected.start, rtol=0, atol=0)
-    assert_equal(actual.weights, expected.weights, **tolerance)
-    assert_equal(actual.slots, expected.slots, **tolerance)
+    try:
+        assert_equal(actual.weights, expected.weights, **tolerance)
+        assert_equal(actual.slots, expected.slots, **tolerance)
+    except AssertionError as error:
+        found = first_difference(actual, expected, **tolerances(**tolerance))
+        raise AssertionError(f"At the end of the training: {error}\n{found}") from None
+
+
+class AfterEachUpdate(keras.callbacks.Callback):
+    """Weights and slots as {number of updates: {name: array}}."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = {}
+
+    def look(self):
+        if hosts.BACKEND == "jax":
+            self.model.jax_state_sync()
+        found = {**weights(self.model), **slots(self.model)}
+        self.seen.setdefault(count_of(found), found)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.look()
+
+    def on_train_end(self, logs=None):
+        self.look()
+
+
+def first_difference(actual, expected, rtol, atol):
+    """Both trainings once more, compared update by update: what a failure says beside the end."""
+    ours, stock = AfterEachUpdate(), AfterEachUpdate()
+    try:
+        actual.again([ours])
+        expected.again([stock])
+    except Exception as error:  # of the second training, which mustn't hide that of the first
+        return f"The first update that differs isn't known: {error!r}"
+    for update in sorted(set(ours.seen) & set(stock.seen)):
+        lines = differences(ours.seen[update], stock.seen[update], rtol, atol)
+        if lines:
+            return "\n".join([f"The first update that differs is number {update}:", *lines])
+    return "No update differs when both are trained again, and looked at after each micro-batch."
+
+
 
 
 def assert_equals_big_batch(

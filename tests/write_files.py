@@ -27,7 +27,7 @@ def rows_of(writer):
 
 
 def fresh(row):
-    name, arguments = CASES[row]
+    name, arguments, _ = CASES[row]
     optimizer = hosts.ours(name, **arguments, accum_iters=LENGTH)
     # A `.keras` file has it in its config, and PyTorch can't compile all that JAX can.
     settings = {"jit_compile": False} if hosts.IS_KERAS3 else {}

@@ -1,0 +1,161 @@
+"""The tests of the project, each host in a fresh environment.
+
+    nox                      the quick loop: `pure`, and the second tier on three hosts
+    nox -s keras3_torch      the second tier on another host; `nox -l` lists them
+    nox -s keras3_jax -- -k window        a part of one; what is after `--` goes to pytest
+    nox -s keras3_jax -- -m ''            all tests of one host
+    nox -r -s rest           what `nox` leaves out, in its environments and in further ones
+
+CONTRIBUTING.md says what the tiers are. The package is installed as a built wheel and pytest runs
+in the folder `tests`, where the source tree cannot be imported: what passes here is what a user
+would install.
+"""
+
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.default_venv_backend = "venv"  # from the standard library
+
+PROJECT = Path(__file__).resolve().parent
+TESTS = PROJECT / "tests"
+
+sys.path.append(str(TESTS))
+from pythons import find_python  # noqa: E402
+
+SECOND_TIER = ("-m", "not thorough")
+THIRD_TIER = ("-m", "thorough")
+ALL = ("-m", "")
+# On a second version of a host: not what depends on this package alone and takes long.
+SECOND_VERSION = ("-m", "not thorough or each_version")
+
+QUICK = ("keras3_tensorflow", "keras3_jax", "tf_keras")
+# What each session of `rest` is told. Keras 2 comes first: the others load what it saves.
+REST = {
+    "lint": (),
+    "keras2(keras='2.2.4')": ALL,
+    "keras2(keras='2.3.1')": SECOND_VERSION,
+    **dict.fromkeys(QUICK, THIRD_TIER),
+    "keras3_torch": ALL,
+    "tf_keras_2_15": SECOND_VERSION,
+}
+nox.options.sessions = ["pure", *QUICK, "summary"]
+
+
+@nox.session
+def pure(session):
+    """The first tier, without any framework."""
+    session.install(str(PROJECT), "numpy", "pytest>=7")
+    check(session, "pure", "pure")
+
+
+@nox.session
+def keras3_tensorflow(session):
+    extras = "tensorflow,notebooks"
+    check_host(session, "keras3", extras, "tensorflow==2.21.*", KERAS_BACKEND="tensorflow")
+
+
+@nox.session
+def keras3_jax(session):
+    check_host(session, "keras3", "jax", KERAS_BACKEND="jax")
+
+
+@nox.session
+def keras3_torch(session):
+    check_host(session, "keras3", "torch", "torch==2.13.0", KERAS_BACKEND="torch")
+
+
+@nox.session
+def tf_keras(session):
+    """Keras 2 beside a TensorFlow whose own Keras is 3."""
+    pins = "tensorflow==2.21.*", "tf_keras==2.21.*"
+    check_host(session, "tf_keras", "legacy", *pins, TF_USE_LEGACY_KERAS="1")
+
+
+@nox.session(python=find_python("3.11", "3.10", "3.9"))
+def tf_keras_2_15(session):
+    """The last TensorFlow whose own tf.keras is Keras 2."""
+    if not session.python:
+        skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11, and none of them is here")
+    check_host(session, "tf_keras", None, "tensorflow-cpu==2.15.*")
+
+
+@nox.session(python=find_python("3.7"))
+@nox.parametrize("keras", ["2.2.4", "2.3.1"])
+def keras2(session, keras):
+    """The standalone Keras that ran on TensorFlow 1."""
+    if not session.python:
+        skip(session, "TensorFlow 1.15 needs Python 3.7, and it isn't here")
+    check_host(session, "keras2", "keras2", f"keras=={keras}")
+
+
+@nox.session
+def lint(session):
+    """The style, by the rules in pyproject.toml."""
+    session.install("ruff==0.17.5")
+    session.run("ruff", "check", str(PROJECT))
+
+
+@nox.session(venv_backend="none")
+def rest(session):
+    """Everything that `nox` by itself leaves out. With `-r`, in the environments that it made."""
+    for name, tier in REST.items():
+        session.notify(name, posargs=[*tier, *session.posargs])
+    session.notify("summary", posargs=["rest"])
+
+
+def check_host(session, host, extras, *requirements, **environment):
+    """The tests of one host, on the wheel with `extras` and on exactly these `requirements`."""
+    extras = f"{extras},test" if extras else "test"
+    # Most modules of a framework are never imported: no byte code for those.
+    session.install("--no-compile", f"{PROJECT}[{extras}]", *requirements)
+    # Each worker holds a framework in memory. The tests of a file, which share its fixtures, stay
+    # on one worker as far as possible.
+    workers = "--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal"
+    check(session, host, ".", *workers, **environment)
+
+
+def check(session, host, folder, *options, **environment):
+    session.chdir(TESTS)
+    settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
+    settings.update(KERAS_ACCUM_TEST_HOST=host, TF_CPP_MIN_LOG_LEVEL="2")
+    # What one host saves for another to load.
+    files = Path(session.cache_dir, "files")
+    files.mkdir(exist_ok=True)
+    settings["KERAS_ACCUM_TEST_FILES"] = str(files)
+    settings["KERAS_ACCUM_TEST_SUMMARY"] = str(said(session, "did not end"))
+    chosen = *SECOND_TIER, *session.posargs  # of several `-m` pytest takes the last
+    session.run("python", "-m", "pytest", folder, *options, *chosen, env=settings)
+
+
+# -- the last lines ------------------------------------------------------------------------------
+
+
+def said(session, *lines):
+    """The file in which a session says what it did, for `summary`; until then, these lines."""
+    file = Path(session.cache_dir, "said", session.name)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(lines))
+    return file
+
+
+def skip(session, reason):
+    said(session, f"skipped: {reason}")
+    session.skip(reason)
+
+
+@nox.session(venv_backend="none")
+def summary(session):
+    """What the sessions before this one ran and skipped, and how to run the rest."""
+    folder = Path(session.cache_dir, "said")
+    for file in sorted(folder.glob("*"), key=lambda file: file.stat().st_mtime):
+        first, *others = file.read_text().splitlines() or [""]
+        session.log(f"{file.name}: {first}")
+        for line in others:
+            session.log(f"    {line}")
+        file.unlink()
+    if session.posargs != ["rest"]:
+        session.log("Left out: all other hosts, versions and rows; processes, kills and notebooks.")
+        session.log("To run these, too, in some 25 minutes: .venv/bin/nox -r -s rest")

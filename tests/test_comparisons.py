@@ -1,0 +1,51 @@
+"""What a test says that finds a difference: by how much, in what, since when, what is allowed."""
+
+import hosts
+import numpy as np
+import pytest
+from cases import keras2_has_no
+from training import BIG, LENGTH, MICRO, UPDATES, assert_equal, assert_same_training, train
+
+
+@keras2_has_no("schedules")
+def test_a_training_that_differs_since_its_fourth_update():
+    rates = [2**-3] * (UPDATES + 1)
+    other = [*rates[:3], 2**-4, *rates[4:]]
+    expected = train(hosts.stock("SGD", learning_rate=hosts.EachUpdate(rates)), BIG)
+    ours = hosts.ours("SGD", learning_rate=hosts.EachUpdate(other), accum_iters=LENGTH)
+    with pytest.raises(AssertionError) as failure:
+        assert_same_training(train(ours, MICRO), expected)
+    end, first = str(failure.value).split("The first update that differs is number 4:")
+    name = "kernel"
+    for said in (end, first):
+        assert name in said and " by 0.0" in said and "of 12 numbers differ" in said
+    assert "At the end of the training" in end
+    assert f"allowed are {hosts.TOLERANCE['atol']:.2g} + {hosts.TOLERANCE['rtol']:.2g}" in end
+
+
+def test_an_array_that_differs():
+    expected = {"same": np.ones(3), "w": np.array([[1.0, np.nan], [-2.0, np.inf]]), "iterations": 7}
+    actual = {**expected, "w": np.array([[1.5, np.nan], [-2.25, np.inf]]), "more": 1}
+    assert_equal(expected, expected, rtol=0, atol=0)
+    with pytest.raises(AssertionError) as failure:
+        assert_equal(actual, expected, rtol=0, atol=0.125)
+    assert str(failure.value) == (
+        "Not equal after update 7, allowed are 0.12 + 0 |expected|:\n"
+        "  w by 0.5: 1.5, not 1, at (0, 0); 2 of 4 numbers differ"
+    )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_number_that_is_lost(value):
+    with pytest.raises(AssertionError, match="w by inf: .*, not 2, at"):
+        assert_equal({"w": np.array([1.0, value])}, {"w": np.array([1.0, 2.0])})
+
+
+def test_another_shape():
+    with pytest.raises(AssertionError, match=r"w has the shape \(1,\), not \(\)"):
+        assert_equal({"w": np.ones(1)}, {"w": 1.0})
+
+
+def test_what_is_missing():
+    with pytest.raises(AssertionError, match="'v'"):
+        assert_equal({"w": 1.0}, {"w": 1.0, "v": 2.0})
