@@ -118,16 +118,16 @@ def check_host(session, host, extras, *requirements, **environment):
 
 
 def check(session, host, folder, *options, **environment):
-    session.chdir(TESTS)
     settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
     settings.update(KERAS_ACCUM_TEST_HOST=host, TF_CPP_MIN_LOG_LEVEL="2")
     # What one host saves for another to load.
-    files = Path(session.cache_dir, "files")
+    files = PROJECT / session.cache_dir / "files"
     files.mkdir(exist_ok=True)
     settings["KERAS_ACCUM_TEST_FILES"] = str(files)
     settings["KERAS_ACCUM_TEST_SUMMARY"] = str(said(session, "did not end"))
     chosen = *SECOND_TIER, *session.posargs  # of several `-m` pytest takes the last
-    session.run("python", "-m", "pytest", folder, *options, *chosen, env=settings)
+    with session.chdir(TESTS):
+        session.run("python", "-m", "pytest", folder, *options, *chosen, env=settings)
 
 
 # -- the last lines ------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def check(session, host, folder, *options, **environment):
 
 def said(session, *lines):
     """The file in which a session says what it did, for `summary`; until then, these lines."""
-    file = Path(session.cache_dir, "said", session.name)
+    file = PROJECT / session.cache_dir / "said" / session.name
     file.parent.mkdir(exist_ok=True)
     file.write_text("\n".join(lines))
     return file
@@ -149,7 +149,7 @@ def skip(session, reason):
 @nox.session(venv_backend="none")
 def summary(session):
     """What the sessions before this one ran and skipped, and how to run the rest."""
-    folder = Path(session.cache_dir, "said")
+    folder = PROJECT / session.cache_dir / "said"
     for file in sorted(folder.glob("*"), key=lambda file: file.stat().st_mtime):
         first, *others = file.read_text().splitlines() or [""]
         session.log(f"{file.name}: {first}")

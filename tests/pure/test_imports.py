@@ -14,5 +14,5 @@ def test_import_needs_no_framework(module):
     program = f"import sys, keras_accum{module}; print(*set(sys.modules) & {FRAMEWORKS})"
     job = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert job.returncode == 0, job.stderr
-    needs_numpy = module in ("._host_gate", "._optimizer", "._state")
+    needs_numpy = module in ("._host_gate", "._optimizer", "._state", "._window")
     assert job.stdout.strip() == ("numpy" if needs_numpy else "")
