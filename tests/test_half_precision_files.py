@@ -126,14 +126,9 @@ def test_what_are_no_numbers_is_refused(dtype, built):
 
 @pytest.fixture
 def policy():
-    set_policy = (
-        keras.config.set_dtype_policy
-        if hosts.IS_KERAS3
-        else keras.mixed_precision.set_global_policy
-    )
     hosts.set_floatx("float32")
-    yield set_policy
-    set_policy("float32")
+    yield keras.mixed_precision.set_global_policy
+    keras.mixed_precision.set_global_policy(None)  # that of the floatx
 
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="of Keras 3's files this is another part")

@@ -320,7 +320,7 @@ def test_state_trees(source, target):
             fit(model, MICRO, arrays=(x, y), epochs=1)
         return model
 
-    one, other = made(source, STOP), made(target, 3)
+    one, other = made(source, STOP), made(target, LENGTH + 1)
     other.set_state_tree(one.get_state_tree(value_format="numpy_array"))
     assert_same(everything(other), everything(one))
 
