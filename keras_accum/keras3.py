@@ -110,8 +110,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if state is not None:
             with self._eagerly():
                 self._write_state(state)
-        with self._eagerly():
-            self._start_training()
+                self._start_training()
 
     def _build_window(self):
         variables = self._trainable_variables
