@@ -165,8 +165,13 @@ def _impossible(state):
 def completed(state, layout, accum_iters):
     """A fitted state with what was left out of it: zeros, and a fresh window."""
     fresh = {"window_position": 0, "window_length": accum_iters, "accum_iters": accum_iters}
+
+    def left_out(name, shape):
+        is_count = index_of(name) is None and name != WEIGHT
+        return np.full(shape, fresh.get(name, 0), "int64" if is_count else "float32")
+
     return {
-        name: state[name] if name in state else np.full(shape, fresh.get(name, 0))
+        name: state[name] if name in state else left_out(name, shape)
         for name, shape in layout.items()
         if name in state or name != "learning_rate"
     }
