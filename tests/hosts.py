@@ -137,6 +137,8 @@ def set_floatx(floatx):
     keras.backend.set_floatx(floatx)
     if IS_KERAS3:  # which asks once only
         keras.config.set_dtype_policy(floatx)
+    if IS_TF_KERAS:  # the policy of this data type, whatever a test has left
+        keras.mixed_precision.set_global_policy(None)
 
 
 def set_random_seed():

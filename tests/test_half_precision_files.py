@@ -127,8 +127,7 @@ def test_what_are_no_numbers_is_refused(dtype, built):
 @pytest.fixture
 def policy():
     hosts.set_floatx("float32")
-    yield keras.mixed_precision.set_global_policy
-    keras.mixed_precision.set_global_policy(None)  # that of the floatx
+    return keras.mixed_precision.set_global_policy
 
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="of Keras 3's files this is another part")

@@ -19,11 +19,9 @@ def set_policy(policy):
 
 @pytest.fixture
 def mixed():
-    """The global policy with which `compile` wraps an optimizer, set and set back."""
+    """The global policy with which `compile` wraps an optimizer. The next test sets it back."""
     hosts.set_floatx("float32")
     set_policy("mixed_float16")
-    yield
-    set_policy("float32")
 
 
 def model_of(**arguments):
