@@ -135,7 +135,7 @@ class Optimizer:
     def _count(self, name, default):
         """A counter's value, or a default where it isn't there yet."""
         counter = self._counters().get(name)
-        return default if counter is None else int(self._get_scalar(counter))
+        return int(default if counter is None else self._get_scalar(counter))
 
     def _check_is_between_steps(self):
         if self._is_traced():
