@@ -6,7 +6,7 @@ import hosts
 import numpy as np
 import pytest
 from cases import few_cases
-from hosts import keras, tf
+from hosts import keras
 from training import (
     BIG,
     LENGTH,
@@ -20,10 +20,11 @@ from training import (
     inner,
 )
 
-pytestmark = [
-    pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="the others have one mode"),
-    pytest.mark.filterwarnings("ignore:`Model.state_updates` will be removed"),  # Keras's own
-]
+if not hosts.IS_TF_KERAS:
+    pytest.skip("the others have one mode", allow_module_level=True)
+
+tf = hosts.tf
+pytestmark = pytest.mark.filterwarnings("ignore:`Model.state_updates` will be removed")  # Keras's
 
 
 @pytest.fixture

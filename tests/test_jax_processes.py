@@ -37,7 +37,7 @@ def big_batch(case):
 
 
 @thorough
-@pytest.mark.parametrize("name", ["nesterov", "adam"])
+@pytest.mark.parametrize("name", ["adam"])
 def test_two_processes_of_jax(tmp_path, name):
     from test_distribution import run_together, two_free_ports
 
