@@ -18,7 +18,7 @@ from hosts import keras
 from training import LENGTH
 
 # Keras 3's files are the same on all backends, and PyTorch is the quickest to be there.
-KILLS = 20 if hosts.IS_TORCH else 5 if hosts.IS_KERAS3 else 10
+KILLS = 12 if hosts.IS_TORCH else 3 if hosts.IS_KERAS3 else 6
 STEPS = 20 * KILLS
 SPARE = 2  # processes that are already importing while another one trains
 FILE = "newest.keras" if hosts.IS_KERAS3 else "newest.h5"
