@@ -7,7 +7,6 @@ with gated scalars (see `_rules`), so that one traced program serves every micro
 What a backend does in its own way is in `_backend_<name>`; the rest is `keras.ops`.
 """
 
-import functools
 import importlib
 import numbers
 import warnings
@@ -639,18 +638,17 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         `steps` has the steps by which single variables go, by index.
         """
 
-        @functools.lru_cache(maxsize=None)
-        def scale(index, dtype):
-            of_variable = steps.get(index, step)
-            factor = _window.scale(ops, of_variable, self.reduction, lambda x: ops.cast(x, dtype))
+        def scale(step, dtype):
+            factor = _window.scale(ops, step, self.reduction, lambda x: ops.cast(x, dtype))
             return factor if self.loss_scale_factor is None else factor / self.loss_scale_factor
 
-        def average(total, variable):
-            index = self._get_variable_index(variable)
-            return self._gate(total, scale(index if index in steps else None, total.dtype))
-
         overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]
-        averages = [average(t, v) for t, v, skip in zip(totals, variables, overwritten) if not skip]
+        indices = [self._get_variable_index(v) for v in variables]
+        own = [index if index in steps else None for index in indices]
+        summed = [(t, (i, t.dtype)) for t, i, skip in zip(totals, own, overwritten) if not skip]
+        keys = dict.fromkeys(key for _, key in summed)
+        scales = {key: scale(steps.get(key[0], step), key[1]) for key in keys}
+        averages = [self._gate(total, scales[key]) for total, key in summed]
         self._note(_monitor.UPDATE_NORM, averages, step.switch)
         clipped = iter(self._clip_gradients(averages))
         return [None if skip else next(clipped) for skip in overwritten]
