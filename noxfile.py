@@ -158,4 +158,4 @@ def summary(session):
         file.unlink()
     if session.posargs != ["rest"]:
         session.log("Left out: all other hosts, versions and rows; processes, kills and notebooks.")
-        session.log("To run these, too, in some 25 minutes: .venv/bin/nox -r -s rest")
+        session.log("To run these, too, in some 30 minutes: .venv/bin/nox -r -s rest")
