@@ -22,6 +22,7 @@ def main(*arguments):
 
 
 @thorough
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="README's command is about TensorFlow")
 def test_it_shows_what_it_claims(tmp_path):
     for package in ("sklearn", "matplotlib", "tqdm"):
         pytest.importorskip(package, reason="needs the extra `demo`")
