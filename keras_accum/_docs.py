@@ -1,8 +1,9 @@
 """The public docstrings, put together from what the optimizers share and what they don't."""
 
 _SHARED_ARGUMENTS = """\
-        accum_iters: Integer >= 1, default 1. The number of micro-batches that make one update. At 1
-            this is the stock optimizer, without an accumulator or any other extra variable.
+        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
+            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
+            variable.
 {reduction}
         skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
             NaN element: it isn't added and doesn't count. Otherwise it spoils its own window, as it
@@ -76,9 +77,14 @@ _WINDOW_WEIGHT = """
         window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
             float64 where that is Keras's floatx, else float32."""
 
+_MISSING = """
+        missing_gradients: integers, one more than there are variables, with accum_iters > 1 {when}:
+            for each variable in how many micro-batches of the open window its gradient has been
+            missing, and last the number of the window."""
+
 _MORE_STATE = {
-    "keras3": _WINDOW_WEIGHT,
-    "tf_keras": f"""{_WINDOW_WEIGHT}
+    "keras3": _WINDOW_WEIGHT + _MISSING.format(when="only"),
+    "tf_keras": f"""{_WINDOW_WEIGHT}{_MISSING.format(when="and once one is missing")}
         unapplied: integer scalar, with accum_iters > 1 only: 1 after a micro-batch that
             a LossScaleOptimizer skipped, which it has added to iterations, else 0.""",
     "keras2": "",
