@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 HERE = Path(__file__).resolve().parent
 # Read, not imported: a build must not depend on what the package imports.
@@ -36,7 +36,7 @@ setup(
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="MIT",
-    packages=["keras_accum"],
+    packages=find_packages(include=["keras_accum*"]),
     python_requires=">=3.7",
     install_requires=["importlib_metadata; python_version < '3.8'"],
     extras_require=EXTRAS,

@@ -25,9 +25,9 @@ def __getattr__(name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    from keras_accum import _host
+    from keras_accum import host
 
-    return getattr(importlib.import_module(_host.module_name()), name)
+    return getattr(importlib.import_module(host.module_name()), name)
 
 
 def __dir__():

@@ -14,21 +14,22 @@ from collections import namedtuple
 
 import numpy as np
 
-from keras_accum import _arguments, _callbacks, _docs, _host, _optimizer, _rules, _state, _window
-from keras_accum._state import StateError  # noqa: F401, public
+from keras_accum import arguments, base, docs, host, rules, states, window
+from keras_accum.callbacks import partial_window
+from keras_accum.states import StateError  # noqa: F401, public
 
-keras = _host.import_standalone_keras_2()
+keras = host.import_standalone_keras_2()
 
 import tensorflow as tf  # noqa: E402, the line above says what is wrong where it can't be
 
-from keras_accum import _tensorflow  # noqa: E402
+from keras_accum import kernels  # noqa: E402
 
 _stock = keras.optimizers
 K = keras.backend
 ops = tf.compat.v2  # whose `where` isn't deprecated
 
 
-class AccumulatingOptimizer(_optimizer.Optimizer):
+class AccumulatingOptimizer(base.Optimizer):
     """Everything Keras, for all classes. A class names it before its stock optimizer and has
 
     * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
@@ -42,9 +43,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     # Arguments that Keras 2.3 takes and doesn't have in its signatures.
     unsigned = ("epsilon",)
 
-    _remedy = (
-        "compile the loaded model with {name}.from_optimizer(model.optimizer, accum_iters=5)"
-    )
+    _remedy = "compile the loaded model with {name}.from_optimizer(model.optimizer, accum_iters=5)"
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -52,20 +51,20 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             cls._stock_class = cls.__bases__[-1]
             names = ("learning_rate", *cls.unsigned, "clipnorm", "clipvalue", "global_clipnorm")
             more = {**cls.rule_arguments, **dict.fromkeys(names)}
-            cls.__signature__ = _arguments.signature(cls._stock_class, cls.fixed, more)
-            cls.__doc__ = cls.__doc__ or _docs.docstring(cls.__name__, "keras2", "import keras")
+            cls.__signature__ = arguments.signature(cls._stock_class, cls.fixed, more)
+            cls.__doc__ = cls.__doc__ or docs.docstring(cls.__name__, "keras2", "import keras")
 
     def __init__(self, *args, **kwargs):
-        given = _arguments.bind(type(self), args, kwargs, unknown=TypeError)
-        own = _arguments.pop_own(type(self), given)
+        given = arguments.bind(type(self), args, kwargs, unknown=TypeError)
+        own = arguments.pop_own(type(self), given)
         if own["reduction"] == "weighted":
             raise ValueError(
                 "reduction='weighted' isn't there on Keras 2.0 to 2.3, whose train step has no "
                 "place for a weight: use 'mean', or a loss that sums and 'sum'."
             )
-        given["decay"] = _arguments.check_decay(given.pop("decay", None))
+        given["decay"] = arguments.check_decay(given.pop("decay", None))
         if "learning_rate" in given:
-            given["lr"] = _arguments.check_number("learning_rate", given.pop("learning_rate"))
+            given["lr"] = arguments.check_number("learning_rate", given.pop("learning_rate"))
         given.update(_clips(given))
         added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
 
@@ -98,7 +97,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._variables, rule = list(params), self._rule()
         for slot in rule.slots:
             for i, variable in enumerate(self._variables):
-                name = _state.slot_name(rule, slot, i)
+                name = states.slot_name(rule, slot, i)
                 self._slots[slot, i] = _zeros(variable, K.dtype(variable), name)
         self._build_window()
         if state is not None:
@@ -110,7 +109,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             return
         if self._next_length is None:
             self._next_length = _counter("accum_iters", self._accum_iters)
-        self._state_format = _counter("state_format", _state.FORMAT)
+        self._state_format = _counter("state_format", states.FORMAT)
         self._window = (
             _counter("window_position", 0),
             _counter("window_length", self._accum_iters),
@@ -134,7 +133,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _counters(self):
         if self._pending:
             return self._pending.counters
-        return {} if self._window is None else dict(zip(_state.WINDOW, self._window))
+        return {} if self._window is None else dict(zip(states.WINDOW, self._window))
 
     def _get_scalar(self, variable):
         return K.get_value(variable)
@@ -151,7 +150,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return self._is_built  # the train step is a part of the graph
 
     def _list_names(self, variables, stock):
-        return _state.slot_major(self._rule(), variables, self._accumulates and not stock)
+        return states.slot_major(self._rule(), variables, self._accumulates and not stock)
 
     def _state_names(self, variables):
         return self._list_names(variables, stock=False) + list(self._rate_state())
@@ -163,7 +162,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         rule = self._rule()
         found = {"completed_updates": self.iterations}
         for (slot, i), variable in self._slots.items():
-            found[_state.slot_name(rule, slot, i)] = variable
+            found[states.slot_name(rule, slot, i)] = variable
         if self._window is not None:
             found["state_format"] = self._state_format
             found.update(self._counters())
@@ -172,7 +171,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _layout(self):
         shapes = [_Shape(K.int_shape(variable)) for variable in self._variables]
-        return _state.layout(self._state_names(len(shapes)), shapes)
+        return states.layout(self._state_names(len(shapes)), shapes)
 
     def _read_state(self):
         found = self._state_variables()
@@ -214,7 +213,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     @learning_rate.setter
     def learning_rate(self, learning_rate):
         if isinstance(learning_rate, numbers.Real):
-            K.set_value(self._rate, _arguments.check_number("learning_rate", learning_rate))
+            K.set_value(self._rate, arguments.check_number("learning_rate", learning_rate))
         else:
             self._rate = learning_rate  # the stock constructor
 
@@ -232,7 +231,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             config[name] = getattr(self, name)
         if "clipnorm" in config:  # which is what all other hosts call it
             config["global_clipnorm"] = config.pop("clipnorm")
-        config.update(_arguments.own_config(self))
+        config.update(arguments.own_config(self))
         return config
 
     @classmethod
@@ -264,7 +263,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if isinstance(optimizer, AccumulatingOptimizer):
             state = optimizer.get_state()
         elif optimizer.weights:
-            state = _state.from_keras_2(K.batch_get_value(optimizer.weights), new._rule())
+            state = states.from_keras_2(K.batch_get_value(optimizer.weights), new._rule())
             state["completed_updates"] = np.asarray(K.get_value(optimizer.iterations))
         else:
             return new
@@ -281,22 +280,22 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         """
         self._check_can_be_stock()
         config = {**self.get_config(), **self.fixed}
-        for name in _arguments.own_config(self):
+        for name in arguments.own_config(self):
             del config[name]
         if "global_clipnorm" in config:
             config["clipnorm"] = config.pop("global_clipnorm")
         stock = self._stock_class(**config)
         state = self.get_state()
         K.set_value(stock.iterations, state["completed_updates"])
-        if _state.count(state):
-            _start_from(stock, _state.to_keras_2(state, self._rule()))
+        if states.count(state):
+            _start_from(stock, states.to_keras_2(state, self._rule()))
         return stock
 
     def __reduce__(self):
-        return _optimizer.restored, (type(self), self.get_config(), self.get_state())
+        return base.restored, (type(self), self.get_config(), self.get_state())
 
     def __repr__(self):
-        return _arguments.representation(self, "standalone Keras 2")
+        return arguments.representation(self, "standalone Keras 2")
 
     # -- one micro-batch -----------------------------------------------------------------------
 
@@ -306,9 +305,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._build(params)
         counted = tf.ones([], tf.int64)
         if self.skip_nonfinite:
-            counted = tf.cast(_tensorflow.all_finite(grads), tf.int64)
-            grads = [_tensorflow.gate(g, tf.cast(counted, g.dtype)) for g in grads]
-        step = _window.advance(ops, *self._window_state(), counted=counted)
+            counted = tf.cast(kernels.all_finite(grads), tf.int64)
+            grads = [kernels.gate(g, tf.cast(counted, g.dtype)) for g in grads]
+        step = window.advance(ops, *self._window_state(), counted=counted)
         if self._branches:
             self.updates = [self._branch(step, grads, after=[loss])]
         else:
@@ -332,7 +331,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if self._closing is None:
             position, length, _ = self._window_state()
             totals = [tf.convert_to_tensor(accumulator) for accumulator in self._accumulators]
-            self._closing = self._write(_window.close(position, length), totals, after=[])
+            self._closing = self._write(window.close(position, length), totals, after=[])
         K.get_session().run(self._closing)
 
     def _check_other_models(self):
@@ -362,13 +361,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         """The window's gradient sums with these gradients in them."""
         if not self._accumulates:
             return list(map(tf.convert_to_tensor, grads))
-        return list(map(_tensorflow.add, map(tf.convert_to_tensor, self._accumulators), grads))
+        return list(map(kernels.add, map(tf.convert_to_tensor, self._accumulators), grads))
 
     def _branch(self, step, grads, after):
         """One conditional: the update of a window's end, or the additions inside it."""
 
         def accumulate():
-            added = list(map(_tensorflow.accumulate, self._accumulators, grads))
+            added = list(map(kernels.accumulate, self._accumulators, grads))
             return self._write_counters(step, after=added)
 
         def update():
@@ -380,7 +379,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _write(self, step, totals, after):
         """All assignments: none before all values are there, the counters last."""
         # A step has nothing of missing gradients here, which are an error.
-        step = _window.Step(*(None if v is None else tf.cast(v, tf.int64) for v in step))
+        step = window.Step(*(None if v is None else tf.cast(v, tf.int64) for v in step))
         averages = self._clipped([self._average(step, total) for total in totals])
         scalars = {
             dtype: self._scalars(step, dtype) for dtype in set(map(K.dtype, self._variables))
@@ -403,8 +402,8 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return tf.group(*operations)
 
     def _average(self, step, total):
-        scale = _window.scale(ops, step, self.reduction, lambda x: tf.cast(x, total.dtype))
-        return _tensorflow.gate(total, scale)
+        scale = window.scale(ops, step, self.reduction, lambda x: tf.cast(x, total.dtype))
+        return kernels.gate(total, scale)
 
     def _clipped(self, grads):
         """What the stock optimizers clip to; they have a conditional for it."""
@@ -424,7 +423,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         rate = tf.cast(self.learning_rate, dtype)
         if self.initial_decay > 0:
             updates = tf.cast(self.iterations, dtype)
-            rate = _rules.decayed(rate, tf.cast(self.decay, dtype), updates)
+            rate = rules.decayed(rate, tf.cast(self.decay, dtype), updates)
         hyperparameters = {
             name: _scalar(getattr(self, name), dtype) for name in rule.hyperparameters
         }
@@ -433,7 +432,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return {
             "switch": switch,
             "hold": 1 - switch,
-            "rule": _tensorflow.kernel_scalars(rule, coefficients),
+            "rule": kernels.kernel_scalars(rule, coefficients),
         }
 
     def _write_variable(self, i, variable, average, total, scalars):
@@ -441,10 +440,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         slots = [self._slots[slot, i] for slot in rule.slots]
         switch = scalars["switch"]
         average = tf.cast(average, variable.dtype.base_dtype)
-        operations = _tensorflow.apply_rule(rule, scalars["rule"], average, variable, slots)
+        operations = kernels.apply_rule(rule, scalars["rule"], average, variable, slots)
         if self._accumulates:
             hold = tf.cast(scalars["hold"], total.dtype)
-            operations.append(K.update(self._accumulators[i], _tensorflow.gate(total, hold)))
+            operations.append(K.update(self._accumulators[i], kernels.gate(total, hold)))
         constraint = getattr(variable, "constraint", None)
         if constraint is not None:
             with tf.control_dependencies(operations):
@@ -462,7 +461,7 @@ def _clips(given):
     """The stock arguments for clipping, taken out of `given`."""
     names = "clipnorm", "clipvalue", "global_clipnorm"
     clips = {n: given.pop(n) for n in names if n in given}
-    clips = {n: _arguments.check_clip(n, value) for n, value in clips.items() if value is not None}
+    clips = {n: arguments.check_clip(n, value) for n, value in clips.items() if value is not None}
     if "global_clipnorm" in clips:
         if "clipnorm" in clips:
             raise ValueError(
@@ -538,13 +537,13 @@ class SGDAccumulate(AccumulatingOptimizer, _stock.SGD):
         self._has_momentum = K.get_value(self.momentum) != 0
 
     def _rule(self):
-        return _rules.SGD(momentum=self._has_momentum, nesterov=self.nesterov)
+        return rules.SGD(momentum=self._has_momentum, nesterov=self.nesterov)
 
 
 @_register
 class AdamAccumulate(AccumulatingOptimizer, _stock.Adam):
     def _rule(self):
-        return _rules.AMSGrad() if self.amsgrad else _rules.Adam()
+        return rules.AMSGrad() if self.amsgrad else rules.Adam()
 
 
 @_register
@@ -552,7 +551,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, _stock.Adam):
     fixed = {"amsgrad": True}
 
     def _rule(self):
-        return _rules.AMSGrad()
+        return rules.AMSGrad()
 
 
 @_register
@@ -560,11 +559,11 @@ class RMSpropAccumulate(AccumulatingOptimizer, _stock.RMSprop):
     momentum = 0.0  # the stock optimizer of this Keras has none
 
     def _rule(self):
-        return _rules.RMSprop(self.momentum, centered=False, epsilon_in_root=False)
+        return rules.RMSprop(self.momentum, centered=False, epsilon_in_root=False)
 
 
-class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback):
-    __doc__ = _callbacks.ApplyPartialWindow.__doc__.format(
+class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Callback):
+    __doc__ = partial_window.ApplyPartialWindow.__doc__.format(
         host="keras2", import_keras="import keras"
     )
 

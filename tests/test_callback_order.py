@@ -20,9 +20,7 @@ class Stop(keras.callbacks.Callback):
 
 
 def model_of():
-    optimizer = hosts.ours(
-        "Adam", learning_rate=2**-5, accum_iters=LENGTH, reduction="weighted"
-    )
+    optimizer = hosts.ours("Adam", learning_rate=2**-5, accum_iters=LENGTH, reduction="weighted")
     return compiled(dense_model(), optimizer)
 
 

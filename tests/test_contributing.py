@@ -9,7 +9,7 @@ import pytest
 from cases import keras2_has_no, thorough
 from hosts import accum, keras
 
-from keras_accum import _rules
+from keras_accum import rules
 
 GUIDE = Path(__file__).parent.parent / "CONTRIBUTING.md"
 
@@ -17,10 +17,10 @@ GUIDE = Path(__file__).parent.parent / "CONTRIBUTING.md"
 @pytest.fixture
 def adamw(monkeypatch):
     """AdamWAccumulate, defined by the guide's own lines in the modules that they name."""
-    before = {module: dict(vars(module)) for module in (_rules, accum)}
+    before = {module: dict(vars(module)) for module in (rules, accum)}
     blocks = re.findall(r"```python\n# keras_accum/(\w+)\.py\n(.*?)```", GUIDE.read_text(), re.S)
     modules = {module.__name__.split(".")[-1]: module for module in before}
-    assert {name for name, _ in blocks} == {"_rules", "keras3", "tf_keras", "keras2"}
+    assert {name for name, _ in blocks} == {"rules", "keras3", "tf_keras", "keras2"}
     for name, code in blocks:
         if name in modules:
             exec(code, vars(modules[name]))

@@ -102,9 +102,7 @@ def test_callback_sets_learning_rate(case, make):
 def test_callback_sees_the_undecayed_rate(case, make, factors):
     rate, decay = case.arguments["learning_rate"], 0.25
     # The reference is handed the rate of each single update.
-    rates = [
-        rate * factors[update // WINDOWS] / (1 + decay * update) for update in range(UPDATES)
-    ]
+    rates = [rate * factors[update // WINDOWS] / (1 + decay * update) for update in range(UPDATES)]
     arguments = {**case.arguments, "learning_rate": hosts.EachUpdate(rates)}
     stock = hosts.stock(case.name, **arguments)
     ours = hosts.ours(case.name, accum_iters=LENGTH, decay=decay, **case.arguments)
@@ -395,11 +393,15 @@ def test_micro_batch_skipped_by_loss_scaling(case):
 
 # -- ways to run a train step ------------------------------------------------------------------
 
-STEPS = {} if hosts.IS_KERAS2 else {
-    "run_eagerly": {"run_eagerly": True},
-    "jit_compile": {"jit_compile": True},
-    "steps_per_execution": {"steps_per_execution": 3},  # windows have four
-}
+STEPS = (
+    {}
+    if hosts.IS_KERAS2
+    else {
+        "run_eagerly": {"run_eagerly": True},
+        "jit_compile": {"jit_compile": True},
+        "steps_per_execution": {"steps_per_execution": 3},  # windows have four
+    }
+)
 if hosts.IS_TORCH:
     STEPS = {"run_eagerly": STEPS["run_eagerly"]}  # jit_compile: see test_torch_compile
 

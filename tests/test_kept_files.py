@@ -29,12 +29,7 @@ elif hosts.IS_TF_KERAS:
         READ.append(("tf_keras_2_15", "h5"))
 READ += [(writer, "state.npz") for writer in sorted(WRITERS)]
 # The variant of RMSprop that Keras 2.2 and 2.3 has, or the one with everything.
-READ = [
-    (writer, form, row)
-    for writer, form in READ
-    for row in rows_of(writer)
-    if row in CASES
-]
+READ = [(writer, form, row) for writer, form in READ for row in rows_of(writer) if row in CASES]
 
 every_release = pytest.mark.parametrize("release", RELEASES)
 

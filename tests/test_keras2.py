@@ -154,7 +154,9 @@ def races(model):
             found += [
                 (write.name, use.name)
                 for use in uses + writes
-                if use is not write and use not in ahead and write not in before(use)
+                if use is not write
+                and use not in ahead
+                and write not in before(use)
                 # What a reference hands on before anything else has happened is no value yet.
                 and not (use.type == "Identity" and use.name.endswith("/read"))
             ]
@@ -451,8 +453,6 @@ def test_what_is_written_is_what_is_kept(tmp_path):
         assert len(arrays) == len(kept_arrays)
         for some, others in zip(arrays, kept_arrays):
             np.testing.assert_allclose(some, others, rtol=1e-5, atol=1e-6)
-
-
 
 
 def test_no_weighted_reduction():

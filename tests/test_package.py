@@ -13,7 +13,7 @@ import pytest
 from cases import thorough
 
 import keras_accum
-from keras_accum import _host
+from keras_accum import host
 
 
 def python(program, **environment):
@@ -65,9 +65,9 @@ except ImportError as error:
 @pytest.mark.parametrize("keras", ["2.3", "4.0", None])
 def test_keras3_of_another_version(monkeypatch, keras):
     version = keras and tuple(map(int, keras.split(".")))
-    monkeypatch.setattr(_host, "_installed_version", lambda package: version)
+    monkeypatch.setattr(host, "_installed_version", lambda package: version)
     with pytest.raises(ImportError, match=f"needs Keras 3.*keras2.*Found: .*{keras or 'no keras'}"):
-        _host.import_keras_3()
+        host.import_keras_3()
 
 
 @thorough

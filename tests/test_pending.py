@@ -409,6 +409,7 @@ def test_a_checkpoint_of_an_own_loop(tmp_path):
 @tf_keras_only
 def test_a_checkpoint_of_a_model_without_variables(source, tmp_path):
     """They come with the first data; until then nothing is taken for a fresh optimizer."""
+
     def unbuilt():
         layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(2)]
         model = keras.Sequential(layers)

@@ -148,9 +148,7 @@ def test_skip_nonfinite(case, length):
 def test_skip_nonfinite_with_everything(case):
     ours, stock = everything(case)
     ours["skip_nonfinite"] = True
-    model, reference = models(
-        case, ours, stock, lambda: dense_model(kernel_constraint=Shrink())
-    )
+    model, reference = models(case, ours, stock, lambda: dense_model(kernel_constraint=Shrink()))
     start = weights(reference)
     for i, (x, y) in enumerate(batches(MICRO)):
         if i % 3 == 0:
@@ -223,9 +221,7 @@ def test_window_goes_on_in_the_next_epoch(case):
     """Twelve micro-batches an epoch, eight to a window: nothing is lost, nothing is applied."""
     x, y = data()
     twice = np.concatenate([x, x]), np.concatenate([y, y])
-    expected = train(
-        hosts.stock(case.name, **case.arguments), 2 * BIG, arrays=twice, epochs=1
-    )
+    expected = train(hosts.stock(case.name, **case.arguments), 2 * BIG, arrays=twice, epochs=1)
     ours = hosts.ours(case.name, accum_iters=2 * LENGTH, **case.arguments)
     assert_same_training(train(ours, MICRO, epochs=2), expected)
     assert ours.window_position == 0

@@ -137,6 +137,7 @@ def set_state(model, values):
 
 def train(optimizer, batch_size, build=dense_model, compile=None, callbacks=(), **fit_arguments):
     """Compile and fit a fresh model."""
+
     def again(more):
         hosts.set_random_seed()
         fresh = optimizer.from_config(optimizer.get_config())
@@ -285,8 +286,6 @@ def first_difference(actual, expected, rtol, atol):
         if lines:
             return "\n".join([f"The first update that differs is number {update}:", *lines])
     return "No update differs when both are trained again, and looked at after each micro-batch."
-
-
 
 
 def assert_equals_big_batch(

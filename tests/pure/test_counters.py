@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_accum import _window
+from keras_accum import window
 
 
 class Ops:
@@ -20,7 +20,7 @@ def run(counted, accum_iters, position=0, length=1):
     lengths = np.broadcast_to(accum_iters, len(counted))
     steps = []
     for count, wanted in zip(counted, lengths):
-        steps.append(_window.advance(Ops, position, length, wanted, count))
+        steps.append(window.advance(Ops, position, length, wanted, count))
         length, position = steps[-1].length, steps[-1].position
     return steps
 
@@ -65,7 +65,7 @@ def test_an_open_window_keeps_its_length(accum_iters):
 
 
 def test_closed_early():
-    step = _window.close(2, 5)
+    step = window.close(2, 5)
     assert (step.switch, step.divisor, step.length, step.position) == (1, 2, 5, 0)
 
 
@@ -73,12 +73,12 @@ def test_closed_early():
 def test_what_a_sum_is_scaled_by(reduction):
     """0.0 inside a window; at its end one by the number of micro-batches, or their weight."""
     inside, end = run([1, 1], 2)
-    assert _window.scale(Ops, inside, reduction, np.float64) == 0
-    assert _window.scale(Ops, end, reduction, np.float64) == (1 if reduction == "sum" else 0.5)
+    assert window.scale(Ops, inside, reduction, np.float64) == 0
+    assert window.scale(Ops, end, reduction, np.float64) == (1 if reduction == "sum" else 0.5)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "weighted"])
 def test_nothing_counted_is_no_division_by_zero(reduction):
     (step,) = run([0], 4)
     with np.errstate(all="raise"):
-        assert _window.scale(Ops, step, reduction, np.float64) == 0
+        assert window.scale(Ops, step, reduction, np.float64) == 0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_accum import _arguments
+from keras_accum import arguments
 
 
 class Stock:
@@ -13,16 +13,16 @@ class Stock:
 
 class Ours:
     _can_reduce_late = True
-    __signature__ = _arguments.signature(Stock, fixed=(), more={"clipnorm": None})
+    __signature__ = arguments.signature(Stock, fixed=(), more={"clipnorm": None})
 
 
 def bind(*args, **kwargs):
-    return _arguments.bind(Ours, args, kwargs, TypeError)
+    return arguments.bind(Ours, args, kwargs, TypeError)
 
 
 def test_the_stock_arguments_come_first():
     names = list(Ours.__signature__.parameters)
-    assert names == ["learning_rate", "momentum", "name", *_arguments.OWN, "clipnorm"]
+    assert names == ["learning_rate", "momentum", "name", *arguments.OWN, "clipnorm"]
     assert bind(0.5, 0.25) == {"learning_rate": 0.5, "momentum": 0.25}
 
 
@@ -39,7 +39,7 @@ def test_an_unknown_argument():
 
 def test_own_arguments_and_their_defaults():
     given = {"learning_rate": 0.5, "accum_iters": np.int64(3)}
-    own = _arguments.pop_own(Ours, given)
+    own = arguments.pop_own(Ours, given)
     assert given == {"learning_rate": 0.5}
     assert (own["accum_iters"], own["reduction"], own["gate"]) == (3, "mean", "arithmetic")
     assert type(own["accum_iters"]) is int  # as JSON needs it
@@ -60,23 +60,23 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("arguments, said", REFUSED, ids=[str(bad) for bad, _ in REFUSED])
-def test_refused(arguments, said):
+@pytest.mark.parametrize("refused, said", REFUSED, ids=[str(bad) for bad, _ in REFUSED])
+def test_refused(refused, said):
     with pytest.raises((TypeError, ValueError)) as refusal:
-        _arguments.pop_own(Ours, dict(arguments))
+        arguments.pop_own(Ours, dict(refused))
     for words in said:
         assert words in str(refusal.value)
 
 
 @pytest.mark.parametrize("value, error", [(-0.5, ValueError), ("0.1", TypeError)])
 def test_numbers_that_are_refused(value, error):
-    for check in (_arguments.check_decay, lambda v: _arguments.check_clip("clipnorm", v)):
+    for check in (arguments.check_decay, lambda v: arguments.check_clip("clipnorm", v)):
         with pytest.raises(error, match=">= 0"):
             check(value)
 
 
 def test_learning_rates():
-    assert _arguments.check_learning_rate(1, ()) == 1.0
-    assert _arguments.check_learning_rate(abs, ()) is abs
+    assert arguments.check_learning_rate(1, ()) == 1.0
+    assert arguments.check_learning_rate(abs, ()) is abs
     with pytest.raises(TypeError, match="`learning_rate` must be a number.*'abc'"):
-        _arguments.check_learning_rate("abc", ())
+        arguments.check_learning_rate("abc", ())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_accum import _rules
+from keras_accum import rules
 
 
 class Ops:
@@ -17,26 +17,26 @@ class Ops:
 
 
 RULES = {
-    "sgd": (_rules.SGD(False, False), {"momentum": 0}),
-    "momentum": (_rules.SGD(True, False), {"momentum": 0.5}),
-    "nesterov": (_rules.SGD(True, True), {"momentum": 0.5}),
-    "adam": (_rules.Adam(), {"beta_1": 0.5, "beta_2": 0.75, "epsilon": 0}),
-    "amsgrad": (_rules.AMSGrad(), {"beta_1": 0.5, "beta_2": 0.75, "epsilon": 0}),
-    "rmsprop": (_rules.RMSprop(False, False, True), {"rho": 0.75, "momentum": 0, "epsilon": 0}),
+    "sgd": (rules.SGD(False, False), {"momentum": 0}),
+    "momentum": (rules.SGD(True, False), {"momentum": 0.5}),
+    "nesterov": (rules.SGD(True, True), {"momentum": 0.5}),
+    "adam": (rules.Adam(), {"beta_1": 0.5, "beta_2": 0.75, "epsilon": 0}),
+    "amsgrad": (rules.AMSGrad(), {"beta_1": 0.5, "beta_2": 0.75, "epsilon": 0}),
+    "rmsprop": (rules.RMSprop(False, False, True), {"rho": 0.75, "momentum": 0, "epsilon": 0}),
     "rmsprop_outside": (
-        _rules.RMSprop(False, False, False),
+        rules.RMSprop(False, False, False),
         {"rho": 0.75, "momentum": 0, "epsilon": 1},
     ),
     "rmsprop_inside": (
-        _rules.RMSprop(False, False, True),
+        rules.RMSprop(False, False, True),
         {"rho": 0.75, "momentum": 0, "epsilon": 3},
     ),
     "rmsprop_momentum": (
-        _rules.RMSprop(True, False, True),
+        rules.RMSprop(True, False, True),
         {"rho": 0.75, "momentum": 0.5, "epsilon": 0},
     ),
     "rmsprop_centered": (
-        _rules.RMSprop(False, True, True),
+        rules.RMSprop(False, True, True),
         {"rho": 0.5, "momentum": 0, "epsilon": 0},
     ),
 }
@@ -128,10 +128,10 @@ def test_switch_at_zero_is_an_identity(name, dtype):
 def test_once_per_update(switch):
     """What goes with a rule: weight decay, moving average and the decay of the rate."""
     switch = np.float64(switch)
-    shrunk = _rules.decay_weights(Ops, switch, np.float64(0.5), 0.5, np.float64(4))
+    shrunk = rules.decay_weights(Ops, switch, np.float64(0.5), 0.5, np.float64(4))
     assert shrunk == 4 - switch
-    first = _rules.average_weights(Ops, switch, np.float64(1), 0.75, np.float64(0), np.float64(8))
+    first = rules.average_weights(Ops, switch, np.float64(1), 0.75, np.float64(0), np.float64(8))
     assert first == 8 * switch
-    second = _rules.average_weights(Ops, switch, np.float64(2), 0.75, np.float64(8), np.float64(4))
+    second = rules.average_weights(Ops, switch, np.float64(2), 0.75, np.float64(8), np.float64(4))
     assert second == 8 - switch
-    assert _rules.decayed(1.0, 0.5, 2) == 0.5
+    assert rules.decayed(1.0, 0.5, 2) == 0.5

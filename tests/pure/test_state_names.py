@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from keras_accum import _rules, _state
+from keras_accum import rules, states
 
-ADAM, SGD, MOMENTUM = _rules.Adam(), _rules.SGD(False, False), _rules.SGD(True, False)
+ADAM, SGD, MOMENTUM = rules.Adam(), rules.SGD(False, False), rules.SGD(True, False)
 SHAPES = [(2, 3), (3,)]
 SLOTS = ["Adam.momentum.0", "Adam.momentum.1", "Adam.velocity.0", "Adam.velocity.1"]
 LAYOUT = {
@@ -34,33 +34,33 @@ def without(*names):
 
 def test_it_comes_in_the_order_of_the_layout():
     backwards = dict(reversed(list(state().items())))
-    assert list(_state.fitted(backwards, LAYOUT, "it")) == list(LAYOUT)
+    assert list(states.fitted(backwards, LAYOUT, "it")) == list(LAYOUT)
 
 
 def test_a_learning_rate_may_be_left_out():
-    assert "learning_rate" not in _state.fitted(without("learning_rate"), LAYOUT, "it")
+    assert "learning_rate" not in states.fitted(without("learning_rate"), LAYOUT, "it")
 
 
 def test_a_window_may_be_left_out():
     """Then there is a fresh one. A part of it may not."""
-    window = [name for name in LAYOUT if _state.is_of_window(name)]
-    fitted = _state.fitted(without(*window), LAYOUT, "it")
-    completed = _state.completed(fitted, LAYOUT, accum_iters=7)
-    assert [int(completed[name]) for name in _state.WINDOW] == [0, 7, 7]
+    window = [name for name in LAYOUT if states.is_of_window(name)]
+    fitted = states.fitted(without(*window), LAYOUT, "it")
+    completed = states.completed(fitted, LAYOUT, accum_iters=7)
+    assert [int(completed[name]) for name in states.WINDOW] == [0, 7, 7]
     assert not completed["accumulator.0"].any()
     assert completed["Adam.momentum.0"].all()
-    with pytest.raises(_state.StateError, match=r"Missing: accumulator\.1\."):
-        _state.fitted(without("accumulator.1"), LAYOUT, "it")
+    with pytest.raises(states.StateError, match=r"Missing: accumulator\.1\."):
+        states.fitted(without("accumulator.1"), LAYOUT, "it")
 
 
 def test_all_arrays_may_be_left_out_before_the_first_update():
-    arrays = [name for name in LAYOUT if _state.index_of(name) is not None]
+    arrays = [name for name in LAYOUT if states.index_of(name) is not None]
     fresh = {**without(*arrays), "completed_updates": np.asarray(0)}
     fresh["window_position"] = np.asarray(0)
-    completed = _state.completed(_state.fitted(fresh, LAYOUT, "it"), LAYOUT, 5)
+    completed = states.completed(states.fitted(fresh, LAYOUT, "it"), LAYOUT, 5)
     assert {name: array.shape for name, array in completed.items()} == LAYOUT
-    with pytest.raises(_state.StateError, match=r"Missing: Adam\.momentum\.0"):
-        _state.fitted(without(*arrays), LAYOUT, "it")
+    with pytest.raises(states.StateError, match=r"Missing: Adam\.momentum\.0"):
+        states.fitted(without(*arrays), LAYOUT, "it")
 
 
 MISFITS = {
@@ -81,8 +81,8 @@ MISFITS = {
 
 @pytest.mark.parametrize("said", MISFITS)
 def test_misfit(said):
-    with pytest.raises(_state.StateError) as refusal:
-        _state.fitted(MISFITS[said], LAYOUT, "the optimizer of a test")
+    with pytest.raises(states.StateError) as refusal:
+        states.fitted(MISFITS[said], LAYOUT, "the optimizer of a test")
     message = str(refusal.value)
     assert "doesn't fit the optimizer of a test" in message and said in message
     assert message.endswith("Nothing was changed.")
@@ -90,17 +90,17 @@ def test_misfit(said):
 
 def test_every_misfit_is_named():
     bad = {**without("Adam.velocity.1"), "strange": np.zeros(1)}
-    with pytest.raises(_state.StateError, match=r"Missing: Adam.velocity.1; Not known here: str"):
-        _state.fitted(bad, LAYOUT, "it")
+    with pytest.raises(states.StateError, match=r"Missing: Adam.velocity.1; Not known here: str"):
+        states.fitted(bad, LAYOUT, "it")
 
 
 @pytest.mark.parametrize("rule", [ADAM, SGD, MOMENTUM], ids=["adam", "sgd", "momentum"])
 def test_to_keras_2_and_back(rule):
-    names = [_state.slot_name(rule, slot, i) for slot in rule.slots for i in range(2)]
-    arrays = {name: np.full(SHAPES[_state.index_of(name)], i + 1.0) for i, name in enumerate(names)}
+    names = [states.slot_name(rule, slot, i) for slot in rule.slots for i in range(2)]
+    arrays = {name: np.full(SHAPES[states.index_of(name)], i + 1.0) for i, name in enumerate(names)}
     # Keras 2 has arrays for momentum in each SGD; it tells from them how many variables there are.
-    old = _state.to_keras_2({"completed_updates": np.asarray(4), **arrays}, rule)
-    found = _state.from_keras_2(old, rule)
+    old = states.to_keras_2({"completed_updates": np.asarray(4), **arrays}, rule)
+    found = states.from_keras_2(old, rule)
     assert found.pop("completed_updates") == 4
     assert sorted(found) == sorted(arrays)
     for name, array in arrays.items():
@@ -108,11 +108,11 @@ def test_to_keras_2_and_back(rule):
 
 
 def test_a_list_of_keras_2_that_can_not_be_one():
-    assert _state.from_keras_2([np.asarray(1), np.zeros(2)], ADAM) is None
+    assert states.from_keras_2([np.asarray(1), np.zeros(2)], ADAM) is None
 
 
 def test_renumbered():
-    assert list(_state.renumbered({"a.0": 1, "a.1": 2, "learning_rate": 3}, {0: 5, 1: 4})) == [
+    assert list(states.renumbered({"a.0": 1, "a.1": 2, "learning_rate": 3}, {0: 5, 1: 4})) == [
         "a.5",
         "a.4",
         "learning_rate",
@@ -120,6 +120,6 @@ def test_renumbered():
 
 
 def test_pending_micro_batches_of_an_old_file_are_told():
-    assert _state.updates_in(10, 5) == 2
+    assert states.updates_in(10, 5) == 2
     with pytest.warns(UserWarning, match="3 of 5 micro-batches into a window"):
-        assert _state.updates_in(13, 5) == 2
+        assert states.updates_in(13, 5) == 2

@@ -5,8 +5,8 @@ No host is imported here.
 
 import numpy as np
 
-from keras_accum import _window
-from keras_accum._callbacks import (
+from keras_accum import window
+from keras_accum.callbacks.base import (
     Substitute,
     SubstitutesTrainFunction,
     inner,
@@ -96,8 +96,8 @@ class Picker(Substitute):
         self._functions = [own_train_function(model, self._checked) for _ in range(2)]
 
     def __call__(self, *arguments):
-        *window, next_length = self._before(arguments)
-        step = _window.advance(np, *window, next_length, counted=1)
+        position, length, next_length = self._before(arguments)
+        step = window.advance(np, position, length, next_length, counted=1)
         checked = self._checked(self._model.train_step)  # Keras 2 looks for it when it traces
         with self._optimizer._picking(bool(step.switch)), train_step_of(self._model, checked):
             results = self._functions[int(step.switch)](*arguments)

@@ -8,7 +8,7 @@ import contextlib
 
 import tensorflow as tf
 
-from keras_accum import _rules
+from keras_accum import rules
 
 
 def gate(value, factor):
@@ -200,4 +200,4 @@ def _adam(rule, scalars, gradient, parameter, momentum, velocity):
     return _run("ApplyAdam", variables, grad=gradient, **scalars)
 
 
-_KERNELS = {_rules.SGD: (_sgd_scalars, _sgd), _rules.Adam: (_adam_scalars, _adam)}
+_KERNELS = {rules.SGD: (_sgd_scalars, _sgd), rules.Adam: (_adam_scalars, _adam)}

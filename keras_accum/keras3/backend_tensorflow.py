@@ -7,23 +7,25 @@ and counters are the same on all of them and are mirrored like any other variabl
 import keras
 import tensorflow as tf
 
-from keras_accum import _backend_jax, _host_gate, _tensorflow
+from keras_accum import kernels
+from keras_accum.callbacks import python_gate
+from keras_accum.keras3 import backend_jax
 
-Picker = _host_gate.Picker
+Picker = python_gate.Picker
 
 
 def _native(variable):
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-class Backend(_backend_jax.Backend):
+class Backend(backend_jax.Backend):
     """Comes before a Keras 3 optimizer class."""
 
-    _gate = staticmethod(_tensorflow.gate)
-    _kernel_scalars = staticmethod(_tensorflow.kernel_scalars)
-    _all_finite = staticmethod(_tensorflow.all_finite)
+    _gate = staticmethod(kernels.gate)
+    _kernel_scalars = staticmethod(kernels.kernel_scalars)
+    _all_finite = staticmethod(kernels.all_finite)
     _dense = staticmethod(tf.convert_to_tensor)
-    _replica = staticmethod(_tensorflow.replica)
+    _replica = staticmethod(kernels.replica)
     _is_traced = staticmethod(tf.inside_function)
     _can_reduce_late = True
     _steps_return_state = False
@@ -34,13 +36,13 @@ class Backend(_backend_jax.Backend):
     def _sum_scope(self):
         if not self._reduces_late:
             return super()._sum_scope()
-        return _tensorflow.sums_of_replicas(self._distribution_strategy)
+        return kernels.sums_of_replicas(self._distribution_strategy)
 
     def _eagerly(self):
         return tf.init_scope()
 
     def _in_replicas(self, function, *arguments):
-        _tensorflow.in_replicas(self._distribution_strategy, lambda: function(*arguments))
+        kernels.in_replicas(self._distribution_strategy, lambda: function(*arguments))
 
     def _sum_over_replicas(self, grads, variables):
         if self._replicas() == 1:
@@ -66,14 +68,14 @@ class Backend(_backend_jax.Backend):
 
     def _if(self, switch, update, accumulate, *tensors):
         def branch(strategy, switch, *tensors):
-            _tensorflow.branch(strategy, switch, update, accumulate, *tensors)
+            kernels.branch(strategy, switch, update, accumulate, *tensors)
 
         tf.__internal__.distribute.interim.maybe_merge_call(
             branch, self._distribution_strategy, switch, *tensors
         )
 
     def _add(self, accumulator, target, gradient):
-        _tensorflow.accumulate(target, gradient)
+        kernels.accumulate(target, gradient)
 
     def _value(self, variable):
         return tf.convert_to_tensor(_native(variable))
@@ -86,7 +88,7 @@ class Backend(_backend_jax.Backend):
         return self._gate(total, hold)
 
     def _sum(self, accumulator, gradient):
-        return _tensorflow.add(self._value(accumulator), gradient)
+        return kernels.add(self._value(accumulator), gradient)
 
     def _apply_rule(self, rule, scalars, gradient, target, slots):
-        _tensorflow.apply_rule(rule, scalars, gradient, target, list(map(_native, slots)))
+        kernels.apply_rule(rule, scalars, gradient, target, list(map(_native, slots)))

@@ -13,23 +13,13 @@ import warnings
 
 import numpy as np
 
-from keras_accum import (
-    _arguments,
-    _callbacks,
-    _docs,
-    _host,
-    _host_gate,
-    _monitor,
-    _optimizer,
-    _rules,
-    _state,
-    _window,
-)
-from keras_accum._state import StateError  # noqa: F401, public
+from keras_accum import arguments, base, docs, host, rules, states, window
+from keras_accum.callbacks import monitor, partial_window, python_gate, weights
+from keras_accum.states import StateError  # noqa: F401, public
 
-keras = _host.import_keras_3()
+keras = host.import_keras_3()
 ops = keras.ops
-_backend = importlib.import_module(f"keras_accum._backend_{keras.backend.backend()}")
+_backend = importlib.import_module(f"keras_accum.keras3.backend_{keras.backend.backend()}")
 
 
 # Of the names that Keras gives to what it keeps for a variable, those that are none of a rule.
@@ -46,7 +36,7 @@ def _stock(name):
     return type(public.__new__(public))
 
 
-class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
+class AccumulatingOptimizer(base.Optimizer, _backend.Backend):
     """Everything Keras, for all classes. A class names it before its stock optimizer and has
 
     * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
@@ -62,17 +52,15 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         super().__init_subclass__(**kwargs)
         if AccumulatingOptimizer in cls.__bases__:
             cls._stock_class = cls.__bases__[-1]
-            cls.__signature__ = _arguments.signature(
-                cls._stock_class, cls.fixed, cls.rule_arguments
-            )
-            cls.__doc__ = cls.__doc__ or _docs.docstring(cls.__name__, "keras3", "import keras")
+            cls.__signature__ = arguments.signature(cls._stock_class, cls.fixed, cls.rule_arguments)
+            cls.__doc__ = cls.__doc__ or docs.docstring(cls.__name__, "keras3", "import keras")
 
     def __init__(self, *args, **kwargs):
-        given = _arguments.bind(type(self), args, kwargs, unknown=ValueError)
-        own = _arguments.pop_own(type(self), given)
-        decay = _arguments.check_decay(given.pop("decay", None))
+        given = arguments.bind(type(self), args, kwargs, unknown=ValueError)
+        own = arguments.pop_own(type(self), given)
+        decay = arguments.check_decay(given.pop("decay", None))
         given.setdefault("name", None)
-        _arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
+        arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
         added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
 
         super().__init__(**given, **self.fixed)
@@ -115,13 +103,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         variables = self._trainable_variables
         if not (self._accumulates and variables):
             return
-        self._state_format = self._add_counter("state_format", _state.FORMAT)
+        self._state_format = self._add_counter("state_format", states.FORMAT)
         self._window_position = self._add_counter("window_position", 0)
         self._window_length = self._add_counter("window_length", self._accum_iters)
         self._next_window_length = self._add_counter("accum_iters", self._accum_iters)
         if self._weighs:
             with self._sum_scope():
-                self._window_weight = self._add_scalar(_state.WEIGHT, 0, self._scalar_dtype)
+                self._window_weight = self._add_scalar(states.WEIGHT, 0, self._scalar_dtype)
         if self._reduces_late and any(map(self._overwrite_variable_with_gradient, variables)):
             raise ValueError(
                 "all_reduce='window' can't be used with float8: of the scales that a gradient "
@@ -129,7 +117,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             )
         with self._sum_scope():
             self._accumulators = [self._add_accumulator(variable) for variable in variables]
-        self._missing_gradients = self._add_counter(_state.MISSING, 0, (len(variables) + 1,))
+        self._missing_gradients = self._add_counter(states.MISSING, 0, (len(variables) + 1,))
 
     @property
     def _scalar_dtype(self):
@@ -177,7 +165,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if not (self._accumulates and self._is_built):
             return {}
         counters = self._window_position, self._window_length, self._next_window_length
-        return dict(zip(_state.WINDOW, counters))
+        return dict(zip(states.WINDOW, counters))
 
     def _get_scalar(self, variable):
         return ops.convert_to_numpy(variable)
@@ -201,14 +189,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             self._norms[name].assign(ops.where(switch > 0, norm, old))
 
     def _note_micro_batch(self, grads, variables, counted):
-        if _monitor.MICRO_BATCH_NORM in self._watched:
+        if monitor.MICRO_BATCH_NORM in self._watched:
             overwritten = map(self._overwrite_variable_with_gradient, variables)
             summed = [g for g, skip in zip(grads, overwritten) if not skip]
-            self._note(_monitor.MICRO_BATCH_NORM, summed, counted)
+            self._note(monitor.MICRO_BATCH_NORM, summed, counted)
 
     def _rate_in_use(self):
         rate = float(ops.convert_to_numpy(self._get_current_learning_rate()))
-        return _rules.decayed(rate, self.decay, self.completed_updates)
+        return rules.decayed(rate, self.decay, self.completed_updates)
 
     def _set_count(self, counter, value):
         counter.assign(value)
@@ -272,19 +260,19 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             if slot in _SLOT_NAMES:
                 names[id(variable)] = f"{_SLOT_NAMES[slot]}.{index}"
             else:
-                names[id(variable)] = _state.slot_name(self._rule(), slot, index)
+                names[id(variable)] = states.slot_name(self._rule(), slot, index)
         if self._accumulates and self._is_built:
             names.update({id(variable): name for name, variable in self._counters().items()})
             names[id(self._state_format)] = "state_format"
-            names[id(self._missing_gradients)] = _state.MISSING
+            names[id(self._missing_gradients)] = states.MISSING
             if self._weighs:
-                names[id(self._window_weight)] = _state.WEIGHT
+                names[id(self._window_weight)] = states.WEIGHT
             for index, accumulator in enumerate(self._accumulators):
                 names[id(accumulator)] = f"accumulator.{index}"
         return {names[id(v)]: v for v in self._variables}
 
     def _layout(self):
-        return _state.layout(self._state_variables(), self._trainable_variables)
+        return states.layout(self._state_variables(), self._trainable_variables)
 
     def _list_names(self, variables, stock):
         # The order is the stock optimizer's: ask one that has as many variables, of no size.
@@ -312,7 +300,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             for name, variable in self._state_variables().items()
             if name != "state_format"
         }
-        return _state.without_idle(state)
+        return states.without_idle(state)
 
     def _rate_state(self):
         if not isinstance(self._learning_rate, keras.Variable):
@@ -384,7 +372,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         steps = config["gradient_accumulation_steps"]
         if steps:  # Keras counts micro-batches
             updates, position = divmod(int(state["completed_updates"]), steps)
-            counters = dict(zip(_state.WINDOW, (position, steps, steps)), completed_updates=updates)
+            counters = dict(zip(states.WINDOW, (position, steps, steps)), completed_updates=updates)
             state.update({name: np.asarray(value) for name, value in counters.items()})
         return state
 
@@ -402,7 +390,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self._pending:
             self._check_is_built("to_stock")
         config = {**_constructor_arguments(self), **self.fixed}
-        for name in ("name", *_arguments.OWN):
+        for name in ("name", *arguments.OWN):
             config.pop(name, None)
         if self.decay:
             if not isinstance(self._learning_rate, keras.Variable):
@@ -438,11 +426,11 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         for name in self.fixed:
             del config[name]
         config.update({name: getattr(self, name) for name in self.rule_arguments})
-        config.update(_arguments.own_config(self), decay=self.decay)
+        config.update(arguments.own_config(self), decay=self.decay)
         return config
 
     def __repr__(self):
-        return _arguments.representation(self, "Keras 3")
+        return arguments.representation(self, "Keras 3")
 
     # -- one micro-batch -----------------------------------------------------------------------
 
@@ -463,7 +451,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             self._check_variables_are_known(trainable_variables)
             grads, variables = self._filter_empty_gradients(grads, trainable_variables)
             present = [self._get_variable_index(v) for v in variables]
-            _arguments.check_once(present, lambda index: _path(self._trainable_variables[index]))
+            arguments.check_once(present, lambda index: _path(self._trainable_variables[index]))
             known = range(len(self._trainable_variables)) if self._accumulates else ()
             self._take(grads, variables, absent=sorted(set(known) - set(present)))
 
@@ -488,10 +476,10 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             counted = ops.cast(self._all_finite(grads), position.dtype)
             grads = [self._gate(g, ops.cast(counted, g.dtype)) for g in grads]
         self._note_micro_batch(grads, variables, counted)
-        step = _window.advance(ops, position, length, next_length, counted)
+        step = window.advance(ops, position, length, next_length, counted)
         if absent:
-            missing, window = map(self._value, (self._missing_gradients, self._iterations))
-            step = _window.miss(ops, step, missing, window, absent, counted)
+            missing, number = map(self._value, (self._missing_gradients, self._iterations))
+            step = window.miss(ops, step, missing, number, absent, counted)
         if self._weighs:
             weight = weight * ops.cast(counted, weight.dtype)
             step = step._replace(divisor=self._value(self._window_weight) + weight)
@@ -573,13 +561,13 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
     def _seen_variables(self):
         """The variables that have had a gradient in the open window."""
         missing = ops.convert_to_numpy(self._missing_gradients)
-        seen = _window.was_seen(missing, self.completed_updates, self.window_position)
+        seen = window.was_seen(missing, self.completed_updates, self.window_position)
         return [v for v, is_seen in zip(self._trainable_variables, seen) if is_seen]
 
     def _update_from_accumulators(self, variables):
         position, length, _ = self._window_state()
         totals = [self._value(self._accumulator(v)) for v in variables]
-        step = _window.close(position, length)
+        step = window.close(position, length)
         if self._weighs:
             step = step._replace(divisor=self._value(self._window_weight))
         self._update(step, totals, variables)
@@ -611,7 +599,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         if self._reduces_late:
             totals, divisor = self._reduced(totals, step.divisor, variables)
             step = step._replace(divisor=divisor)
-        steps = {index: _window.of_variable(step, index) for index in absent}
+        steps = {index: window.of_variable(step, index) for index in absent}
         averages = self._averages(step, steps, totals, variables)
         moving = self._trainable_variables if self.use_ema else variables
         scalars = {dtype: self._scalars(step, dtype) for dtype in set(map(_dtype, moving))}
@@ -639,7 +627,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         """
 
         def scale(step, dtype):
-            factor = _window.scale(ops, step, self.reduction, lambda x: ops.cast(x, dtype))
+            factor = window.scale(ops, step, self.reduction, lambda x: ops.cast(x, dtype))
             return factor if self.loss_scale_factor is None else factor / self.loss_scale_factor
 
         overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]
@@ -649,7 +637,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         keys = dict.fromkeys(key for _, key in summed)
         scales = {key: scale(steps.get(key[0], step), key[1]) for key in keys}
         averages = [self._gate(total, scales[key]) for total, key in summed]
-        self._note(_monitor.UPDATE_NORM, averages, step.switch)
+        self._note(monitor.UPDATE_NORM, averages, step.switch)
         clipped = iter(self._clip_gradients(averages))
         return [None if skip else next(clipped) for skip in overwritten]
 
@@ -657,7 +645,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
         """What the update of a variable of this data type needs besides tensors."""
         learning_rate = self._get_current_learning_rate()
         if self.decay:
-            learning_rate = _rules.decayed(
+            learning_rate = rules.decayed(
                 ops.cast(learning_rate, dtype), self.decay, ops.cast(self._iterations, dtype)
             )
         learning_rate = ops.cast(learning_rate, dtype)
@@ -705,7 +693,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
                 learning_rate, value = scalars["learning_rate"], self._value(target)
                 self.assign(
                     target,
-                    _rules.decay_weights(ops, switch, learning_rate, self.weight_decay, value),
+                    rules.decay_weights(ops, switch, learning_rate, self.weight_decay, value),
                 )
             rule = self._rule()
             slots = [self._slots[name, self._var_key(variable)] for name in rule.slots]
@@ -721,7 +709,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer, _backend.Backend):
             return
         switch, update = scalars["switch"], scalars["update"]
         value = self._value(target)
-        new_average = _rules.average_weights(
+        new_average = rules.average_weights(
             ops, switch, update, self.ema_momentum, self._value(average), value
         )
         self.assign(average, new_average)
@@ -765,7 +753,7 @@ def _constructor_arguments(optimizer):
     return config
 
 
-_optimizer.hand_on(keras.optimizers.LossScaleOptimizer)
+base.hand_on(keras.optimizers.LossScaleOptimizer)
 
 _register = keras.saving.register_keras_serializable(package="keras_accum")
 
@@ -773,13 +761,13 @@ _register = keras.saving.register_keras_serializable(package="keras_accum")
 @_register
 class SGDAccumulate(AccumulatingOptimizer, _stock("SGD")):
     def _rule(self):
-        return _rules.SGD(momentum=self.momentum != 0, nesterov=self.nesterov)
+        return rules.SGD(momentum=self.momentum != 0, nesterov=self.nesterov)
 
 
 @_register
 class AdamAccumulate(AccumulatingOptimizer, _stock("Adam")):
     def _rule(self):
-        return _rules.AMSGrad() if self.amsgrad else _rules.Adam()
+        return rules.AMSGrad() if self.amsgrad else rules.Adam()
 
 
 @_register
@@ -787,25 +775,23 @@ class AMSGradAccumulate(AccumulatingOptimizer, _stock("Adam")):
     fixed = {"amsgrad": True}
 
     def _rule(self):
-        return _rules.AMSGrad()
+        return rules.AMSGrad()
 
 
 @_register
 class RMSpropAccumulate(AccumulatingOptimizer, _stock("RMSprop")):
     def _rule(self):
-        return _rules.RMSprop(self.momentum > 0, self.centered, epsilon_in_root=True)
+        return rules.RMSprop(self.momentum > 0, self.centered, epsilon_in_root=True)
 
 
-class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback):
-    __doc__ = _callbacks.ApplyPartialWindow.__doc__.format(
+class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Callback):
+    __doc__ = partial_window.ApplyPartialWindow.__doc__.format(
         host="keras3", import_keras="import keras"
     )
 
 
-class MicroBatchWeights(_callbacks.MicroBatchWeights, keras.callbacks.Callback):
-    __doc__ = _callbacks.MicroBatchWeights.__doc__.format(
-        host="keras3", import_keras="import keras"
-    )
+class MicroBatchWeights(weights.MicroBatchWeights, keras.callbacks.Callback):
+    __doc__ = weights.MicroBatchWeights.__doc__.format(host="keras3", import_keras="import keras")
     _ops, _sum, _flatten = ops, staticmethod(ops.sum), staticmethod(keras.tree.flatten)
 
     @staticmethod
@@ -814,12 +800,10 @@ class MicroBatchWeights(_callbacks.MicroBatchWeights, keras.callbacks.Callback):
         return keras.src.backend.get_keras_mask(output)
 
 
-class AccumulationMonitor(_monitor.AccumulationMonitor, keras.callbacks.Callback):
-    __doc__ = _monitor.AccumulationMonitor.__doc__.format(
-        host="keras3", import_keras="import keras"
-    )
+class AccumulationMonitor(monitor.AccumulationMonitor, keras.callbacks.Callback):
+    __doc__ = monitor.AccumulationMonitor.__doc__.format(host="keras3", import_keras="import keras")
 
 
-class HostGate(_host_gate.HostGate, keras.callbacks.Callback):
-    __doc__ = _host_gate.HostGate.__doc__.format(host="keras3", import_keras="import keras")
+class HostGate(python_gate.HostGate, keras.callbacks.Callback):
+    __doc__ = python_gate.HostGate.__doc__.format(host="keras3", import_keras="import keras")
     _picker = _backend.Picker

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from keras_accum import _arguments, _pending, _state
+from keras_accum import arguments, pending, states
 
 _NO_ACCUM_ITERS = (
     "This {name} was saved by a class that didn't save accum_iters: 1 is taken, an update on every "
@@ -114,7 +114,7 @@ class Optimizer:
 
     @accum_iters.setter
     def accum_iters(self, accum_iters):
-        accum_iters = _arguments.check_accum_iters(accum_iters)
+        accum_iters = arguments.check_accum_iters(accum_iters)
         counter = self._counters().get("accum_iters")
         if counter is not None:
             self._set_count(counter, accum_iters)
@@ -124,7 +124,7 @@ class Optimizer:
             self._renew()
         elif accum_iters != 1:
             name = type(self).__name__
-            raise ValueError(_arguments.NO_ACCUMULATORS.format(accum_iters, name))
+            raise ValueError(arguments.NO_ACCUMULATORS.format(accum_iters, name))
 
     def _count_window(self):
         """Position, length and next length of the window, as ints."""
@@ -198,7 +198,7 @@ class Optimizer:
                 "`weigh` needs an optimizer that was constructed with reduction='weighted'. "
                 f"Received: reduction={self.reduction!r}"
             )
-        _arguments.check_weight(weight)
+        arguments.check_weight(weight)
         if self._accumulates:
             self._weights_said[self._replica()] = self._without_gradient(weight)
 
@@ -269,8 +269,8 @@ class Optimizer:
                 variable in how many of its micro-batches, and last `completed_updates`.
         """
         self._check_numbers()
-        state = {name: _state.portable(array) for name, array in self._read_state().items()}
-        return {"state_format": np.asarray(_state.FORMAT), **state}
+        state = {name: states.portable(array) for name, array in self._read_state().items()}
+        return {"state_format": np.asarray(states.FORMAT), **state}
 
     def set_state(self, state):
         """Go on from a state that `get_state` returned, here or on another Keras.
@@ -290,23 +290,23 @@ class Optimizer:
             return
         self._check_numbers()
         layout = self._layout()
-        state = _state.fitted(state, layout, self._described)
-        self._write_state(_state.completed(state, layout, self._accum_iters))
+        state = states.fitted(state, layout, self._described)
+        self._write_state(states.completed(state, layout, self._accum_iters))
 
     @property
     def _pending(self):
-        return self.__dict__.setdefault("_pending_state", _pending.PendingState())  # as above
+        return self.__dict__.setdefault("_pending_state", pending.PendingState())  # as above
 
     def _hold(self, state):
         """Keep a state until the variables come."""
-        state = self._fitted(state, _state.by_index(state))
+        state = self._fitted(state, states.by_index(state))
         self._write_shared(state)
         self._pending.drop()
-        variables = _state.count(state)
+        variables = states.count(state)
         if variables:
             names = self._list_names(variables, stock=False)
-            if _state.MISSING in _state.without_idle(state):
-                names = _ending(lambda _: names, [_state.MISSING], variables)
+            if states.MISSING in states.without_idle(state):
+                names = _ending(lambda _: names, [states.MISSING], variables)
             self._pending.hold(state, names, self._shared_variables(), self._add_waiting)
 
     def _released(self, variables, keys=()):
@@ -319,9 +319,9 @@ class Optimizer:
 
     def _fitted(self, state, variables):
         """A complete state for these variables, of which only the shapes matter."""
-        layout = _state.layout(self._state_names(len(variables)), variables)
-        state = _state.fitted(state, layout, self._described)
-        return _state.completed(state, layout, self._accum_iters)
+        layout = states.layout(self._state_names(len(variables)), variables)
+        state = states.fitted(state, layout, self._described)
+        return states.completed(state, layout, self._accum_iters)
 
     def _renew(self):
         """Complete what waits, after accum_iters was given that a file didn't have."""
@@ -383,12 +383,12 @@ class Optimizer:
     def _named(self, arrays):
         arrays = [np.asarray(array) for array in arrays]
         own = partial(self._list_names, stock=False)
-        keras2 = partial(_state.slot_major, self._rule(), accumulates=self._accumulates)
-        tf_keras = partial(_state.with_unapplied, self._rule(), self._accumulates, self._weighs)
+        keras2 = partial(states.slot_major, self._rule(), accumulates=self._accumulates)
+        tf_keras = partial(states.with_unapplied, self._rule(), self._accumulates, self._weighs)
         state = None
         for names in (own, keras2, tf_keras):
             # Without the last, a file of version 0.1.0, or no gradient has been missing.
-            for last in ([_state.MISSING], []):
+            for last in ([states.MISSING], []):
                 if state is None:
                     state = self._named_as(arrays, partial(_ending, names, last))
         is_of_stock = state is None or not self._accumulates
@@ -396,7 +396,7 @@ class Optimizer:
             state = self._named_as(arrays, partial(self._list_names, stock=True))
             state = state or self._from_keras_2(arrays)
         if state is None:
-            raise _state.StateError(
+            raise states.StateError(
                 f"A list of {len(arrays)} arrays, {arrays[0].shape if arrays else 'none'} the "
                 f"first, is not a state of {self._described}: it is another optimizer's, "
                 "truncated, or of a newer keras_accum. Nothing was changed."
@@ -408,7 +408,7 @@ class Optimizer:
         return state
 
     def _from_keras_2(self, arrays):
-        state = _state.from_keras_2(arrays, self._rule())
+        state = states.from_keras_2(arrays, self._rule())
         has_count = not arrays or np.ndim(arrays[0]) == 0
         if state is not None and not has_count and self.get_config().get("decay"):
             warnings.warn(_NO_COUNT.format(name=type(self).__name__), stacklevel=2)
@@ -417,11 +417,11 @@ class Optimizer:
     def _named_as(self, arrays, names):
         """The state that these arrays are if `names(n)` are their names, for n variables."""
         if self._is_built:
-            variables = _state.count(self._layout())
+            variables = states.count(self._layout())
         else:
             one, two = len(names(1)), len(names(2))
             variables = (len(arrays) - one) // max(two - one, 1) + 1
-        return _state.named(arrays, names(variables))
+        return states.named(arrays, names(variables))
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
@@ -431,7 +431,7 @@ class Optimizer:
             # What Keras 2.0 to 2.3 calls so is the norm of all gradients together.
             config["global_clipnorm"] = config.pop("clipnorm")
         if config.get("all_reduce") == "window" and not cls._can_reduce_late:
-            warnings.warn(f"{_arguments.NO_LATE_REDUCTION} It is left out here.", stacklevel=2)
+            warnings.warn(f"{arguments.NO_LATE_REDUCTION} It is left out here.", stacklevel=2)
             del config["all_reduce"]
         counts_micro_batches = "lr" in config and "accum_iters" not in config
         optimizer = cls._from_stock_config(config, custom_objects)
@@ -462,7 +462,7 @@ class Optimizer:
             load_model(path, custom_objects={"AdamAccumulate": AdamAccumulate.with_accum_iters(5)})
             load_model(path, custom_objects={"adam": AdamAccumulate.with_accum_iters(5, True)})
         """
-        return _Loader(cls, _arguments.check_accum_iters(accum_iters), stock)
+        return _Loader(cls, arguments.check_accum_iters(accum_iters), stock)
 
     # -- stock optimizers --------------------------------------------------------------------------
 
@@ -509,7 +509,7 @@ class Optimizer:
                 "accum_iters >= 2."
             )
         else:
-            state = _state.without_window(state)
+            state = states.without_window(state)
         self.set_state(state)
 
     def _check_can_be_stock(self):
@@ -535,7 +535,7 @@ class Optimizer:
 
 def _ending(names, last, variables):
     """The names of a state for so many variables, with these last ones."""
-    return [name for name in names(variables) if name != _state.MISSING] + last
+    return [name for name in names(variables) if name != states.MISSING] + last
 
 
 class _OfInner:

@@ -14,22 +14,12 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from keras_accum import (
-    _arguments,
-    _callbacks,
-    _docs,
-    _host,
-    _host_gate,
-    _monitor,
-    _optimizer,
-    _rules,
-    _state,
-    _tensorflow,
-    _window,
-)
-from keras_accum._state import StateError
+from keras_accum import arguments, base, docs, host, kernels, rules, states, window
+from keras_accum.callbacks import monitor, partial_window, python_gate, weights
+from keras_accum.callbacks.base import inner
+from keras_accum.states import StateError
 
-keras = _host.import_keras_2()
+keras = host.import_keras_2()
 _stock = getattr(keras.optimizers, "legacy", keras.optimizers)
 
 _IMPORT = (
@@ -45,7 +35,7 @@ _NO_TRAIN_FUNCTION = (
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
 
 
-class AccumulatingOptimizer(_optimizer.Optimizer):
+class AccumulatingOptimizer(base.Optimizer):
     """Everything Keras, for all classes. A class names it before its stock optimizer and has
 
     * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
@@ -57,7 +47,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     fixed = {}
     rule_arguments = {}
     _can_reduce_late = True
-    _replica = staticmethod(_tensorflow.replica)
+    _replica = staticmethod(kernels.replica)
     _is_traced = staticmethod(tf.inside_function)
 
     def __init_subclass__(cls, **kwargs):
@@ -65,14 +55,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if AccumulatingOptimizer in cls.__bases__:
             cls._stock_class = cls.__bases__[-1]
             more = {**cls.rule_arguments, **dict.fromkeys(_MORE)}
-            cls.__signature__ = _arguments.signature(cls._stock_class, cls.fixed, more)
-            cls.__doc__ = cls.__doc__ or _docs.docstring(cls.__name__, "tf_keras", _IMPORT)
+            cls.__signature__ = arguments.signature(cls._stock_class, cls.fixed, more)
+            cls.__doc__ = cls.__doc__ or docs.docstring(cls.__name__, "tf_keras", _IMPORT)
 
     def __init__(self, *args, **kwargs):
-        given = _arguments.bind(type(self), args, kwargs, unknown=TypeError)
-        own = _arguments.pop_own(type(self), given)
+        given = arguments.bind(type(self), args, kwargs, unknown=TypeError)
+        own = arguments.pop_own(type(self), given)
         if "learning_rate" in given:
-            given["learning_rate"] = _arguments.check_learning_rate(
+            given["learning_rate"] = arguments.check_learning_rate(
                 given["learning_rate"], allowed=(tf.Tensor, tf.Variable)
             )
         given.setdefault("name", type(self).__name__)
@@ -129,7 +119,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         state = self._released(var_list, [variable._unique_id for variable in var_list])
         super()._create_all_weights(var_list)
         is_partial = len(var_list) < len(self._variables)
-        if self._accumulates and (is_partial or _state.MISSING in self._deferred_dependencies):
+        if self._accumulates and (is_partial or states.MISSING in self._deferred_dependencies):
             if self._missing_gradients is None:
                 self._build_missing_gradients()
         if state is not None:
@@ -154,7 +144,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             return
         if old and self._accumulates:
             self._warn_of_steps_without([found[r] for r in new if r not in set(old)])
-        order, is_told = _state.merged(old, new)
+        order, is_told = states.merged(old, new)
         self._reorder([found[reference] for reference in order])
         self._is_numbered = is_told and (self._is_numbered or len(new) == len(found))
 
@@ -179,9 +169,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     @property
     def _has_deferred(self):
         """Whether there is no slot yet for what the counters say has been done."""
-        names = _state.slot_major(self._rule(), 1, self._accumulates)
+        names = states.slot_major(self._rule(), 1, self._accumulates)
         counts = self.completed_updates or self.window_position
-        return bool(counts) and any(_state.index_of(name) is not None for name in names)
+        return bool(counts) and any(states.index_of(name) is not None for name in names)
 
     def _build_window(self):
         if not (self._accumulates and self._variables):
@@ -194,7 +184,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _build_counters(self):
         if self._window is not None or not self._accumulates:
             return
-        self._state_format = self._add_counter("state_format", _state.FORMAT)
+        self._state_format = self._add_counter("state_format", states.FORMAT)
         self._window = (
             self._add_counter("window_position", 0),
             self._add_counter("window_length", self._accum_iters),
@@ -203,7 +193,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         self._unapplied = self._add_counter("unapplied", 0)
         if self._weighs:
             with self._sum_scope():
-                self._window_weight = self._add_counter(_state.WEIGHT, 0, self._scalar_dtype)
+                self._window_weight = self._add_counter(states.WEIGHT, 0, self._scalar_dtype)
 
     def _warn_of_steps_without(self, variables):
         # Whether such a step is still in use can't be told: TensorFlow keeps graphs alive.
@@ -222,14 +212,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         old = self._missing_gradients
         counts = np.zeros(len(self._variables) + 1, "int64")
         if old is not None and tf.executing_eagerly():
-            *old_counts, window = keras.backend.get_value(old)
-            counts[:] = self.window_position if window == self.completed_updates else 0
-            counts[-1] = window
+            *old_counts, number = keras.backend.get_value(old)
+            counts[:] = self.window_position if number == self.completed_updates else 0
+            counts[-1] = number
             order = [variable.ref() for variable in self._variables]
             for variable, count in zip(known, old_counts):
                 counts[order.index(variable.ref())] = count
         self._weights = [variable for variable in self._weights if variable is not old]
-        self._missing_gradients = self._add_counter(_state.MISSING, counts)
+        self._missing_gradients = self._add_counter(states.MISSING, counts)
 
     def add_slot(self, var, slot_name, *args, **kwargs):
         # Reading a checkpoint makes slots by itself.
@@ -238,7 +228,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         # A sum of many half precision gradients overflows or stalls in half precision, and a slot
         # has the data type of its variable.
         is_half = getattr(var, "true_dtype", var.dtype).base_dtype in (tf.float16, tf.bfloat16)
-        in_float32 = _tensorflow.variables_in_float32 if is_half else contextlib.nullcontext
+        in_float32 = kernels.variables_in_float32 if is_half else contextlib.nullcontext
         with self._sum_scope(), in_float32():
             return super().add_slot(var, slot_name, *args, **kwargs)
 
@@ -246,7 +236,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         """Where the variables are made that hold a window's sums."""
         if not self._reduces_late:
             return contextlib.nullcontext()
-        return _tensorflow.sums_of_replicas(self._distribution_strategy)
+        return kernels.sums_of_replicas(self._distribution_strategy)
 
     @property
     def _scalar_dtype(self):
@@ -276,7 +266,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _counters(self):
         if self._pending:
             return self._pending.counters
-        return {} if self._window is None else dict(zip(_state.WINDOW, self._window))
+        return {} if self._window is None else dict(zip(states.WINDOW, self._window))
 
     def _get_scalar(self, variable):
         return keras.backend.get_value(variable)
@@ -324,11 +314,11 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _list_names(self, variables, stock):
         accumulates = self._accumulates and not stock
-        return _state.with_unapplied(self._rule(), accumulates, self._weighs, variables)
+        return states.with_unapplied(self._rule(), accumulates, self._weighs, variables)
 
     def _state_names(self, variables):
         names = [n for n in self._list_names(variables, stock=False) if n != "unapplied"]
-        return names + [_state.MISSING] * self._accumulates + list(self._rate_state())
+        return names + [states.MISSING] * self._accumulates + list(self._rate_state())
 
     def _state_variables(self):
         """All weights by their names, in the order of `_list_names`."""
@@ -338,7 +328,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         found = {"completed_updates": self.iterations}
         for slot in rule.slots:
             for i, variable in enumerate(self._variables):
-                found[_state.slot_name(rule, slot, i)] = self.get_slot(
+                found[states.slot_name(rule, slot, i)] = self.get_slot(
                     variable, self.slot_names[slot]
                 )
         if self._window is not None:
@@ -346,22 +336,22 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             found.update(self._counters())
             found["unapplied"] = self._unapplied
             if self._weighs:
-                found[_state.WEIGHT] = self._window_weight
+                found[states.WEIGHT] = self._window_weight
             for i, variable in enumerate(self._variables):
                 found[f"accumulator.{i}"] = self._accumulators[variable.ref()]
         if self._missing_gradients is not None:
-            found[_state.MISSING] = self._missing_gradients
+            found[states.MISSING] = self._missing_gradients
         return found
 
     def _layout(self):
-        return _state.layout(self._state_names(len(self._variables)), self._variables)
+        return states.layout(self._state_names(len(self._variables)), self._variables)
 
     def _read_state(self):
         found = self._state_variables()
         state = dict(zip(found, keras.backend.batch_get_value(list(found.values()))))
         state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
         state.pop("state_format", None)
-        return _state.without_idle({**state, **self._rate_state()})
+        return states.without_idle({**state, **self._rate_state()})
 
     def _rate_state(self):
         rate = self._hyper["learning_rate"]
@@ -372,9 +362,9 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _write_state(self, state):
         if self._window is not None:
             state = {**state, "unapplied": np.asarray(0)}
-        if self._missing_gradients is None and _state.MISSING in state:
-            state = _state.without_idle(state)
-            if _state.MISSING in state:
+        if self._missing_gradients is None and states.MISSING in state:
+            state = states.without_idle(state)
+            if states.MISSING in state:
                 self._build_missing_gradients()
         if "learning_rate" in state:
             state = dict(state)
@@ -384,7 +374,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             keras.backend.batch_set_value([(variables[name], state[name]) for name in state])
             return
         for name, value in state.items():
-            _tensorflow.write(variables[name], value)
+            kernels.write(variables[name], value)
 
     def _shared_variables(self):
         return {"completed_updates": self.iterations}
@@ -430,9 +420,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             models = [
                 found
                 for found in objects
-                if isinstance(found, keras.Model)
-                and found.built
-                and _callbacks.inner(found.optimizer) is self
+                if isinstance(found, keras.Model) and found.built and inner(found.optimizer) is self
             ]
             for model in models:
                 self._create_all_weights(model.trainable_variables)
@@ -443,7 +431,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         )
 
     def __reduce__(self):
-        return _optimizer.restored, (type(self), self.get_config(), self.get_state())
+        return base.restored, (type(self), self.get_config(), self.get_state())
 
     def __deepcopy__(self, memo):
         memo.update({id(variable): variable for variable in self._variables})  # the model's
@@ -496,7 +484,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             keys = list(getattr(optimizer, "_index_dict", ()))
             slots = {s: _slot_variables(optimizer, s) for s in rule.slots} if keys else {}
         for slot, variables in slots.items():
-            found.update({_state.slot_name(rule, slot, i): v for i, v in enumerate(variables)})
+            found.update({states.slot_name(rule, slot, i): v for i, v in enumerate(variables)})
         return dict(zip(found, keras.backend.batch_get_value(list(found.values())))), keys
 
     def to_stock(self):
@@ -512,7 +500,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if self._pending:
             self._check_is_built("to_stock")
         config = {**_constructor_arguments(self), **self.fixed}
-        for name in ("name", *_arguments.OWN):
+        for name in ("name", *arguments.OWN):
             if name != "decay":
                 config.pop(name, None)
         stock = self._stock_class(**config)
@@ -523,7 +511,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             for slot in rule.slots:
                 for i, variable in enumerate(self._variables):
                     target = stock.get_slot(variable, self.slot_names[slot])
-                    pairs.append((target, state[_state.slot_name(rule, slot, i)]))
+                    pairs.append((target, state[states.slot_name(rule, slot, i)]))
             keras.backend.batch_set_value(pairs)
         return stock
 
@@ -533,11 +521,11 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             del config[name]
         for name in self.rule_arguments:
             config[name] = self._serialize_hyperparameter(name)
-        config.update(_arguments.own_config(self))
+        config.update(arguments.own_config(self))
         return config
 
     def __repr__(self):
-        return _arguments.representation(self, "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)")
+        return arguments.representation(self, "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)")
 
     # -- one micro-batch -----------------------------------------------------------------------
 
@@ -607,7 +595,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
         def times(gradient, variable):
             dtype = self._accumulators[variable.ref()].dtype  # half precision could overflow
-            return _tensorflow.gate(tf.cast(gradient, dtype), tf.cast(factor, dtype))
+            return kernels.gate(tf.cast(gradient, dtype), tf.cast(factor, dtype))
 
         pairs = [(times(gradient, variable), variable) for gradient, variable in grads_and_vars]
         return pairs + [(weight, self._window_weight)]
@@ -621,7 +609,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             return super()._transform_gradients(grads_and_vars)
         grads, variables = zip(*grads_and_vars)
         references = [variable.ref() for variable in variables]
-        _arguments.check_once(references, lambda reference: reference.deref().name)
+        arguments.check_once(references, lambda reference: reference.deref().name)
         self._note_trace()
         self._has_traced = self._has_traced or not tf.executing_eagerly()
         if self._weighs:
@@ -634,14 +622,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
                 )
         counted = tf.ones([], tf.int64)
         if self.skip_nonfinite:
-            counted = tf.cast(_tensorflow.all_finite(grads), tf.int64)
-            grads = [_tensorflow.gate(g, tf.cast(counted, g.dtype)) for g in grads]
-        self._note(_monitor.MICRO_BATCH_NORM, grads, counted)
-        step = _window.advance(tf, *self._window_state(), counted=counted)
+            counted = tf.cast(kernels.all_finite(grads), tf.int64)
+            grads = [kernels.gate(g, tf.cast(counted, g.dtype)) for g in grads]
+        self._note(monitor.MICRO_BATCH_NORM, grads, counted)
+        step = window.advance(tf, *self._window_state(), counted=counted)
         absent = self._absent(variables)
         if absent:
-            missing, window = map(tf.convert_to_tensor, (self._missing_gradients, self.iterations))
-            step = _window.miss(tf, step, missing, window, absent, counted)
+            missing, number = map(tf.convert_to_tensor, (self._missing_gradients, self.iterations))
+            step = window.miss(tf, step, missing, number, absent, counted)
         if self._weighs:
             weight = weight * tf.cast(counted, weight.dtype)
             step = step._replace(divisor=tf.convert_to_tensor(self._window_weight) + weight)
@@ -690,14 +678,14 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
             with tf.control_dependencies([self._take_back()]):
                 position, length, _ = self._window_state()
                 totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
-                step = _window.close(position, length)
+                step = window.close(position, length)
                 if self._weighs:
                     step = step._replace(divisor=tf.convert_to_tensor(self._window_weight))
                 averages = self._averages(step, totals, variables, absent=[])
             return tf.distribute.get_replica_context().merge_call(self._write, args=averages)
 
         if tf.compat.v1.executing_eagerly_outside_functions():
-            _tensorflow.in_replicas(self._distribution_strategy, update)
+            kernels.in_replicas(self._distribution_strategy, update)
             return
         if self._distribution_strategy is not None:
             raise ValueError(
@@ -716,7 +704,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if self._missing_gradients is None:
             return self._variables
         missing = keras.backend.get_value(self._missing_gradients)
-        seen = _window.was_seen(missing, self.completed_updates, self.window_position)
+        seen = window.was_seen(missing, self.completed_updates, self.window_position)
         return [v for v, is_seen in zip(self._variables, seen) if is_seen]
 
     def _window_state(self):
@@ -735,7 +723,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         absent = self._absent(variables)
         variables = [*variables, *(self._variables[i] for i in absent)]
         totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
-        totals[: len(grads)] = map(_tensorflow.add, totals, grads)
+        totals[: len(grads)] = map(kernels.add, totals, grads)
         return totals, variables, absent
 
     def _averages(self, step, totals, variables, absent):
@@ -745,17 +733,17 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         earlier in the window.
         """
         step, totals = self._reduced(step, totals, variables)
-        own_steps = [_window.of_variable(step, index) for index in absent]
+        own_steps = [window.of_variable(step, index) for index in absent]
         steps = [step] * (len(variables) - len(absent)) + own_steps
         scales = {(id(s), t.dtype): (s, t.dtype) for s, t in zip(steps, totals)}
         scales = {key: self._scale(*arguments) for key, arguments in scales.items()}
-        averages = [_tensorflow.gate(t, scales[id(s), t.dtype]) for s, t in zip(steps, totals)]
-        self._note(_monitor.UPDATE_NORM, averages, step.switch)
+        averages = [kernels.gate(t, scales[id(s), t.dtype]) for s, t in zip(steps, totals)]
+        self._note(monitor.UPDATE_NORM, averages, step.switch)
         pairs = super()._transform_gradients(list(zip(averages, variables)))
         if self.gradient_transformers:
             # A user's function need not leave zeros alone, nor the order, and may leave some out.
             averages = [
-                None if a is None else _tensorflow.gate(a, tf.cast(s.switch, a.dtype))
+                None if a is None else kernels.gate(a, tf.cast(s.switch, a.dtype))
                 for s, a in zip(steps, _in_order(pairs, variables))
             ]
         else:
@@ -772,7 +760,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
     def _scale(self, step, dtype):
         if self.gradient_transformers:
             step = step._replace(switch=1)
-        return _window.scale(tf, step, self.reduction, lambda x: tf.cast(x, dtype))
+        return window.scale(tf, step, self.reduction, lambda x: tf.cast(x, dtype))
 
     def _scalars(self, step, dtype):
         """What the update of a variable of this data type needs besides tensors."""
@@ -789,7 +777,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         return {
             "switch": switch,
             "hold": 1 - switch,
-            "rule": _tensorflow.kernel_scalars(rule, coefficients),
+            "rule": kernels.kernel_scalars(rule, coefficients),
         }
 
     # The arguments after these two come in another order before TensorFlow 2.9.
@@ -817,7 +805,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         def accumulate(grads, step):
             return across(self._add_all, grads, variables)
 
-        done = _tensorflow.branch(distribution, step.switch, update, accumulate, grads, step)
+        done = kernels.branch(distribution, step.switch, update, accumulate, grads, step)
         return self._write_counters(distribution, step, after=[] if done is None else [done])
 
     def _accumulate(self, distribution, grads, variables, step):
@@ -835,9 +823,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
 
     def _write(self, distribution, averages, totals, variables, step, scalars):
         """All assignments, the counters last. This runs across replicas."""
-        operations = self._write_weights(
-            distribution, averages, totals, variables, step, scalars
-        )
+        operations = self._write_weights(distribution, averages, totals, variables, step, scalars)
         return self._write_counters(distribution, step, after=operations)
 
     def _write_weights(self, distribution, averages, totals, variables, step, scalars):
@@ -886,7 +872,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         if self._accumulates:
             hold = tf.cast(scalars["hold"], total.dtype)
             accumulator = self._accumulators[variable.ref()]
-            rest = _tensorflow.gate(total, hold)
+            rest = kernels.gate(total, hold)
             operations.append(accumulator.assign(rest, read_value=False))
         return operations
 
@@ -894,7 +880,7 @@ class AccumulatingOptimizer(_optimizer.Optimizer):
         rule = self._rule()
         slots = [self.get_slot(variable, self.slot_names[name]) for name in rule.slots]
         average = tf.cast(average, target.dtype.base_dtype)
-        operations = _tensorflow.apply_rule(rule, scalars["rule"], average, target, slots)
+        operations = kernels.apply_rule(rule, scalars["rule"], average, target, slots)
         if target.constraint is not None:
             with tf.control_dependencies(operations):
                 value = target.read_value()
@@ -954,7 +940,7 @@ def _in_order(pairs, variables):
 
 
 def _accumulate(variable, target, gradient):
-    return _tensorflow.accumulate(target, gradient)
+    return kernels.accumulate(target, gradient)
 
 
 def _assign(variable, target, value):
@@ -990,7 +976,7 @@ def _keep_state_in_keras_files():
 
 
 _keep_state_in_keras_files()
-_optimizer.hand_on(keras.mixed_precision.LossScaleOptimizer)
+base.hand_on(keras.mixed_precision.LossScaleOptimizer)
 
 
 def _compile_loaded_models_as_they_were():
@@ -1007,14 +993,14 @@ def _compile_loaded_models_as_they_were():
     @functools.wraps(get_compile_config)
     def get_config(model):
         config = get_compile_config(model)
-        if config and isinstance(_callbacks.inner(model.optimizer), AccumulatingOptimizer):
+        if config and isinstance(inner(model.optimizer), AccumulatingOptimizer):
             config["optimizer"] = keras.saving.serialize_keras_object(model.optimizer)
         return config
 
     @functools.wraps(compile_from_config)
     def compile_and_build(model, config):
         compile_from_config(model, config)
-        optimizer = _callbacks.inner(getattr(model, "optimizer", None))
+        optimizer = inner(getattr(model, "optimizer", None))
         if isinstance(optimizer, AccumulatingOptimizer) and model.built:
             optimizer.build(model.trainable_variables)
 
@@ -1032,7 +1018,7 @@ class SGDAccumulate(AccumulatingOptimizer, _stock.SGD):
     slot_names = {"momentum": "momentum"}
 
     def _rule(self):
-        return _rules.SGD(momentum=self._momentum, nesterov=self.nesterov)
+        return rules.SGD(momentum=self._momentum, nesterov=self.nesterov)
 
 
 @_register
@@ -1040,7 +1026,7 @@ class AdamAccumulate(AccumulatingOptimizer, _stock.Adam):
     slot_names = {"momentum": "m", "velocity": "v", "velocity_hat": "vhat"}
 
     def _rule(self):
-        return _rules.AMSGrad() if self.amsgrad else _rules.Adam()
+        return rules.AMSGrad() if self.amsgrad else rules.Adam()
 
 
 @_register
@@ -1049,7 +1035,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, _stock.Adam):
     slot_names = AdamAccumulate.slot_names
 
     def _rule(self):
-        return _rules.AMSGrad()
+        return rules.AMSGrad()
 
 
 @_register
@@ -1058,15 +1044,17 @@ class RMSpropAccumulate(AccumulatingOptimizer, _stock.RMSprop):
 
     def _rule(self):
         # The stock optimizer has two formulas: its momentum kernels put epsilon under the root.
-        return _rules.RMSprop(self._momentum, self.centered, epsilon_in_root=self._momentum)
+        return rules.RMSprop(self._momentum, self.centered, epsilon_in_root=self._momentum)
 
 
-class ApplyPartialWindow(_callbacks.ApplyPartialWindow, keras.callbacks.Callback):
-    __doc__ = _callbacks.ApplyPartialWindow.__doc__.format(host="tf_keras", import_keras=_IMPORT)
+class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Callback):
+    __doc__ = partial_window.ApplyPartialWindow.__doc__.format(
+        host="tf_keras", import_keras=_IMPORT
+    )
 
 
-class MicroBatchWeights(_callbacks.MicroBatchWeights, keras.callbacks.Callback):
-    __doc__ = _callbacks.MicroBatchWeights.__doc__.format(host="tf_keras", import_keras=_IMPORT)
+class MicroBatchWeights(weights.MicroBatchWeights, keras.callbacks.Callback):
+    __doc__ = weights.MicroBatchWeights.__doc__.format(host="tf_keras", import_keras=_IMPORT)
     _ops, _sum, _flatten = tf, staticmethod(tf.reduce_sum), staticmethod(tf.nest.flatten)
 
     @staticmethod
@@ -1078,16 +1066,16 @@ class _InTrainFunction:
     """A callback that has a part in the model's train function."""
 
     def on_train_begin(self, logs=None):
-        accumulates = getattr(_callbacks.inner(self.model.optimizer), "_accumulates", False)
+        accumulates = getattr(inner(self.model.optimizer), "_accumulates", False)
         if accumulates and not tf.compat.v1.executing_eagerly_outside_functions():
             raise ValueError(_NO_TRAIN_FUNCTION.format(type(self).__name__))
         super().on_train_begin(logs)
 
 
-class AccumulationMonitor(_InTrainFunction, _monitor.AccumulationMonitor, keras.callbacks.Callback):
-    __doc__ = _monitor.AccumulationMonitor.__doc__.format(host="tf_keras", import_keras=_IMPORT)
+class AccumulationMonitor(_InTrainFunction, monitor.AccumulationMonitor, keras.callbacks.Callback):
+    __doc__ = monitor.AccumulationMonitor.__doc__.format(host="tf_keras", import_keras=_IMPORT)
 
 
-class HostGate(_InTrainFunction, _host_gate.HostGate, keras.callbacks.Callback):
-    __doc__ = _host_gate.HostGate.__doc__.format(host="tf_keras", import_keras=_IMPORT)
-    _picker = _host_gate.Picker
+class HostGate(_InTrainFunction, python_gate.HostGate, keras.callbacks.Callback):
+    __doc__ = python_gate.HostGate.__doc__.format(host="tf_keras", import_keras=_IMPORT)
+    _picker = python_gate.Picker

@@ -21,7 +21,7 @@ import warnings
 
 import numpy as np
 
-from keras_accum import _window
+from keras_accum import window
 
 FORMAT = 1
 WINDOW = ("window_position", "window_length", "accum_iters")
@@ -231,7 +231,7 @@ def renumbered(state, indices):
 def without_idle(state):
     """A state without counts of missing gradients if none is missing in the open window."""
     missing = state.get(MISSING)
-    if missing is None or _window.counts_of(np, missing, state["completed_updates"])[:-1].any():
+    if missing is None or window.counts_of(np, missing, state["completed_updates"])[:-1].any():
         return state
     return {name: array for name, array in state.items() if name != MISSING}
 

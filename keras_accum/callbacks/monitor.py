@@ -6,7 +6,7 @@ No host is imported here.
 import math
 import numbers
 
-from keras_accum._callbacks import (
+from keras_accum.callbacks.base import (
     SubstitutesTrainFunction,
     inner,
     steps_per_execution,

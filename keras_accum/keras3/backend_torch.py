@@ -8,12 +8,14 @@ import keras
 import numpy as np
 import torch
 
-from keras_accum import _backend_jax, _monitor, _window
+from keras_accum import window
+from keras_accum.callbacks import monitor
+from keras_accum.keras3 import backend_jax
 
 Picker = None  # of an eager train step there needn't be two
 
 
-class Backend(_backend_jax.Backend):
+class Backend(backend_jax.Backend):
     """Comes before a Keras 3 optimizer class."""
 
     _steps_return_state = False
@@ -50,10 +52,10 @@ class Backend(_backend_jax.Backend):
         if self.skip_nonfinite:
             counted = int(self._all_finite(grads))
         self._note_micro_batch(grads, variables, counted)
-        step = _window.advance(np, *map(int, self._window_state()), counted=counted)
+        step = window.advance(np, *map(int, self._window_state()), counted=counted)
         if absent:
-            missing, window = self._missing_gradients.value.numpy(), int(self._iterations.value)
-            step = _window.miss(np, step, missing, window, absent, counted)
+            missing, number = self._missing_gradients.value.numpy(), int(self._iterations.value)
+            step = window.miss(np, step, missing, number, absent, counted)
             self._missing_gradients.value.copy_(torch.from_numpy(step.missing))
         if counted:
             self._add_all(grads, variables)
@@ -82,13 +84,13 @@ class Backend(_backend_jax.Backend):
         if self._weighs:
             step = step._replace(divisor=float(self._window_weight.value))
             self._window_weight.value.zero_()
-        scale = float(_window.scale(np, step, self.reduction, np.float64))
+        scale = float(window.scale(np, step, self.reduction, np.float64))
         accumulators = [self._accumulator(v).value for v in variables]
         overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]
         summed = [a for a, skip in zip(accumulators, overwritten) if not skip]
         if summed:
             torch._foreach_mul_(summed, scale)  # in place: they are emptied below
-        self._note(_monitor.UPDATE_NORM, summed, step.switch)
+        self._note(monitor.UPDATE_NORM, summed, step.switch)
         averages = [
             a.clone() if skip else a.to(v.value.dtype)
             for a, v, skip in zip(accumulators, variables, overwritten)

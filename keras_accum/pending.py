@@ -6,7 +6,7 @@ there is no model yet whose variables could take the values.
 
 import numpy as np
 
-from keras_accum import _state
+from keras_accum import states
 
 
 class PendingState:
@@ -36,7 +36,7 @@ class PendingState:
 
     @property
     def counters(self):
-        return {name: self.variables[name] for name in _state.WINDOW if name in self.variables}
+        return {name: self.variables[name] for name in states.WINDOW if name in self.variables}
 
     def hold(self, state, names, existing, add_variable):
         """Take a state that fits, in place of the one that waits.
@@ -45,7 +45,7 @@ class PendingState:
         of a state that was just written. `existing` are the optimizer's variables that are there,
         and `add_variable(name, array)` makes one that isn't.
         """
-        values = {"state_format": np.asarray(_state.FORMAT), "unapplied": np.asarray(0), **state}
+        values = {"state_format": np.asarray(states.FORMAT), "unapplied": np.asarray(0), **state}
         self.variables = {
             name: existing[name] if name in existing else add_variable(name, values[name])
             for name in names
@@ -60,7 +60,7 @@ class PendingState:
         """The state numbered as these variables are, if it's known to be of them."""
         if not self.keys or sorted(keys) != sorted(self.keys):
             return state
-        return _state.renumbered(state, {self.keys.index(key): i for i, key in enumerate(keys)})
+        return states.renumbered(state, {self.keys.index(key): i for i, key in enumerate(keys)})
 
     # -- a count that waits for accum_iters --------------------------------------------------------
 
@@ -72,12 +72,12 @@ class PendingState:
         micro_batches = int(state["completed_updates"])
         if accum_iters == 1:  # it isn't known yet
             self.micro_batches = micro_batches
-        state["completed_updates"] = np.asarray(_state.updates_in(micro_batches, accum_iters))
+        state["completed_updates"] = np.asarray(states.updates_in(micro_batches, accum_iters))
 
     def recounted(self, state, accum_iters):
         """The state with the updates that are known now that accum_iters is."""
         if self.micro_batches is None:
             return state
         since = state["completed_updates"] - self.micro_batches
-        updates = _state.updates_in(self.micro_batches, accum_iters) + since
+        updates = states.updates_in(self.micro_batches, accum_iters) + since
         return {**state, "completed_updates": np.asarray(updates)}

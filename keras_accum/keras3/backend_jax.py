@@ -6,10 +6,10 @@ import weakref
 import keras
 from keras import ops
 
-from keras_accum import _host_gate
+from keras_accum.callbacks import python_gate
 
 
-class Picker(_host_gate.Picker):
+class Picker(python_gate.Picker):
     """A train function of JAX is handed the whole state and returns the next one.
 
     As long as it's handed the counters that it has returned, the host knows what they are and
@@ -42,7 +42,7 @@ class Picker(_host_gate.Picker):
         found = self._read(arrays)
         if found != self._known:
             raise ValueError(
-                f"{_host_gate.ONE_CALL} Received: the position in the window is {found[0]}, after "
+                f"{python_gate.ONE_CALL} Received: the position in the window is {found[0]}, after "
                 f"as many train steps as should make it {self._known[0]}."
             )
 
