@@ -12,7 +12,7 @@ from collections import namedtuple
 Contender = namedtuple("Contender", "optimizer wrap callbacks big")
 
 STOCK, FLOOR, OWN = "stock Adam", "acc += g", "Keras's own"
-ARITHMETIC, BRANCH, HOST = "arithmetic", "branch", "HostGate"
+ARITHMETIC, BRANCH, HOST = "select", "conditional", "PythonGate"
 OURS = ARITHMETIC, BRANCH, HOST
 BIG, LOOP = "stock, big batch", "PyTorch loop"
 NEEDED = *OURS, STOCK, FLOOR, BIG
@@ -37,9 +37,9 @@ def find(host):
         gate: contender(lambda k, gate=gate: accum.AdamAccumulate(accum_iters=k, gate=gate))
         for gate in (ARITHMETIC, BRANCH)
     }
-    if getattr(accum, "HostGate", None) and keras.backend.backend() != "torch":
+    if getattr(accum, "PythonGate", None) and keras.backend.backend() != "torch":
         found[HOST] = contender(
-            lambda k: accum.AdamAccumulate(accum_iters=k), callbacks=lambda: [accum.HostGate()]
+            lambda k: accum.AdamAccumulate(accum_iters=k), callbacks=lambda: [accum.PythonGate()]
         )
     found[STOCK] = contender(lambda k: stock.Adam())
     found[BIG] = contender(lambda k: stock.Adam(), big=True)

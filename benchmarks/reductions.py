@@ -54,8 +54,8 @@ def work(options):
     keras, accum, _ = contenders.load(options.host)
     found = contenders.find(options.host)
     made = {who: found[who].optimizer for who in (STOCK, ARITHMETIC, BRANCH)}
-    made['all_reduce="window"'] = lambda k: accum.AdamAccumulate(
-        accum_iters=k, gate="branch", all_reduce="window"
+    made['all_reduce="per_window"'] = lambda k: accum.AdamAccumulate(
+        accum_iters=k, gate="conditional", all_reduce="per_window"
     )
     names = [who for who in made if who != STOCK]
     is_first = strategy.cluster_resolver.task_id == 0

@@ -5,23 +5,15 @@
 `keras_accum.keras2` say outright which Keras is meant.
 """
 
+from keras_accum import names as _names
+
 __version__ = "0.1.0"
 
-__all__ = [
-    "AMSGradAccumulate",
-    "AccumulationMonitor",
-    "AdamAccumulate",
-    "ApplyPartialWindow",
-    "HostGate",
-    "MicroBatchWeights",
-    "RMSpropAccumulate",
-    "SGDAccumulate",
-    "StateError",
-]
+__all__ = sorted(_names.WHERE)
 
 
 def __getattr__(name):
-    if name not in __all__:
+    if name not in __all__ and name not in _names.RENAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 

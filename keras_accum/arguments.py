@@ -13,14 +13,19 @@ OWN = {
     "accum_iters": 1,
     "reduction": "mean",
     "skip_nonfinite": False,
-    "gate": "arithmetic",
-    "all_reduce": "micro_batch",
+    "gate": "select",
+    "all_reduce": "per_micro_batch",
     "lr": None,
     "decay": None,
 }
 REDUCTIONS = ("mean", "sum", "weighted")
-GATES = ("arithmetic", "branch")
-ALL_REDUCES = ("micro_batch", "window")
+GATES = ("select", "conditional")
+ALL_REDUCES = ("per_micro_batch", "per_window")
+# Values of version 0.1, until version 0.3.
+RENAMED = {
+    "gate": {"arithmetic": "select", "branch": "conditional"},
+    "all_reduce": {"micro_batch": "per_micro_batch", "window": "per_window"},
+}
 
 
 def signature(stock, fixed, more):
@@ -29,6 +34,12 @@ def signature(stock, fixed, more):
     `more` has names and defaults.
     """
     own = {**OWN, **more}
+    taken = set(inspect.signature(stock.__init__).parameters) & set(OWN) - {"lr", "decay"}
+    if taken:
+        raise TypeError(
+            f"{stock.__name__} takes arguments that every accumulating optimizer has: "
+            f"{', '.join(sorted(taken))}. Rename them in a subclass of it."
+        )
     parameters = [
         # The stock default name is the stock class's.
         parameter.replace(default=None) if name == "name" else parameter
@@ -84,7 +95,7 @@ def pop_own(cls, given):
         for name, default in OWN.items()
         if name in _CHECKS
     }
-    if own["all_reduce"] == "window":
+    if own["all_reduce"] == "per_window":
         _check_late_reduction(cls, own)
     return own
 
@@ -154,7 +165,28 @@ def check_skip_nonfinite(skip_nonfinite):
     return skip_nonfinite
 
 
+def _renamed(name, value):
+    """The name that a value of an argument has now, with a warning if that is another one."""
+    new = RENAMED[name].get(value, value) if isinstance(value, str) else value
+    if new != value:
+        warnings.warn(
+            f"{name}={value!r} is {name}={new!r} now, and the old name goes with version 0.3.",
+            DeprecationWarning,
+            stacklevel=5,
+        )
+    return new
+
+
+def renamed_config(config):
+    """A config in which values of version 0.1 have the names that they have now."""
+    return {
+        name: RENAMED.get(name, {}).get(value, value) if isinstance(value, str) else value
+        for name, value in config.items()
+    }
+
+
 def check_gate(gate):
+    gate = _renamed("gate", gate)
     if gate not in GATES:
         raise ValueError(
             f"`gate` must be one of {GATES}: what keeps an update from happening inside a window. "
@@ -164,6 +196,7 @@ def check_gate(gate):
 
 
 def check_all_reduce(all_reduce):
+    all_reduce = _renamed("all_reduce", all_reduce)
     if all_reduce not in ALL_REDUCES:
         raise ValueError(
             f"`all_reduce` must be one of {ALL_REDUCES}: when the replicas of a tf.distribute "
@@ -173,15 +206,15 @@ def check_all_reduce(all_reduce):
 
 
 def _check_late_reduction(cls, own):
-    if own["gate"] != "branch":
+    if own["gate"] != "conditional":
         raise ValueError(
-            "all_reduce='window' needs gate='branch': without a conditional in the graph every "
-            f"micro-batch has its sum over replicas. Received: gate={own['gate']!r}"
+            "all_reduce='per_window' needs gate='conditional': without a conditional in the graph "
+            f"every micro-batch has its sum over replicas. Received: gate={own['gate']!r}"
         )
     if own["skip_nonfinite"]:
         raise ValueError(
-            "all_reduce='window' can't be used with skip_nonfinite: whether a micro-batch counts "
-            "depends on the gradients of all replicas. Received: skip_nonfinite=True"
+            "all_reduce='per_window' can't be used with skip_nonfinite: whether a micro-batch "
+            "counts depends on the gradients of all replicas. Received: skip_nonfinite=True"
         )
     if not cls._can_reduce_late:
         raise ValueError(NO_LATE_REDUCTION)
@@ -257,7 +290,7 @@ _CHECKS = {
 }
 
 NO_LATE_REDUCTION = (
-    "all_reduce='window' is for tf.distribute, on Keras 3 with TensorFlow and on tf_keras; "
+    "all_reduce='per_window' is for tf.distribute, on Keras 3 with TensorFlow and on tf_keras; "
     "elsewhere an optimizer doesn't reduce over devices."
 )
 

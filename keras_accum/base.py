@@ -37,9 +37,11 @@ class Optimizer:
     * `_replica()`: the number of the replica that a train step is run or traced for;
     * `_add_norm(name)`: a variable that is no part of the state;
     * `_build_window()`: creates counters and accumulators, where slots are there and they aren't;
-    * `_can_reduce_late`: whether it has all_reduce="window";
+    * `_can_reduce_late`: whether it has all_reduce="per_window";
     * `_is_traced()`: whether what is computed becomes a part of a traced program;
     * `_is_built`: whether slots and accumulators are there;
+    * `_rule_slots`, `_rule_scalars`: what the rule keeps for each variable and once for all, in the
+      order of the host's files;
     * `_list_names(n, stock)`: the names, in the order of the host's files, of the state for n
       variables, or of the stock optimizer's;
     * `_layout()`: the names of the built state and their shapes;
@@ -55,9 +57,24 @@ class Optimizer:
     # Whether a train step has been made or traced with what was there at the time.
     _has_stepped = False
 
+    # The function that has made this class and its arguments, if pickle can't find it by name.
+    _made_by = None
+
+    def _how_made(self):
+        """A function and its arguments, which pickle can find, that give this class."""
+        return vars(type(self)).get("_made_by") or (_itself, (type(self),))
+
     @property
     def _accumulates(self):
         return self._accum_iters > 1
+
+    @property
+    def _rule_name(self):
+        """What the mathematics is called in a state. AdamW is Adam with another weight decay."""
+        if getattr(self, "amsgrad", False):
+            return "AMSGrad"
+        name = self._stock_class.__name__
+        return {"AdamW": "Adam"}.get(name, name)
 
     # What the host has decided for the train step that is being run or traced: whether it is the
     # one that updates. None where the window's counters decide.
@@ -80,7 +97,7 @@ class Optimizer:
     def _branches(self):
         """Whether there is an update to be left out, and a conditional is to do that."""
         return (
-            self.gate == "branch"
+            self.gate == "conditional"
             and self._picked is None
             and (self._accumulates or self.skip_nonfinite)
         )
@@ -88,7 +105,7 @@ class Optimizer:
     @property
     def _reduces_late(self):
         """Whether each replica has a gradient sum of its own until the window closes."""
-        return self._accumulates and self.all_reduce == "window"
+        return self._accumulates and self.all_reduce == "per_window"
 
     @contextlib.contextmanager
     def _picking(self, update):
@@ -345,8 +362,8 @@ class Optimizer:
 
     @property
     def _described(self):
-        rule = type(self._rule()).__name__
-        return f"this {type(self).__name__}(accum_iters={self.accum_iters}), whose rule is {rule}"
+        name = type(self).__name__
+        return f"this {name}(accum_iters={self.accum_iters}), whose rule is {self._rule_name}"
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -383,8 +400,11 @@ class Optimizer:
     def _named(self, arrays):
         arrays = [np.asarray(array) for array in arrays]
         own = partial(self._list_names, stock=False)
-        keras2 = partial(states.slot_major, self._rule(), accumulates=self._accumulates)
-        tf_keras = partial(states.with_unapplied, self._rule(), self._accumulates, self._weighs)
+        of_rule = self._rule_name, self._rule_scalars, self._rule_slots
+        keras2 = partial(states.slot_major, *of_rule, accumulates=self._accumulates)
+        tf_keras = partial(
+            states.with_unapplied, *of_rule, accumulates=self._accumulates, weighs=self._weighs
+        )
         state = None
         for names in (own, keras2, tf_keras):
             # Without the last, a file of version 0.1.0, or no gradient has been missing.
@@ -408,7 +428,7 @@ class Optimizer:
         return state
 
     def _from_keras_2(self, arrays):
-        state = states.from_keras_2(arrays, self._rule())
+        state = states.from_keras_2(arrays, self._rule_name, self._rule_slots)
         has_count = not arrays or np.ndim(arrays[0]) == 0
         if state is not None and not has_count and self.get_config().get("decay"):
             warnings.warn(_NO_COUNT.format(name=type(self).__name__), stacklevel=2)
@@ -426,11 +446,11 @@ class Optimizer:
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """The optimizer that `get_config` described, also one of Keras 2.0 to 2.3."""
-        config = dict(config)
+        config = arguments.renamed_config(config)
         if "clipnorm" in config and "decay" in config and "name" not in config:
             # What Keras 2.0 to 2.3 calls so is the norm of all gradients together.
             config["global_clipnorm"] = config.pop("clipnorm")
-        if config.get("all_reduce") == "window" and not cls._can_reduce_late:
+        if config.get("all_reduce") == "per_window" and not cls._can_reduce_late:
             warnings.warn(f"{arguments.NO_LATE_REDUCTION} It is left out here.", stacklevel=2)
             del config["all_reduce"]
         counts_micro_batches = "lr" in config and "accum_iters" not in config
@@ -562,9 +582,60 @@ def hand_on(wrapper):
             setattr(wrapper, name, _OfInner(name))
 
 
-def restored(cls, config, state):
-    """What pickle calls."""
-    optimizer = cls.from_config(config)
+def check_stock_class(stock, optimizers, wrappers):
+    """Raise a TypeError unless it is a class that `accumulating` can take.
+
+    `optimizers` are the classes that the host's optimizers have above them, `wrappers` those whose
+    optimizers are around others.
+    """
+    if isinstance(stock, type) and issubclass(stock, Optimizer):
+        raise TypeError(
+            f"`optimizer_class` must be without accumulation, and {stock.__name__} accumulates "
+            f"already: use it as it is. Received: optimizer_class={stock}"
+        )
+    if isinstance(stock, wrappers) or isinstance(stock, type) and issubclass(stock, wrappers):
+        name = stock.__name__ if isinstance(stock, type) else type(stock).__name__
+        raise TypeError(
+            f"`optimizer_class` can't be {name}, which is around other optimizers: give the class "
+            f"of an inner one, and put {name} around the result. Received: optimizer_class={stock}"
+        )
+    if isinstance(stock, optimizers):
+        name = type(stock).__name__
+        raise TypeError(
+            f"`optimizer_class` must be a class, not an optimizer: accumulating({name})(...), or "
+            f"accumulating({name}).from_optimizer(optimizer), which takes its arguments and its "
+            f"state over. Received: optimizer_class={stock}"
+        )
+    if not (isinstance(stock, type) and issubclass(stock, optimizers)):
+        raise TypeError(
+            "`optimizer_class` must be a subclass of "
+            f"{' or '.join(f'{kind.__module__}.{kind.__name__}' for kind in optimizers)}. "
+            f"Received: optimizer_class={stock!r}"
+        )
+
+
+def check_members(family, stock, keras_name):
+    """Raise a TypeError if a class that isn't Keras's has members in the place of ours."""
+    ours = {name for cls in family.__mro__[:-1] for name in vars(cls)}
+    theirs, of_keras = set(), set()
+    for cls in stock.__mro__[:-1]:
+        is_of_keras = cls.__module__.split(".")[0] in (keras_name, "keras", "tensorflow")
+        (of_keras if is_of_keras else theirs).update(vars(cls))
+    clashes = sorted(name for name in ours & theirs - of_keras if not name.startswith("__"))
+    if clashes:
+        raise TypeError(
+            f"{stock.__name__} has members that every accumulating optimizer has, for another "
+            f"purpose: {', '.join(clashes)}. Rename them in that class."
+        )
+
+
+def _itself(cls):
+    return cls
+
+
+def restored(make, arguments, config, state):
+    """What pickle calls: `make(*arguments)` is the class."""
+    optimizer = make(*arguments).from_config(config)
     optimizer.set_state(state)
     return optimizer
 

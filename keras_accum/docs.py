@@ -8,9 +8,9 @@ _SHARED_ARGUMENTS = """\
         skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
             NaN element: it isn't added and doesn't count. Otherwise it spoils its own window, as it
             would spoil the big batch, and nothing after it but what the weights carry on.
-        gate: "arithmetic" (default) or "branch". What keeps weights and slots as they are inside a
+        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
             window: factors of zero in the update's scalars, or one conditional around the update.
-            Numbers and state are the same. "branch" costs less where parameters dominate, and
+            Numbers and state are the same. "conditional" costs less where parameters dominate, and
             can't run in torch.compile.
 {all_reduce}
         lr: Another name of `learning_rate`.
@@ -33,17 +33,18 @@ _REDUCTION = {
 }
 
 _LATE = """\
-        all_reduce: "micro_batch" (default) or "window"{where}. When the replicas
+        all_reduce: "per_micro_batch" (default) or "per_window"{where}. When the replicas
             of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
             window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "window" needs gate="branch"
-            and, for more than one replica, MirroredStrategy or MultiWorkerMirroredStrategy."""
+            loaded is the sum of those: state and files are the same. "per_window" needs
+            gate="conditional" and, for more than one replica, MirroredStrategy or
+            MultiWorkerMirroredStrategy."""
 
 _ALL_REDUCE = {
     "keras3": _LATE.format(where=" (TensorFlow)"),
     "tf_keras": _LATE.format(where=""),
     "keras2": """\
-        all_reduce: "micro_batch". Nothing is reduced over devices here.""",
+        all_reduce: "per_micro_batch". Nothing is reduced over devices here.""",
 }
 
 _HOST_ARGUMENTS = {
@@ -249,7 +250,8 @@ _TEMPLATE = """{line}
 
     Raises:
         ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="branch" where none runs.
+            is allowed and what was received. At the first step, for gate="conditional" where a
+            conditional can't run.
         keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
             what is wrong with it.
 

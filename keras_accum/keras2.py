@@ -14,7 +14,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from keras_accum import arguments, base, docs, host, rules, states, window
+from keras_accum import arguments, base, docs, host, names, rules, states, window
 from keras_accum.callbacks import partial_window
 from keras_accum.states import StateError  # noqa: F401, public
 
@@ -97,7 +97,7 @@ class AccumulatingOptimizer(base.Optimizer):
         self._variables, rule = list(params), self._rule()
         for slot in rule.slots:
             for i, variable in enumerate(self._variables):
-                name = states.slot_name(rule, slot, i)
+                name = states.slot_name(self._rule_name, slot, i)
                 self._slots[slot, i] = _zeros(variable, K.dtype(variable), name)
         self._build_window()
         if state is not None:
@@ -141,6 +141,12 @@ class AccumulatingOptimizer(base.Optimizer):
     def _set_count(self, counter, value):
         K.set_value(counter, value)
 
+    _rule_scalars = ()
+
+    @property
+    def _rule_slots(self):
+        return self._rule().slots
+
     @property
     def _is_built(self):
         return bool(self._variables)
@@ -150,7 +156,9 @@ class AccumulatingOptimizer(base.Optimizer):
         return self._is_built  # the train step is a part of the graph
 
     def _list_names(self, variables, stock):
-        return states.slot_major(self._rule(), variables, self._accumulates and not stock)
+        return states.slot_major(
+            self._rule_name, (), self._rule_slots, variables, self._accumulates and not stock
+        )
 
     def _state_names(self, variables):
         return self._list_names(variables, stock=False) + list(self._rate_state())
@@ -159,10 +167,9 @@ class AccumulatingOptimizer(base.Optimizer):
         """All weights by their names, in the order of `_list_names`."""
         if self._pending:
             return dict(self._pending.variables)
-        rule = self._rule()
         found = {"completed_updates": self.iterations}
         for (slot, i), variable in self._slots.items():
-            found[states.slot_name(rule, slot, i)] = variable
+            found[states.slot_name(self._rule_name, slot, i)] = variable
         if self._window is not None:
             found["state_format"] = self._state_format
             found.update(self._counters())
@@ -263,7 +270,9 @@ class AccumulatingOptimizer(base.Optimizer):
         if isinstance(optimizer, AccumulatingOptimizer):
             state = optimizer.get_state()
         elif optimizer.weights:
-            state = states.from_keras_2(K.batch_get_value(optimizer.weights), new._rule())
+            state = states.from_keras_2(
+                K.batch_get_value(optimizer.weights), new._rule_name, new._rule_slots
+            )
             state["completed_updates"] = np.asarray(K.get_value(optimizer.iterations))
         else:
             return new
@@ -288,11 +297,11 @@ class AccumulatingOptimizer(base.Optimizer):
         state = self.get_state()
         K.set_value(stock.iterations, state["completed_updates"])
         if states.count(state):
-            _start_from(stock, states.to_keras_2(state, self._rule()))
+            _start_from(stock, states.to_keras_2(state, self._rule_name))
         return stock
 
     def __reduce__(self):
-        return base.restored, (type(self), self.get_config(), self.get_state())
+        return base.restored, (*self._how_made(), self.get_config(), self.get_state())
 
     def __repr__(self):
         return arguments.representation(self, "standalone Keras 2")
@@ -574,3 +583,6 @@ class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Call
             steps = math.ceil(self.params["samples"] / self.params["batch_size"])
         if batch + 1 == steps:
             self._close()
+
+
+__getattr__ = names.fallback(__name__)

@@ -82,8 +82,8 @@ def sums_of_replicas(strategy):
         mirrored = tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy
         if used.num_replicas_in_sync > 1 and not isinstance(used, mirrored):
             raise ValueError(
-                "all_reduce='window' needs a strategy whose replicas have variables of their own, "
-                "MirroredStrategy or MultiWorkerMirroredStrategy. Leave it out. Received: "
+                "all_reduce='per_window' needs a strategy whose replicas have variables of their "
+                "own, MirroredStrategy or MultiWorkerMirroredStrategy. Leave it out. Received: "
                 f"{type(used).__name__}"
             )
         with tf.variable_creator_scope(creator):

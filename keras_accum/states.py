@@ -55,7 +55,13 @@ class StateError(RuntimeError):
 
 
 def slot_name(rule, slot, index):
-    return f"{type(rule).__name__}.{slot}.{index}"
+    """The name of a slot of one variable. `rule` is the name of the mathematics, as "Adam"."""
+    return f"{rule}.{slot}.{index}"
+
+
+def scalar_name(rule, scalar):
+    """The name of what a rule has once for all variables, as Nadam's product of rates."""
+    return f"{rule}.{scalar}"
 
 
 def index_of(name):
@@ -185,19 +191,20 @@ def without_window(state):
     return {name: array for name, array in state.items() if not is_of_window(name)}
 
 
-def slot_major(rule, variables, accumulates):
+def slot_major(rule, scalars, slots, variables, accumulates):
     """The names of a state for so many variables, in the order of Keras 2's lists."""
     indices = range(variables)
     names = ["completed_updates"]
-    names += [slot_name(rule, slot, i) for slot in rule.slots for i in indices]
+    names += [scalar_name(rule, scalar) for scalar in scalars]
+    names += [slot_name(rule, slot, i) for slot in slots for i in indices]
     if accumulates and variables:
         names += ["state_format", *WINDOW] + [f"accumulator.{i}" for i in indices]
     return names
 
 
-def with_unapplied(rule, accumulates, weighs, variables):
+def with_unapplied(rule, scalars, slots, variables, accumulates, weighs):
     """The names of a state in the order of tf_keras's lists, which have a counter of their own."""
-    names = slot_major(rule, variables, accumulates)
+    names = slot_major(rule, scalars, slots, variables, accumulates)
     if "accum_iters" in names:
         after = names.index("accum_iters") + 1
         names[after:after] = ["unapplied"] + [WEIGHT] * weighs
@@ -265,10 +272,13 @@ def _can_be(name, array):
     return kind == "f" or name == "completed_updates"
 
 
-def from_keras_2(arrays, rule):
-    """The list of arrays that an optimizer of Keras 2.0 to 2.3 saved as a state, or None."""
+def from_keras_2(arrays, rule, used):
+    """The list of arrays that an optimizer of Keras 2.0 to 2.3 saved as a state, or None.
+
+    `used` has the slots that the rule uses, as it was constructed.
+    """
     arrays = [np.asarray(array) for array in arrays]
-    names = _KERAS_2_SLOTS.get(type(rule).__name__)
+    names = _KERAS_2_SLOTS.get(rule)
     if names is None:
         return None
     # RMSprop didn't save how many updates it had made.
@@ -280,7 +290,7 @@ def from_keras_2(arrays, rule):
     for position, slot in enumerate(names):
         for i in range(variables):
             array = arrays[position * variables + i]
-            if slot in rule.slots:
+            if slot in used:
                 state[slot_name(rule, slot, i)] = array
             elif slot == "velocity_hat" and array.shape != (1,):
                 return None  # AMSGrad's, not the placeholder that Adam wrote
@@ -289,8 +299,8 @@ def from_keras_2(arrays, rule):
 
 def to_keras_2(state, rule):
     """The list of arrays that the stock optimizer of Keras 2.0 to 2.3 has for this state."""
-    arrays = [] if type(rule).__name__ == "RMSprop" else [state["completed_updates"]]
-    for slot in _KERAS_2_SLOTS[type(rule).__name__]:
+    arrays = [] if rule == "RMSprop" else [state["completed_updates"]]
+    for slot in _KERAS_2_SLOTS[rule]:
         for i, array in enumerate(by_index(state)):
             unused = np.zeros(1 if slot == "velocity_hat" else array.shape, array.dtype)
             arrays.append(state.get(slot_name(rule, slot, i), unused))

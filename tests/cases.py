@@ -53,7 +53,7 @@ for name, case in CASES.items():
 FEW = {name: CASES[name] for name in ("sgd", "adam")}
 ADAM = CASES["adam"]
 # One reduction over replicas for each window. It needs the other gate.
-LATE = {"gate": "branch", "all_reduce": "window"}
+LATE = {"gate": "conditional", "all_reduce": "per_window"}
 NAMES = sorted({case.name for case in CASES.values()})
 
 

@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config, items):
 
 def _is_crossed(item):
     given = getattr(getattr(item, "callspec", None), "params", {})
-    if given.get("every_gate") != "branch" or "case" not in given:
+    if given.get("every_gate") != "conditional" or "case" not in given:
         return False
     from cases import ADAM
 
@@ -54,7 +54,7 @@ def pytest_terminal_summary(terminalreporter):
     Path(path).write_text("\n".join(lines), encoding="utf-8")
 
 
-@pytest.fixture(params=["arithmetic", pytest.param("branch", marks=pytest.mark.thorough)])
+@pytest.fixture(params=["select", pytest.param("conditional", marks=pytest.mark.thorough)])
 def every_gate(request, monkeypatch):
     """All of our optimizers are gated in one way and then in the other."""
     import hosts

@@ -46,6 +46,6 @@ options = tf.data.Options()
 options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
 batches = tf.data.Dataset.from_tensor_slices(data()).batch(MICRO).with_options(options)
 backup = keras.callbacks.BackupAndRestore(str(folder / "backup"))
-callbacks = [backup, Die()] + [hosts.accum.HostGate()] * bool(late)
+callbacks = [backup, Die()] + [hosts.accum.PythonGate()] * bool(late)
 model.fit(batches, epochs=epochs, verbose=0, callbacks=callbacks)
 np.savez(folder / f"end-{worker}.npz", **weights(model), updates=optimizer.completed_updates)

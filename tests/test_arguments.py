@@ -66,9 +66,9 @@ REFUSED = [
     ({"accum_iters": None}, ["accum_iters", "integer >= 1", "accum_iters=None"]),
     ({"reduction": "max"}, ["reduction", "mean", "sum", "reduction='max'"]),
     ({"reduction": None}, ["reduction", "mean", "sum", "reduction=None"]),
-    ({"gate": "if"}, ["gate", "arithmetic", "branch", "gate='if'"]),
-    ({"all_reduce": "late"}, ["all_reduce", "micro_batch", "window", "all_reduce='late'"]),
-    ({"all_reduce": "window"}, ["all_reduce", "needs gate='branch'", "gate='arithmetic'"]),
+    ({"gate": "if"}, ["gate", "select", "conditional", "gate='if'"]),
+    ({"all_reduce": "late"}, ["all_reduce", "per_micro_batch", "per_window", "all_reduce='late'"]),
+    ({"all_reduce": "per_window"}, ["all_reduce", "needs gate='conditional'", "gate='select'"]),
     (
         {**LATE, "skip_nonfinite": True},
         ["all_reduce", "skip_nonfinite=True"],
@@ -82,7 +82,7 @@ REFUSED = [
     ({"clipnorm": 1.0, "global_clipnorm": 2.0}, ["clipnorm", "global_clipnorm"]),
 ]
 if not hosts.IS_TENSORFLOW or hosts.IS_KERAS2:
-    REFUSED += [(LATE, ["all_reduce='window' is for tf.distribute"])]
+    REFUSED += [(LATE, ["all_reduce='per_window' is for tf.distribute"])]
 if hosts.IS_KERAS3:
     both = {"gradient_accumulation_steps": 4, "accum_iters": 5}
     said = ["gradient_accumulation_steps=4", "accum_iters=5"]

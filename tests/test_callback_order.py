@@ -6,9 +6,9 @@ from cases import skip_file_on_keras2
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, slots, weights
 
-skip_file_on_keras2("HostGate")
+skip_file_on_keras2("PythonGate")
 
-Gate, Monitor = hosts.accum.HostGate, hosts.accum.AccumulationMonitor
+Gate, Monitor = hosts.accum.PythonGate, hosts.accum.AccumulationMonitor
 Weights = hosts.accum.MicroBatchWeights
 
 MICRO_BATCHES = LENGTH + 1
@@ -73,13 +73,13 @@ def test_without_the_callback_the_optimizer_needs_a_weight_again():
         train(model)
 
 
-@pytest.mark.skipif(hosts.IS_TORCH, reason="there HostGate does nothing")
+@pytest.mark.skipif(hosts.IS_TORCH, reason="there PythonGate does nothing")
 @pytest.mark.parametrize("late", [Monitor, Weights])
-def test_host_gate_comes_last_after_a_break_too(late):
+def test_python_gate_comes_last_after_a_break_too(late):
     model = model_of()
     with pytest.raises(KeyboardInterrupt):
         train(model, Weights(), Gate(), Stop())
-    with pytest.raises(ValueError, match=f"{late.__name__} must come before HostGate"):
+    with pytest.raises(ValueError, match=f"{late.__name__} must come before PythonGate"):
         train(model, Weights(), Gate(), late())
 
 

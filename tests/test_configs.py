@@ -49,7 +49,7 @@ VALUES = {
     "accum_iters": 3,
     "reduction": "sum",
     "skip_nonfinite": True,
-    "gate": "branch",
+    "gate": "conditional",
     "all_reduce": None,  # not beside skip_nonfinite
     "decay": 0.5,
     "gradient_aggregator": None,  # functions: Keras doesn't serialize them
@@ -100,13 +100,13 @@ def test_every_argument(name, way):
 
 def test_one_reduction_in_a_window():
     """Where a host doesn't have it, files of one that has it can be loaded all the same."""
-    config = hosts.ours("Adam", accum_iters=3, gate="branch").get_config()
+    config = hosts.ours("Adam", accum_iters=3, gate="conditional").get_config()
     assert config["all_reduce"] == "micro_batch"
-    late = {**config, "all_reduce": "window"}
+    late = {**config, "all_reduce": "per_window"}
     if accum.AdamAccumulate._can_reduce_late:
         assert through_config(accum.AdamAccumulate(**late)).get_config() == late
     else:
-        with pytest.warns(UserWarning, match="all_reduce='window' is for.*left out here"):
+        with pytest.warns(UserWarning, match="all_reduce='per_window' is for.*left out here"):
             assert accum.AdamAccumulate.from_config(late).get_config() == config
 
 

@@ -134,7 +134,7 @@ def test_mirrored_strategy(strategy, case, options):
 
 @tensorflow_only
 @few_cases
-@pytest.mark.parametrize("gated", [{"gate": "branch"}, LATE], ids=["branch", "window"])
+@pytest.mark.parametrize("gated", [{"gate": "conditional"}, LATE], ids=["conditional", "window"])
 def test_mirrored_strategy_with_a_conditional(strategy, case, gated):
     options = OPTIONS["all" if hosts.IS_KERAS3 else "global_clipnorm"]
     assert_equal(in_strategy(strategy, case, options, **gated), single_device(case, options))
@@ -143,7 +143,7 @@ def test_mirrored_strategy_with_a_conditional(strategy, case, gated):
 @tensorflow_only
 @few_cases
 @every_reduction
-@quick_first("callbacks", {"()": (), "HostGate": ("HostGate",)})
+@quick_first("callbacks", {"()": (), "PythonGate": ("PythonGate",)})
 def test_mirrored_strategy_with_fit(strategy, case, callbacks, late):
     with strategy.scope():
         ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **late)
@@ -225,9 +225,9 @@ def executed_reductions(*callbacks, **gate):
 @tensorflow_only
 def test_reductions_in_two_windows():
     assert executed_reductions() == 2 * LENGTH
-    assert executed_reductions(gate="branch") == 2 * LENGTH
+    assert executed_reductions(gate="conditional") == 2 * LENGTH
     assert executed_reductions(**LATE) == 2
-    assert executed_reductions(hosts.accum.HostGate(), **LATE) == 2
+    assert executed_reductions(hosts.accum.PythonGate(), **LATE) == 2
 
 
 @tensorflow_only
@@ -287,7 +287,9 @@ def test_central_storage_has_no_sums_of_replicas():
     devices = ["CPU:0", "CPU:1"]
     with hosts.tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0").scope():
         model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, **LATE))
-        with pytest.raises(ValueError, match="all_reduce='window' needs.*CentralStorageStrategy"):
+        with pytest.raises(
+            ValueError, match="all_reduce='per_window' needs.*CentralStorageStrategy"
+        ):
             fit(model, MICRO)
 
 
@@ -297,7 +299,7 @@ def test_a_float8_scale_has_no_sum(strategy):
     with strategy.scope():
         scale = hosts.variable(1.0, "scale")
         scale.overwrite_with_gradient = True
-        with pytest.raises(ValueError, match="all_reduce='window' can't be used with float8"):
+        with pytest.raises(ValueError, match="all_reduce='per_window' can't be used with float8"):
             hosts.ours("Adam", accum_iters=LENGTH, **LATE).build([scale])
 
 
@@ -328,7 +330,9 @@ def test_a_loss_scale_optimizer_needs_sums(strategy):
         ours = hosts.ours("Adam", accum_iters=LENGTH, **LATE)
         ours = hosts.loss_scaled(ours, initial_scale=8.0)
         model = compiled(dense_model(), ours)
-        with pytest.raises(ValueError, match="LossScaleOptimizer.*needs all_reduce='micro_batch'"):
+        with pytest.raises(
+            ValueError, match="LossScaleOptimizer.*needs all_reduce='per_micro_batch'"
+        ):
             fit(model, MICRO)
 
 
@@ -382,7 +386,7 @@ def test_two_processes_of_torch(tmp_path, name):
 
 @tensorflow_only
 @few_cases
-@quick_first("gate", ["arithmetic", "branch"])
+@quick_first("gate", ["select", "conditional"])
 def test_central_storage(case, gate):
     devices = ["CPU:0", "CPU:1"]
     with hosts.tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0").scope():
@@ -411,7 +415,7 @@ def test_other_numbers_of_replicas(tmp_path, late):
     run_together(([script, d, started, end, 2, 4], {}) for d, end in ends.items())
     models = [keras.models.load_model(str(end)) for end in ends.values()]
     models.append(replicas.train(started, 2, 4, CASES["amsgrad"]))
-    expected_reduction = late.get("all_reduce", "micro_batch")
+    expected_reduction = late.get("all_reduce", "per_micro_batch")
     assert {model.optimizer.all_reduce for model in models} == {expected_reduction}
 
     arrays = [array[: replicas.SAMPLES] for array in data()]
@@ -465,7 +469,7 @@ def test_a_worker_that_is_killed(tmp_path, late):
 @tensorflow_only
 def test_two_processes(tmp_path):
     """MultiWorkerMirroredStrategy, each worker a process."""
-    gates = [{}, {"gate": "branch"}, LATE]
+    gates = [{}, {"gate": "conditional"}, LATE]
     run_together(two_workers("multi_worker.py", tmp_path / "worker", json.dumps(gates)))
     expected = single_device(CASES["adam"], {"clipnorm": 0.3})
     assert_moved(START, {name: expected[name] for name in START})
@@ -497,7 +501,7 @@ def test_jax_data_parallel(case, data_parallel):
 
 @jax_only
 @few_cases
-@quick_first("callbacks", {"()": (), "HostGate": ("HostGate",)})
+@quick_first("callbacks", {"()": (), "PythonGate": ("PythonGate",)})
 def test_jax_model_parallel(case, callbacks):
     """Accumulators and slots are split over the devices as their variables are."""
     distribution = keras.distribution
@@ -525,8 +529,8 @@ def test_jax_model_parallel(case, callbacks):
 
 @jax_only
 @few_cases
-def test_jax_data_parallel_with_a_host_gate(case, data_parallel):
+def test_jax_data_parallel_with_a_python_gate(case, data_parallel):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-    actual = train(optimizer, MICRO, callbacks=[hosts.accum.HostGate()])
+    actual = train(optimizer, MICRO, callbacks=[hosts.accum.PythonGate()])
     keras.distribution.set_distribution(None)
     assert_same_training(actual, big_batch(case))

@@ -16,7 +16,7 @@ from training import (
     weights,
 )
 
-GATES = "arithmetic", "branch"
+GATES = "select", "conditional"
 STOP = LENGTH + 2  # two micro-batches into the second window
 
 
@@ -45,16 +45,16 @@ def test_one_goes_on_from_the_state_of_the_other(case, first):
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="torch.compile")
 def test_no_branch_in_torch_compile(monkeypatch):
-    optimizer = hosts.ours("Adam", accum_iters=LENGTH, gate="branch")
+    optimizer = hosts.ours("Adam", accum_iters=LENGTH, gate="conditional")
     variables = linear_variables()
     gradients = [np.ones(np.shape(hosts.array(v)), hosts.FLOATX) for v in variables]
     monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
-    with pytest.raises(ValueError, match="gate='branch' can't be used in torch.compile"):
+    with pytest.raises(ValueError, match="gate='conditional' can't be used in torch.compile"):
         hosts.apply(optimizer, gradients, variables)
 
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="about JAX's programs")
-@pytest.mark.parametrize(("gate", "count"), [("arithmetic", 0), ("branch", 1)])
+@pytest.mark.parametrize(("gate", "count"), [("select", 0), ("conditional", 1)])
 @every_case
 def test_conditionals_in_the_program_of_jax(case, gate, count):
     import jax
@@ -73,7 +73,7 @@ def test_conditionals_in_the_program_of_jax(case, gate, count):
 @pytest.mark.parametrize("more", [{}, {"decay": 0.25}], ids=str)
 def test_a_branch_of_pytorch_leaves_the_update_out(more, monkeypatch):
     """Also where an update isn't the stock optimizer's."""
-    optimizer = hosts.ours("Adam", accum_iters=LENGTH, gate="branch", **more)
+    optimizer = hosts.ours("Adam", accum_iters=LENGTH, gate="conditional", **more)
     updates = []
     for name in ("_update", "_update_by_stock"):
         method = getattr(optimizer, name)

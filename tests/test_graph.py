@@ -121,7 +121,7 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("gate", ["arithmetic", "branch"])
+@pytest.mark.parametrize("gate", ["select", "conditional"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_fused_kernel(name, gate):
     case = CASES[name]
@@ -132,7 +132,7 @@ def test_fused_kernel(name, gate):
 @every_case
 @pytest.mark.parametrize("sparse", [False, True])
 def test_one_conditional_for_all_variables(case, sparse):
-    arguments = {**case.arguments, "clipnorm": 0.3, "skip_nonfinite": True, "gate": "branch"}
+    arguments = {**case.arguments, "clipnorm": 0.3, "skip_nonfinite": True, "gate": "conditional"}
     optimizer = hosts.ours(case.name, accum_iters=4, **arguments)
     found = operations_of_apply(optimizer, sparse, constraint=Shrink(), variables=3)
     assert conditionals(found) == 1

@@ -132,7 +132,7 @@ def test_the_callback_that_closes_windows(case, graph_mode, every_gate):
 
 REFUSED = {
     "AccumulationMonitor": ("AccumulationMonitor", {}),
-    "HostGate": ("HostGate", {}),
+    "PythonGate": ("PythonGate", {}),
     "MicroBatchWeights": ("reduction='weighted' in `fit`", {"reduction": "weighted"}),
 }
 

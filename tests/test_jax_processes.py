@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(hosts.BACKEND != "jax", reason="jax.distributed"
 
 PARTIAL = 2  # micro-batches after whole windows
 # Arguments of our optimizers, and callbacks of `fit`.
-TRAININGS = [({}, []), ({"gate": "branch"}, []), ({}, ["HostGate"])]
+TRAININGS = [({}, []), ({"gate": "conditional"}, []), ({}, ["PythonGate"])]
 
 
 def big_batch(case):

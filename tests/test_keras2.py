@@ -103,7 +103,7 @@ TOLERANCES = {"float32": 1e-6, "float64": 1e-12}
 
 @pytest.mark.parametrize(
     ("floatx", "gate"),
-    [("float32", "arithmetic"), ("float64", "arithmetic"), ("float64", "branch")],
+    [("float32", "select"), ("float64", "select"), ("float64", "conditional")],
 )
 def test_every_build_is_the_big_batch(floatx, gate, resources):
     hosts.set_floatx(floatx)
@@ -211,7 +211,7 @@ def test_no_conditional(case, options):
 @every_case
 def test_one_conditional_for_all_variables(case):
     """In TensorFlow 1 each thing that comes out of a conditional has a Merge: here only its end."""
-    arguments = {"clipnorm": 0.3, "skip_nonfinite": True, "gate": "branch"}
+    arguments = {"clipnorm": 0.3, "skip_nonfinite": True, "gate": "conditional"}
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **arguments)
     compiled(dense_model(), optimizer)._make_train_function()
     graph = K.get_session().graph.as_graph_def()

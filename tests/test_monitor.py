@@ -107,7 +107,7 @@ def test_length_that_changes():
 
     model, each = compiled(dense_model(), sgd()), Each()
     if hosts.IS_KERAS3 and not hosts.IS_TORCH and not hosts.IS_TENSORFLOW:
-        pytest.skip("on JAX a callback that changes the optimizer is tested with HostGate")
+        pytest.skip("on JAX a callback that changes the optimizer is tested with PythonGate")
     used = [callbacks.LambdaCallback(on_train_batch_end=change), Monitor(MICRO), each]
     fit(model, MICRO, epochs=1, callbacks=used)
     assert each.column("effective_batch") == [LENGTH * MICRO] * LENGTH + [3 * MICRO] * 8
@@ -187,9 +187,9 @@ def test_traced_once_and_gone_afterwards():
 
 
 @quick_first("eagerly", [False, True])
-def test_host_gate(eagerly):
+def test_python_gate(eagerly):
     results = []
-    for more in ((), (hosts.accum.HostGate(),)):
+    for more in ((), (hosts.accum.PythonGate(),)):
         model, each = compiled(dense_model(), sgd(), run_eagerly=eagerly), Each()
         fit(model, MICRO, callbacks=[Monitor(MICRO, noise_scale=True), *more, each], epochs=2)
         results.append(each)
@@ -197,14 +197,14 @@ def test_host_gate(eagerly):
         np.testing.assert_allclose(results[1].column(name), results[0].column(name), rtol=1e-5)
 
 
-@pytest.mark.skipif(hosts.IS_TORCH, reason="there HostGate does nothing")
-def test_host_gate_comes_last():
-    with pytest.raises(ValueError, match="AccumulationMonitor must come before HostGate"):
-        fit(compiled(dense_model(), sgd()), MICRO, callbacks=[hosts.accum.HostGate(), Monitor()])
+@pytest.mark.skipif(hosts.IS_TORCH, reason="there PythonGate does nothing")
+def test_python_gate_comes_last():
+    with pytest.raises(ValueError, match="AccumulationMonitor must come before PythonGate"):
+        fit(compiled(dense_model(), sgd()), MICRO, callbacks=[hosts.accum.PythonGate(), Monitor()])
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
-@pytest.mark.parametrize("gate", [{}, {"gate": "branch"}, LATE], ids=str)
+@pytest.mark.parametrize("gate", [{}, {"gate": "conditional"}, LATE], ids=str)
 def test_replicas(strategy, gate):
     more = {"noise_scale": "all_reduce" not in gate}
     with strategy.scope():
@@ -362,7 +362,7 @@ def test_an_optimizer_that_is_none_of_ours():
         ({"reduction": "weighted"}, "reduction='weighted'"),
         pytest.param(
             LATE,
-            "all_reduce='window'",
+            "all_reduce='per_window'",
             marks=pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="it is TensorFlow's"),
         ),
     ],

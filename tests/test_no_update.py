@@ -40,7 +40,7 @@ def test_inside_a_loss_scaling_optimizer():
 
 callbacks = pytest.mark.parametrize(
     "names",
-    [["AccumulationMonitor"], ["HostGate"], ["AccumulationMonitor", "HostGate"]],
+    [["AccumulationMonitor"], ["PythonGate"], ["AccumulationMonitor", "PythonGate"]],
     ids=" ".join,
 )
 

@@ -77,7 +77,7 @@ def test_the_environment_chooses_tf_keras():
     assert python(program, TF_USE_LEGACY_KERAS="1") == "keras_accum.tf_keras"
 
 
-NOT_ON_KERAS_2 = {"AccumulationMonitor", "HostGate", "MicroBatchWeights"}
+NOT_ON_KERAS_2 = {"AccumulationMonitor", "PythonGate", "MicroBatchWeights"}
 NAMES = sorted(set(keras_accum.__all__) - (NOT_ON_KERAS_2 if hosts.IS_KERAS2 else set()))
 
 

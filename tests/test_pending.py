@@ -344,17 +344,17 @@ FITTED = {"epochs": 2, "initial_epoch": 1}
 
 @tf_keras_only
 @pytest.mark.parametrize("position", [1, LENGTH - 1])
-def test_host_gate_after_a_checkpoint(position, tmp_path):
+def test_python_gate_after_a_checkpoint(position, tmp_path):
     source = go_on(fresh(), 0, LENGTH + position)
     model = restored(source, tmp_path)
-    for some, callbacks in ((model, [accum.HostGate()]), (source, [])):
+    for some, callbacks in ((model, [accum.PythonGate()]), (source, [])):
         some.compile(some.optimizer, some.loss)
         fit(some, MICRO, callbacks=callbacks, **FITTED)
     assert_same(everything(model), everything(source))
 
 
 @tf_keras_only
-def test_host_gate_with_backup_and_restore(tmp_path):
+def test_python_gate_with_backup_and_restore(tmp_path):
     class Interrupt(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if batch == STOP:
@@ -364,7 +364,7 @@ def test_host_gate_with_backup_and_restore(tmp_path):
         backup = keras.callbacks.BackupAndRestore(str(tmp_path), save_freq=STOP)
         model = fresh()
         model.compile(model.optimizer, model.loss)
-        fit(model, MICRO, epochs=1, callbacks=[backup, accum.HostGate(), *callbacks])
+        fit(model, MICRO, epochs=1, callbacks=[backup, accum.PythonGate(), *callbacks])
         return model
 
     with pytest.raises(KeyboardInterrupt):

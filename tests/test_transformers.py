@@ -46,12 +46,12 @@ def test_pairs_are_of_their_variables(case, transformer, every_gate):
 
 
 def test_a_callback_that_decides():
-    """With HostGate, where the update's train function is another than the addition's."""
+    """With PythonGate, where the update's train function is another than the addition's."""
     case = CASES["adam"]
     arguments = {**case.arguments, "gradient_transformers": [drop_then_reverse]}
     expected = train(hosts.stock(case.name, **arguments), BIG)
     ours = hosts.ours(case.name, accum_iters=LENGTH, **arguments)
-    actual = train(ours, MICRO, callbacks=[hosts.accum.HostGate()])
+    actual = train(ours, MICRO, callbacks=[hosts.accum.PythonGate()])
     assert_equal(actual.weights, expected.weights)
     assert_equal(actual.slots, expected.slots)
 

@@ -91,7 +91,7 @@ def test_a_variable_of_tensorflow(dtype):
 
 @not_keras2
 @pytest.mark.filterwarnings("ignore:.*does not have any trainable weights:UserWarning")
-@pytest.mark.parametrize("name", ["HostGate", "AccumulationMonitor"])
+@pytest.mark.parametrize("name", ["PythonGate", "AccumulationMonitor"])
 def test_a_model_without_trainable_weights(name):
     """It's trained as it is without the callback: nothing happens to it."""
     model = dense_model()
@@ -123,7 +123,7 @@ def looking_for_nan():
 
 @not_keras2
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
-@pytest.mark.parametrize("gate", ["arithmetic", "branch"])
+@pytest.mark.parametrize("gate", ["select", "conditional"])
 def test_a_monitor_beside_those_who_look_for_nan(gate):
     monitor = hosts.accum.AccumulationMonitor(MICRO, noise_scale=True)
     model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, gate=gate))

@@ -299,21 +299,21 @@ def test_loss_scale(case):
     assert_equal(weights(model), expected.weights)
 
 
-@pytest.mark.skipif(hosts.IS_TORCH, reason="the host decides without HostGate")
+@pytest.mark.skipif(hosts.IS_TORCH, reason="the host decides without PythonGate")
 @few_cases
-def test_host_gate(case):
+def test_python_gate(case):
     arrays = sequences()
     expected = big(case, build=masked_model, arrays=arrays)
-    both = [hosts.accum.MicroBatchWeights(), hosts.accum.HostGate()]
+    both = [hosts.accum.MicroBatchWeights(), hosts.accum.PythonGate()]
     actual = train(weighted(case), MICRO, masked_model, arrays=arrays, callbacks=both)
     assert_same_training(actual, expected)
 
 
-@pytest.mark.skipif(hosts.IS_TORCH, reason="there HostGate does nothing")
-def test_host_gate_comes_last():
+@pytest.mark.skipif(hosts.IS_TORCH, reason="there PythonGate does nothing")
+def test_python_gate_comes_last():
     model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2, reduction="weighted"))
-    wrong = [hosts.accum.HostGate(), hosts.accum.MicroBatchWeights()]
-    with pytest.raises(ValueError, match="MicroBatchWeights must come before HostGate"):
+    wrong = [hosts.accum.PythonGate(), hosts.accum.MicroBatchWeights()]
+    with pytest.raises(ValueError, match="MicroBatchWeights must come before PythonGate"):
         fit(model, MICRO, epochs=1, callbacks=wrong)
 
 

@@ -119,5 +119,5 @@ class SubstitutesTrainFunction(SeesTrainings):
             self._put_back()
             found = self.model.train_function
         if getattr(found, "is_last", False):
-            raise ValueError(f"{type(self).__name__} must come before HostGate in `callbacks`.")
+            raise ValueError(f"{type(self).__name__} must come before PythonGate in `callbacks`.")
         return found

@@ -56,7 +56,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         noise_scale: with `noise_scale=True`, the batch beyond which more accumulation pays little,
             in samples; NaN until it can be told.
 
-    List it before callbacks that write logs, and before HostGate. It reads from the device after
+    List it before callbacks that write logs, and before PythonGate. It reads from the device after
     each micro-batch. Without it there is nothing of this in the train function; with it, the
     function is traced once more. Keras 2's progress bar shows averages over the epoch.
 
@@ -79,7 +79,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         TypeError, ValueError: for an argument out of its range or of another type; at the start of
             training, if the model's optimizer is none of keras_accum, and with `noise_scale` where
             a window tells nothing about it: at `accum_iters=1`, with `reduction="weighted"`, with
-            `all_reduce="window"` or with `steps_per_execution` other than 1.
+            `all_reduce="per_window"` or with `steps_per_execution` other than 1.
 
     Paper:
         An Empirical Model of Large-Batch Training. Sam McCandlish, Jared Kaplan, Dario Amodei and
@@ -158,7 +158,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         for what, refused in (
             (f"accum_iters={optimizer.accum_iters}", not optimizer._accumulates),
             ("reduction='weighted'", optimizer.reduction == "weighted"),
-            ("all_reduce='window'", optimizer.all_reduce == "window"),
+            ("all_reduce='per_window'", optimizer.all_reduce == "per_window"),
             (f"steps_per_execution={steps}", steps != 1),
         ):
             if refused:

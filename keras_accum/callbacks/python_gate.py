@@ -1,4 +1,4 @@
-"""What the callback `HostGate` does, for all hosts, and its docstring.
+"""What the callback `PythonGate` does, for all hosts, and its docstring.
 
 No host is imported here.
 """
@@ -16,14 +16,14 @@ from keras_accum.callbacks.base import (
 )
 
 
-class HostGate(SubstitutesTrainFunction):
+class PythonGate(SubstitutesTrainFunction):
     """Let the host pick, for each micro-batch of `fit`, one of two traced train functions.
 
     One only adds gradients to the accumulators, the other makes the update at the end of a window.
     No function has a conditional, and inside a window no update is computed: the cheapest
     micro-batch there is, where a `tf.distribute` strategy is, too. The numbers, the state and the
-    files are the same as without it, and `train_on_batch` isn't touched. With `all_reduce="window"`
-    the function that accumulates reduces nothing. Each function is traced
+    files are the same as without it, and `train_on_batch` isn't touched. With
+    `all_reduce="per_window"` the function that accumulates reduces nothing. Each function is traced
     once, also over several calls of `fit` with the same callback.
 
     On TensorFlow the host reads the counters of the window before each micro-batch; on JAX it
@@ -43,11 +43,11 @@ class HostGate(SubstitutesTrainFunction):
 
     >>> import numpy as np
     >>> {import_keras}
-    >>> from keras_accum.{host} import AdamAccumulate, HostGate
+    >>> from keras_accum.{host} import AdamAccumulate, PythonGate
     >>> model = keras.Sequential([keras.layers.Dense(1)])
     >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
     >>> x, y = np.ones((70, 3)), np.ones((70, 1))
-    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[HostGate()])
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[PythonGate()])
     >>> model.optimizer.completed_updates
     1
     """
@@ -79,9 +79,9 @@ class HostGate(SubstitutesTrainFunction):
 
     def _refuse(self, what):
         raise ValueError(
-            f"HostGate can't be used with {what}: the host must know before a micro-batch whether "
+            f"PythonGate can't be used with {what}: Python must know before a micro-batch whether "
             "it closes the window. Leave the callback out: the numbers are the same, and "
-            "gate='branch' of the optimizer is the next cheapest."
+            "gate='conditional' of the optimizer is the next cheapest."
         )
 
 
@@ -129,7 +129,7 @@ class Picker(Substitute):
 
 
 ONE_CALL = (
-    "HostGate needs a train step that calls the model's optimizer once, whatever happens in the "
+    "PythonGate needs a train step that calls the model's optimizer once, whatever happens in the "
     "step: it must be known before a micro-batch whether that closes the window. Leave the "
     "callback out."
 )

@@ -13,7 +13,7 @@ import warnings
 
 import numpy as np
 
-from keras_accum import arguments, base, docs, host, rules, states, window
+from keras_accum import arguments, base, docs, host, names, rules, states, window
 from keras_accum.callbacks import monitor, partial_window, python_gate, weights
 from keras_accum.states import StateError  # noqa: F401, public
 
@@ -112,7 +112,7 @@ class AccumulatingOptimizer(base.Optimizer, _backend.Backend):
                 self._window_weight = self._add_scalar(states.WEIGHT, 0, self._scalar_dtype)
         if self._reduces_late and any(map(self._overwrite_variable_with_gradient, variables)):
             raise ValueError(
-                "all_reduce='window' can't be used with float8: of the scales that a gradient "
+                "all_reduce='per_window' can't be used with float8: of the scales that a gradient "
                 "overwrites there is no sum for each replica. Leave it out."
             )
         with self._sum_scope():
@@ -230,6 +230,12 @@ class AccumulatingOptimizer(base.Optimizer, _backend.Backend):
                 if average is not None:
                     average.assign(ops.copy(average))
 
+    _rule_scalars = ()
+
+    @property
+    def _rule_slots(self):
+        return self._rule().slots
+
     @property
     def _is_built(self):
         # Keras's HDF5 loader builds on an empty list.
@@ -260,7 +266,7 @@ class AccumulatingOptimizer(base.Optimizer, _backend.Backend):
             if slot in _SLOT_NAMES:
                 names[id(variable)] = f"{_SLOT_NAMES[slot]}.{index}"
             else:
-                names[id(variable)] = states.slot_name(self._rule(), slot, index)
+                names[id(variable)] = states.slot_name(self._rule_name, slot, index)
         if self._accumulates and self._is_built:
             names.update({id(variable): name for name, variable in self._counters().items()})
             names[id(self._state_format)] = "state_format"
@@ -804,6 +810,9 @@ class AccumulationMonitor(monitor.AccumulationMonitor, keras.callbacks.Callback)
     __doc__ = monitor.AccumulationMonitor.__doc__.format(host="keras3", import_keras="import keras")
 
 
-class HostGate(python_gate.HostGate, keras.callbacks.Callback):
-    __doc__ = python_gate.HostGate.__doc__.format(host="keras3", import_keras="import keras")
+class PythonGate(python_gate.PythonGate, keras.callbacks.Callback):
+    __doc__ = python_gate.PythonGate.__doc__.format(host="keras3", import_keras="import keras")
     _picker = _backend.Picker
+
+
+__getattr__ = names.fallback(__name__)

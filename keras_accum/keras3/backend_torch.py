@@ -33,9 +33,9 @@ class Backend(backend_jax.Backend):
     def _if(self, switch, update, accumulate, *tensors):
         if torch.compiler.is_compiling():
             raise ValueError(
-                "gate='branch' can't be used in torch.compile: a conditional doesn't run there. "
-                f"Construct {type(self).__name__} with gate='arithmetic', the default; the state "
-                "of the one fits the other."
+                "gate='conditional' can't be used in torch.compile: a conditional doesn't run "
+                f"there. Construct {type(self).__name__} with gate='select', the default; the "
+                "state of the one fits the other."
             )
         if switch:
             update(*tensors)

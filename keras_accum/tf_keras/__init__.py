@@ -14,7 +14,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from keras_accum import arguments, base, docs, host, kernels, rules, states, window
+from keras_accum import arguments, base, docs, host, kernels, names, rules, states, window
 from keras_accum.callbacks import monitor, partial_window, python_gate, weights
 from keras_accum.callbacks.base import inner
 from keras_accum.states import StateError
@@ -169,7 +169,7 @@ class AccumulatingOptimizer(base.Optimizer):
     @property
     def _has_deferred(self):
         """Whether there is no slot yet for what the counters say has been done."""
-        names = states.slot_major(self._rule(), 1, self._accumulates)
+        names = states.slot_major(self._rule_name, (), self._rule_slots, 1, self._accumulates)
         counts = self.completed_updates or self.window_position
         return bool(counts) and any(states.index_of(name) is not None for name in names)
 
@@ -308,13 +308,21 @@ class AccumulatingOptimizer(base.Optimizer):
     def variables(self):
         return self.weights
 
+    _rule_scalars = ()
+
+    @property
+    def _rule_slots(self):
+        return self._rule().slots
+
     @property
     def _is_built(self):
         return bool(self._variables)
 
     def _list_names(self, variables, stock):
         accumulates = self._accumulates and not stock
-        return states.with_unapplied(self._rule(), accumulates, self._weighs, variables)
+        return states.with_unapplied(
+            self._rule_name, (), self._rule_slots, variables, accumulates, self._weighs
+        )
 
     def _state_names(self, variables):
         names = [n for n in self._list_names(variables, stock=False) if n != "unapplied"]
@@ -328,7 +336,7 @@ class AccumulatingOptimizer(base.Optimizer):
         found = {"completed_updates": self.iterations}
         for slot in rule.slots:
             for i, variable in enumerate(self._variables):
-                found[states.slot_name(rule, slot, i)] = self.get_slot(
+                found[states.slot_name(self._rule_name, slot, i)] = self.get_slot(
                     variable, self.slot_names[slot]
                 )
         if self._window is not None:
@@ -431,7 +439,7 @@ class AccumulatingOptimizer(base.Optimizer):
         )
 
     def __reduce__(self):
-        return base.restored, (type(self), self.get_config(), self.get_state())
+        return base.restored, (*self._how_made(), self.get_config(), self.get_state())
 
     def __deepcopy__(self, memo):
         memo.update({id(variable): variable for variable in self._variables})  # the model's
@@ -484,7 +492,9 @@ class AccumulatingOptimizer(base.Optimizer):
             keys = list(getattr(optimizer, "_index_dict", ()))
             slots = {s: _slot_variables(optimizer, s) for s in rule.slots} if keys else {}
         for slot, variables in slots.items():
-            found.update({states.slot_name(rule, slot, i): v for i, v in enumerate(variables)})
+            found.update(
+                {states.slot_name(self._rule_name, slot, i): v for i, v in enumerate(variables)}
+            )
         return dict(zip(found, keras.backend.batch_get_value(list(found.values())))), keys
 
     def to_stock(self):
@@ -511,7 +521,7 @@ class AccumulatingOptimizer(base.Optimizer):
             for slot in rule.slots:
                 for i, variable in enumerate(self._variables):
                     target = stock.get_slot(variable, self.slot_names[slot])
-                    pairs.append((target, state[states.slot_name(rule, slot, i)]))
+                    pairs.append((target, state[states.slot_name(self._rule_name, slot, i)]))
             keras.backend.batch_set_value(pairs)
         return stock
 
@@ -532,9 +542,9 @@ class AccumulatingOptimizer(base.Optimizer):
     def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
         if self._reduces_late and not experimental_aggregate_gradients:
             raise ValueError(
-                "all_reduce='window' needs the gradients before they are summed over replicas: "
+                "all_reduce='per_window' needs the gradients before they are summed over replicas: "
                 "leave experimental_aggregate_gradients=True. A LossScaleOptimizer, which looks at "
-                "the sums of each micro-batch, needs all_reduce='micro_batch'."
+                "the sums of each micro-batch, needs all_reduce='per_micro_batch'."
             )
         if self._is_scaled and not experimental_aggregate_gradients:
             if self._replica() not in self._summed:
@@ -1076,6 +1086,9 @@ class AccumulationMonitor(_InTrainFunction, monitor.AccumulationMonitor, keras.c
     __doc__ = monitor.AccumulationMonitor.__doc__.format(host="tf_keras", import_keras=_IMPORT)
 
 
-class HostGate(_InTrainFunction, python_gate.HostGate, keras.callbacks.Callback):
-    __doc__ = python_gate.HostGate.__doc__.format(host="tf_keras", import_keras=_IMPORT)
+class PythonGate(_InTrainFunction, python_gate.PythonGate, keras.callbacks.Callback):
+    __doc__ = python_gate.PythonGate.__doc__.format(host="tf_keras", import_keras=_IMPORT)
     _picker = python_gate.Picker
+
+
+__getattr__ = names.fallback(__name__)

@@ -41,7 +41,7 @@ def test_own_arguments_and_their_defaults():
     given = {"learning_rate": 0.5, "accum_iters": np.int64(3)}
     own = arguments.pop_own(Ours, given)
     assert given == {"learning_rate": 0.5}
-    assert (own["accum_iters"], own["reduction"], own["gate"]) == (3, "mean", "arithmetic")
+    assert (own["accum_iters"], own["reduction"], own["gate"]) == (3, "mean", "select")
     assert type(own["accum_iters"]) is int  # as JSON needs it
 
 
@@ -53,9 +53,15 @@ REFUSED = [
     ({"accum_iters": "5"}, ["`accum_iters`", "integer >= 1", "accum_iters='5'"]),
     ({"accum_iters": None}, ["`accum_iters`", "integer >= 1", "accum_iters=None"]),
     ({"reduction": "max"}, ["`reduction`", "mean", "sum", "weighted", "reduction='max'"]),
-    ({"gate": "if"}, ["`gate`", "arithmetic", "branch", "gate='if'"]),
-    ({"all_reduce": "late"}, ["`all_reduce`", "micro_batch", "window", "all_reduce='late'"]),
-    ({"all_reduce": "window"}, ["all_reduce='window'", "gate='branch'", "gate='arithmetic'"]),
+    ({"gate": "if"}, ["`gate`", "select", "conditional", "gate='if'"]),
+    (
+        {"all_reduce": "late"},
+        ["`all_reduce`", "per_micro_batch", "per_window", "all_reduce='late'"],
+    ),
+    (
+        {"all_reduce": "per_window"},
+        ["all_reduce='per_window'", "gate='conditional'", "gate='select'"],
+    ),
     ({"skip_nonfinite": 1}, ["`skip_nonfinite`", "True or False", "skip_nonfinite=1"]),
 ]
 

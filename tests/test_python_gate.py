@@ -1,4 +1,4 @@
-"""`HostGate`: two traced functions, of which the host picks one for each micro-batch of `fit`."""
+"""`PythonGate`: two traced functions, of which the host picks one for each micro-batch of `fit`."""
 
 import hosts
 import numpy as np
@@ -25,14 +25,14 @@ from training import (
     weights,
 )
 
-skip_file_on_keras2("HostGate")
+skip_file_on_keras2("PythonGate")
 
 BITWISE = {"rtol": 0, "atol": 0}
 picked = pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch's train step isn't traced")
 
 
-def host_gate():
-    return hosts.accum.HostGate()
+def python_gate():
+    return hosts.accum.PythonGate()
 
 
 def model_of(case, model=None, compile=None, **arguments):
@@ -78,7 +78,7 @@ class CountsTraces(keras.Model):
 @every_case
 def test_equals_big_batch(case):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-    assert_same_training(train(optimizer, MICRO, callbacks=[host_gate()]), big_batch(case))
+    assert_same_training(train(optimizer, MICRO, callbacks=[python_gate()]), big_batch(case))
 
 
 @few_cases
@@ -93,7 +93,7 @@ def test_equals_big_batch_with_all_that_acts_on_an_update(case):
 
     expected = train(hosts.stock(case.name, **stock), BIG, build)
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, decay=0.25, **both)
-    assert_same_training(train(optimizer, MICRO, build, callbacks=[host_gate()]), expected)
+    assert_same_training(train(optimizer, MICRO, build, callbacks=[python_gate()]), expected)
 
 
 @few_cases
@@ -109,7 +109,7 @@ def test_only_the_end_of_a_window_moves_anything(case):
         moved.append(any((found[name] != last[name]).any() for name in found))
         last = found
 
-    fit(model, MICRO, callbacks=[host_gate(), AtEachMicroBatch(look)], epochs=2)
+    fit(model, MICRO, callbacks=[python_gate(), AtEachMicroBatch(look)], epochs=2)
     assert moved == [number % LENGTH == 0 for number in range(1, len(moved) + 1)]
     assert len(moved) == 2 * len(batches(MICRO))
 
@@ -120,7 +120,7 @@ def test_windows_over_epochs_and_calls_of_fit(case):
     x, y = data()
     some = (x[: 7 * MICRO], y[: 7 * MICRO])
     models = [model_of(case), model_of(case)]
-    for model, callbacks in zip(models, ([], [host_gate()])):
+    for model, callbacks in zip(models, ([], [python_gate()])):
         start = weights(model)
         for _ in range(2):
             fit(model, MICRO, some, callbacks=callbacks, epochs=2)
@@ -133,7 +133,7 @@ def test_windows_over_epochs_and_calls_of_fit(case):
 @picked
 def test_each_function_is_traced_once():
     counts = []
-    for callbacks in ([], [host_gate()]):
+    for callbacks in ([], [python_gate()]):
         model = CountsTraces()
         model.compile(hosts.ours("Adam", accum_iters=LENGTH), "mse")
         fit(model, MICRO, callbacks=callbacks)
@@ -150,14 +150,14 @@ def test_the_train_function_is_given_back():
     model = model_of_adam()
     model.make_train_function()
     before = model.train_function
-    fit(model, MICRO, callbacks=[host_gate()])
+    fit(model, MICRO, callbacks=[python_gate()])
     assert model.train_function is before
     assert "train_step" not in vars(model)
 
 
 def test_a_model_that_is_compiled_again():
     """With the same callback, and another optimizer."""
-    callback = host_gate()
+    callback = python_gate()
     model = model_of_adam()
     fit(model, MICRO, callbacks=[callback])
     compiled(model, hosts.ours("SGD", accum_iters=2 * LENGTH, learning_rate=2**-3))
@@ -171,7 +171,7 @@ def test_a_model_that_is_compiled_again():
 def test_what_others_do_to_the_window(case):
     """A partial window is closed, and accum_iters is changed, between epochs and in one."""
     models = [model_of(case), model_of(case)]
-    for model, callbacks in zip(models, ([], [host_gate()])):
+    for model, callbacks in zip(models, ([], [python_gate()])):
 
         def interfere(number, model=model):
             if number == 6:
@@ -194,7 +194,7 @@ def test_a_training_that_is_interrupted_in_a_window(case):
         if number == LENGTH + 2:
             raise Stop
 
-    callback = host_gate()
+    callback = python_gate()
     model = model_of(case)
     with pytest.raises(Stop):
         fit(model, MICRO, callbacks=[callback, AtEachMicroBatch(stop)])
@@ -214,11 +214,11 @@ def test_a_model_that_was_saved_in_a_window(case, tmp_path):
     x, y = data()
     stop = (LENGTH + 1) * MICRO
     model = model_of(case)
-    fit(model, MICRO, (x[:stop], y[:stop]), callbacks=[host_gate()], epochs=1)
+    fit(model, MICRO, (x[:stop], y[:stop]), callbacks=[python_gate()], epochs=1)
     path = str(tmp_path / ("m.keras" if hosts.IS_KERAS3 else "m.h5"))
     model.save(path)
     loaded = keras.models.load_model(path)
-    fit(loaded, MICRO, (x[stop:], y[stop:]), callbacks=[host_gate()], epochs=1)
+    fit(loaded, MICRO, (x[stop:], y[stop:]), callbacks=[python_gate()], epochs=1)
     fit(model, MICRO, (x[stop:], y[stop:]), epochs=1)
     assert model.optimizer.completed_updates == 3
     assert_equal(loaded.optimizer.get_state(), model.optimizer.get_state())
@@ -233,7 +233,7 @@ def numbered(model):
 def test_without_tracing(case):
     """run_eagerly, where two functions gain what the host's `if` gains."""
     models = [model_of(case, compile={"run_eagerly": True}) for _ in range(2)]
-    for model, callbacks in zip(models, ([], [host_gate()])):
+    for model, callbacks in zip(models, ([], [python_gate()])):
         fit(model, MICRO, callbacks=callbacks)
     assert_equal(everything(models[1]), everything(models[0]))
 
@@ -242,7 +242,7 @@ def test_without_tracing(case):
 @pytest.mark.skipif(hosts.IS_TORCH, reason="torch.compile takes longer than all the rest here")
 def test_jit_compile(case):
     models = [model_of(case, compile={"jit_compile": True}) for _ in range(2)]
-    for model, callbacks in zip(models, ([], [host_gate()])):
+    for model, callbacks in zip(models, ([], [python_gate()])):
         fit(model, MICRO, callbacks=callbacks)
     assert_equal(everything(models[1]), everything(models[0]))
 
@@ -265,14 +265,14 @@ def test_embedding(case):
         )
 
     models = [model_of(case, model()) for _ in range(2)]
-    for model, callbacks in zip(models, ([], [host_gate()])):
+    for model, callbacks in zip(models, ([], [python_gate()])):
         fit(model, MICRO, (ids, y), callbacks=callbacks)
     assert_equal(numbered(models[1]), numbered(models[0]))
 
 
 def test_without_accumulation_there_is_nothing_to_pick():
     models = [model_of_adam(accum_iters=1) for _ in range(2)]
-    for model, callbacks in zip(models, ([], [host_gate()])):
+    for model, callbacks in zip(models, ([], [python_gate()])):
         fit(model, MICRO, callbacks=callbacks)
     assert_equal(weights(models[1]), weights(models[0]), **BITWISE)
 
@@ -285,35 +285,35 @@ def model_of_adam(compile=None, **arguments):
 def test_an_optimizer_that_is_none_of_ours():
     model = compiled(dense_model(), hosts.stock("Adam"))
     with pytest.raises(
-        TypeError, match="HostGate needs a model that is compiled with an optimizer"
+        TypeError, match="PythonGate needs a model that is compiled with an optimizer"
     ):
-        fit(model, MICRO, callbacks=[host_gate()])
+        fit(model, MICRO, callbacks=[python_gate()])
 
 
 @picked
 def test_what_only_the_device_knows_is_refused():
     model = model_of_adam(skip_nonfinite=True)
-    with pytest.raises(ValueError, match="HostGate can't be used with skip_nonfinite=True"):
-        fit(model, MICRO, callbacks=[host_gate()])
+    with pytest.raises(ValueError, match="PythonGate can't be used with skip_nonfinite=True"):
+        fit(model, MICRO, callbacks=[python_gate()])
     model = compiled(dense_model(), hosts.loss_scaled(hosts.ours("SGD", accum_iters=2), 4.0))
-    with pytest.raises(ValueError, match="HostGate can't be used with a LossScaleOptimizer"):
-        fit(model, MICRO, callbacks=[host_gate()])
+    with pytest.raises(ValueError, match="PythonGate can't be used with a LossScaleOptimizer"):
+        fit(model, MICRO, callbacks=[python_gate()])
 
 
 @picked
 def test_steps_per_execution_is_refused():
     model = model_of_adam(compile={"steps_per_execution": 3})
-    with pytest.raises(ValueError, match="HostGate can't be used with steps_per_execution=3"):
-        fit(model, MICRO, callbacks=[host_gate()])
+    with pytest.raises(ValueError, match="PythonGate can't be used with steps_per_execution=3"):
+        fit(model, MICRO, callbacks=[python_gate()])
 
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only Keras 2 knows parameter servers")
 def test_parameter_servers_are_refused():
     model = model_of_adam()
     model._cluster_coordinator = object()
-    callback = host_gate()
+    callback = python_gate()
     callback.set_model(model)
-    with pytest.raises(ValueError, match="HostGate can't be used with ParameterServerStrategy"):
+    with pytest.raises(ValueError, match="PythonGate can't be used with ParameterServerStrategy"):
         callback.on_train_begin()
 
 
@@ -341,7 +341,7 @@ def test_a_train_step_of_several_micro_batches_is_refused(number):
     model = train_steps(number)
     model.compile(hosts.ours("Adam", accum_iters=2), "mse")
     with pytest.raises(ValueError, match=f"calls the model's optimizer once.* {number} times"):
-        fit(model, MICRO, callbacks=[host_gate()])
+        fit(model, MICRO, callbacks=[python_gate()])
 
 
 @picked
@@ -349,7 +349,7 @@ def test_a_train_step_without_the_optimizer_is_refused():
     model = train_steps(0)
     model.compile(hosts.ours("Adam", accum_iters=2), "mse")
     with pytest.raises(ValueError, match="calls the model's optimizer once.* 0 times"):
-        fit(model, MICRO, callbacks=[host_gate()])
+        fit(model, MICRO, callbacks=[python_gate()])
 
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="elsewhere the host looks each time")
@@ -366,15 +366,15 @@ def test_a_train_step_that_sometimes_skips_the_optimizer_is_noticed():
     model.compile(hosts.ours("Adam", accum_iters=LENGTH), "mse")
     x, y = data()
     x[MICRO : 2 * MICRO] = -1
-    with pytest.raises(ValueError, match="HostGate needs a train step that calls .* once"):
-        fit(model, MICRO, (abs(x) * np.sign(x), y), callbacks=[host_gate()])
+    with pytest.raises(ValueError, match="PythonGate needs a train step that calls .* once"):
+        fit(model, MICRO, (abs(x) * np.sign(x), y), callbacks=[python_gate()])
 
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="JAX returns before it has computed")
 def test_jax_is_waited_for_only_when_the_counters_are_new(monkeypatch):
     reads = []
-    picker = hosts.accum.HostGate._picker
+    picker = hosts.accum.PythonGate._picker
     read = picker._read
     monkeypatch.setattr(picker, "_read", staticmethod(lambda a: reads.append(1) or read(a)))
-    fit(model_of_adam(), MICRO, callbacks=[host_gate()], epochs=3)
+    fit(model_of_adam(), MICRO, callbacks=[python_gate()], epochs=3)
     assert len(reads) == 1 + 3  # before the first micro-batch, and after each epoch
