@@ -80,7 +80,7 @@ class Optimizer:
     # one that updates. None where the window's counters decide.
     _picked = None
 
-    def _note_trace(self):
+    def _count_trace(self):
         """A micro-batch is being run or traced."""
         self._traces[self._replica()] += 1
 
@@ -336,9 +336,13 @@ class Optimizer:
 
     def _fitted(self, state, variables):
         """A complete state for these variables, of which only the shapes matter."""
-        layout = states.layout(self._state_names(len(variables)), variables)
+        layout = self._expected_layout(state, variables)
         state = states.fitted(state, layout, self._described)
         return states.completed(state, layout, self._accum_iters)
+
+    def _expected_layout(self, state, variables):
+        """The names and shapes that a state for these variables has."""
+        return states.layout(self._state_names(len(variables)), variables)
 
     def _renew(self):
         """Complete what waits, after accum_iters was given that a file didn't have."""
@@ -513,7 +517,7 @@ class Optimizer:
                     f"Received: {name}={received}"
                 )
 
-    def _adopt(self, state, source):
+    def _continue_from(self, state, source):
         """Go on from the state of the optimizer that this one was made from."""
         # A constructor argument, and given.
         state = {name: value for name, value in state.items() if name != "learning_rate"}

@@ -271,7 +271,7 @@ _TEMPLATE = """{line}
 """
 
 
-def docstring(name, host, import_keras):
+def docstring(name, host, import_keras, stock=None):
     """The docstring of an optimizer on a host, None if it isn't one of this package's own."""
     if name not in _OPTIMIZERS:
         return None

@@ -276,7 +276,7 @@ class AccumulatingOptimizer(base.Optimizer):
             state["completed_updates"] = np.asarray(K.get_value(optimizer.iterations))
         else:
             return new
-        new._adopt(state, optimizer)
+        new._continue_from(state, optimizer)
         return new
 
     def to_stock(self):

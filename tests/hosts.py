@@ -257,6 +257,8 @@ def apply(optimizer, gradients, variables):
 def accumulators(optimizer):
     if IS_KERAS2:
         return [v for name, v in _ours_of_keras2(optimizer).items() if "accumulator" in name]
+    if IS_KERAS3:
+        return [v for v in optimizer.variables if "window_accumulator" in v.name]
     return [v for v in stock_variables(optimizer) if "accumulator" in v.name]
 
 

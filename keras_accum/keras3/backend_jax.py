@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_accum.callbacks import python_gate
+from keras_accum.keras3.gates import SelectAfter
 
 
 class Picker(python_gate.Picker):
@@ -58,16 +59,16 @@ class Backend:
     _can_reduce_late = False
     # Whether all that a train step of `fit` writes must be among `variables`.
     _steps_return_state = True
-
-    def _runs_eagerly(self):
-        """Whether the counters can be read on the host without waiting for a device."""
-        return False
+    # What computes with the counters.
+    _counts_with = ops
 
     def _is_traced(self):
         """Whether what is computed here becomes a part of a traced program."""
         import jax
 
         return isinstance(ops.zeros(()), jax.core.Tracer)
+
+    # -- where variables are made and written --------------------------------------------------
 
     def _counter_scope(self):
         return contextlib.nullcontext()
@@ -84,6 +85,8 @@ class Backend:
         """A scope in which assigning to a variable isn't part of a graph that is being traced."""
         return contextlib.nullcontext()
 
+    # -- replicas --------------------------------------------------------------------------------
+
     def _in_replicas(self, function, *arguments):
         """Call a function outside a train step as a train step would call it."""
         function(*arguments)
@@ -95,7 +98,7 @@ class Backend:
         return 0
 
     def _replicas(self):
-        """Of how many gradients a train step's is a part of the mean."""
+        """The number of replicas that share a micro-batch."""
         return 1
 
     def _across_replicas(self, function, *tensors):
@@ -105,6 +108,8 @@ class Backend:
     def _on_variable(self, variable, function, *tensors):
         """Call `function(variable, target, *tensors)`, target being what can be written."""
         function(variable, variable, *tensors)
+
+    # -- gates -----------------------------------------------------------------------------------
 
     def _if(self, switch, update, accumulate, *tensors):
         """Call one of two functions that write weights and the optimizer's variables."""
@@ -126,12 +131,37 @@ class Backend:
         for variable, value in zip(written, new):
             variable.assign(value)
 
+    def _is_due(self, step):
+        """Whether the update is, if Python knows; None where the step's switch is a tensor."""
+        return self._picked
+
+    def _gate_for(self, step, own):
+        return SelectAfter(self, step, own)
+
+    def _copy_of_value(self, variable):
+        """A variable's value, whatever is written afterwards."""
+        return variable.value
+
+    def _is_value(self, variable, value):
+        """Whether it's known that nothing was written since the value was read."""
+        return variable.value is value
+
+    # -- counters --------------------------------------------------------------------------------
+
+    def _one(self):
+        return ops.cast(1, self._iterations.dtype)
+
+    def _count_value(self, counter):
+        return self._value(counter)
+
+    # -- sums ------------------------------------------------------------------------------------
+
     def _add_all(self, grads, variables):
         """Add gradients to the accumulators of their variables."""
         for gradient, variable in zip(grads, variables):
             overwrites = self._overwrite_variable_with_gradient(variable)
             add = self._keep_greater if overwrites else self._add
-            self._on_variable(self._accumulator(variable), add, gradient)
+            self._on_variable(self._sum_of(variable), add, gradient)
 
     def _keep_greater(self, accumulator, target, gradient):
         self.assign(target, ops.maximum(self._value(target), gradient))
@@ -139,24 +169,24 @@ class Backend:
     def _add(self, accumulator, target, gradient):
         self.assign(target, self._sum(accumulator, gradient))
 
+    def _sum(self, accumulator, gradient):
+        return accumulator.value + ops.cast(gradient, accumulator.dtype)
+
     def _value(self, variable):
         return variable.value
 
-    def _decays(self, variable):
-        return self._use_weight_decay(variable)
-
     @staticmethod
-    def _gate(value, factor):
+    def _times(value, factor):
         """value * factor, and zero where the factor is, also where value is infinite or NaN."""
         return ops.where(factor == 0, 0.0, value * factor)
 
-    def _rest(self, total, hold, weights):
+    def _remainder(self, total, hold, weights):
         """What stays of a window's sum, computed after the weights were written.
 
         XLA copies an accumulator when it can't see that all have read it before it is written. No
         weight is above infinity: the comparison is there for it to see.
         """
-        return ops.where(self._value(weights) > float("inf"), total, self._gate(total, hold))
+        return ops.where(self._value(weights) > float("inf"), total, self._times(total, hold))
 
     @staticmethod
     def _all_finite(grads):
@@ -165,15 +195,3 @@ class Backend:
     @staticmethod
     def _dense(gradient):
         return gradient
-
-    def _sum(self, accumulator, gradient):
-        return accumulator.value + ops.cast(gradient, accumulator.dtype)
-
-    @staticmethod
-    def _kernel_scalars(rule, coefficients):
-        return coefficients  # there is no kernel
-
-    def _apply_rule(self, rule, scalars, gradient, target, slots):
-        values = rule.step(ops, scalars, gradient, self._value(target), *map(self._value, slots))
-        for variable, value in zip((target, *slots), values):
-            self.assign(variable, value)

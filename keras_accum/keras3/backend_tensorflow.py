@@ -1,15 +1,20 @@
-"""TensorFlow: replicas, sparse gradients and fused kernels.
+"""TensorFlow: replicas, sparse gradients, selected assignments and fused kernels.
 
 Replicas are in step: gradients are summed over them on every micro-batch, so accumulators, slots
 and counters are the same on all of them and are mirrored like any other variable.
 """
 
+import contextlib
+
 import keras
 import tensorflow as tf
+from keras import ops
+from tensorflow.python.ops import control_flow_util
 
-from keras_accum import kernels
+from keras_accum import kernels, rules
 from keras_accum.callbacks import python_gate
 from keras_accum.keras3 import backend_jax
+from keras_accum.keras3.gates import Gate, SelectAfter
 
 Picker = python_gate.Picker
 
@@ -18,17 +23,100 @@ def _native(variable):
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
+class SelectAssigns(Gate):
+    """What the stock optimizer writes is selected before it is written: no second copy is kept.
+
+    Keras's optimizers write by `assign`, `assign_add` and `assign_sub` of the optimizer, which ask
+    this gate, or of a Keras variable, which the scope finds. The one exception is weight decay.
+    """
+
+    def __init__(self, optimizer, step, own):
+        super().__init__(optimizer, step, own)
+        self._scope = _SelectedWrites(self)
+        self.switch = step.switch  # of what is being written
+        self._scalars = {}
+
+    def __enter__(self):
+        super().__enter__()
+        self._scope.__enter__()
+
+    def __exit__(self, *error):
+        self._scope.__exit__(*error)
+        super().__exit__(*error)
+
+    @contextlib.contextmanager
+    def of(self, variable):
+        """What is written in here is written for this variable."""
+        index = self.optimizer._get_variable_index(variable)
+        self.switch = self.own.get(index, self.step.switch)
+        try:
+            yield self.switch
+        finally:
+            self.switch = self.step.switch
+
+    @property
+    def lets_all_through(self):
+        return isinstance(self.switch, int)  # the update is due, and nothing is missing
+
+    def selected(self, value, otherwise):
+        if self.lets_all_through:
+            return value
+        return tf.where(self.switch > 0, tf.cast(value, otherwise.dtype), otherwise)
+
+    def selected_change(self, value):
+        if self.lets_all_through:
+            return value
+        return kernels.gate(value, tf.cast(self.switch, value.dtype))
+
+    def overwrite(self, variable, target, value):
+        self.optimizer.assign(target, value)
+
+    def scalars(self, rule, dtype):
+        """What a kernel takes besides tensors, computed once for a data type and a switch."""
+        key = dtype, id(self.switch)
+        if key not in self._scalars:
+            optimizer = self.optimizer
+            coefficients = rule.coefficients(
+                ops,
+                ops.cast(self.switch, dtype),
+                ops.cast(optimizer.learning_rate, dtype),
+                ops.cast(optimizer._iterations + 1, dtype),
+                **{name: getattr(optimizer, name) for name in rule.hyperparameters},
+            )
+            self._scalars[key] = kernels.kernel_scalars(rule, coefficients)
+        return self._scalars[key]
+
+
+class _SelectedWrites(keras.StatelessScope):
+    """In here a Keras variable has its own value, and what is assigned to it is selected."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self._gate = gate
+
+    def get_current_value(self, variable):
+        return None
+
+    def add_update(self, update):
+        variable, value = update
+        target, optimizer = variable._value, self._gate.optimizer
+        known = optimizer._var_key(variable) in optimizer._trainable_variables_indices
+        with self._gate.of(variable) if known else contextlib.nullcontext():
+            target.assign(self._gate.selected(value, tf.convert_to_tensor(target)))
+
+
 class Backend(backend_jax.Backend):
     """Comes before a Keras 3 optimizer class."""
 
-    _gate = staticmethod(kernels.gate)
-    _kernel_scalars = staticmethod(kernels.kernel_scalars)
+    _times = staticmethod(kernels.gate)
     _all_finite = staticmethod(kernels.all_finite)
     _dense = staticmethod(tf.convert_to_tensor)
     _replica = staticmethod(kernels.replica)
     _is_traced = staticmethod(tf.inside_function)
     _can_reduce_late = True
     _steps_return_state = False
+
+    # -- where variables are made and written --------------------------------------------------
 
     def _variable_scope(self):
         return self._distribution_strategy.scope()
@@ -41,14 +129,22 @@ class Backend(backend_jax.Backend):
     def _eagerly(self):
         return tf.init_scope()
 
+    # -- replicas --------------------------------------------------------------------------------
+
     def _in_replicas(self, function, *arguments):
         kernels.in_replicas(self._distribution_strategy, lambda: function(*arguments))
 
     def _sum_over_replicas(self, grads, variables):
         if self._replicas() == 1:
             return grads
-        pairs = self._all_reduce_sum_gradients(list(zip(grads, map(_native, variables))))
+        pairs = super()._all_reduce_sum_gradients(list(zip(grads, map(_native, variables))))
         return [gradient for gradient, _ in pairs]
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        # The average is of the sums of all replicas already.
+        return (
+            grads_and_vars if self._open_gate else super()._all_reduce_sum_gradients(grads_and_vars)
+        )
 
     def _replicas(self):
         return tf.distribute.get_strategy().num_replicas_in_sync
@@ -66,13 +162,107 @@ class Backend(backend_jax.Backend):
             group=False,
         )
 
+    # -- gates -----------------------------------------------------------------------------------
+
+    def _gate_for(self, step, own):
+        # Another's optimizer may write in any way it likes.
+        is_of_keras = self._stock_class.__module__.startswith("keras.")
+        return (SelectAssigns if is_of_keras else SelectAfter)(self, step, own)
+
     def _if(self, switch, update, accumulate, *tensors):
-        def branch(strategy, switch, *tensors):
+        def across(strategy, switch, *tensors):
             kernels.branch(strategy, switch, update, accumulate, *tensors)
 
         tf.__internal__.distribute.interim.maybe_merge_call(
-            branch, self._distribution_strategy, switch, *tensors
+            across, self._distribution_strategy, switch, *tensors
         )
+
+    def _copy_of_value(self, variable):
+        return tf.identity(self._value(variable))
+
+    def _is_value(self, variable, value):
+        return False
+
+    @property
+    def _assigns(self):
+        """The gate that asks for selected assignments, if it's open."""
+        gate = self._open_gate
+        return gate if isinstance(gate, SelectAssigns) else None
+
+    def assign(self, variable, value):
+        if self._assigns:
+            value = self._assigns.selected(value, self._value(variable))
+        super().assign(variable, value)
+
+    def assign_add(self, variable, value):
+        super().assign_add(variable, self._selected_change(variable, value))
+
+    def assign_sub(self, variable, value):
+        super().assign_sub(variable, self._selected_change(variable, value))
+
+    def _selected_change(self, variable, value):
+        if self._assigns:
+            return self._assigns.selected_change(tf.cast(value, variable.dtype))
+        return value
+
+    @property
+    def weight_decay(self):
+        gate, value = self._assigns, self._weight_decay
+        if gate is None or gate.lets_all_through or value is None or not self._decays_past_assign:
+            return value
+        # As Keras's own `tf.cast` has the number before it's cast to the variable's data type.
+        return tf.convert_to_tensor(value) * tf.cast(gate.switch, "float32")
+
+    @property
+    def _decays_past_assign(self):
+        """Whether weights decay by Keras's code, which no gate finds."""
+        of_keras = keras.optimizers.Optimizer._apply_weight_decay
+        return self._stock_class._apply_weight_decay is of_keras
+
+    @weight_decay.setter
+    def weight_decay(self, weight_decay):
+        self._weight_decay = weight_decay
+
+    def _apply_weight_decay(self, variables):
+        gate = self._assigns
+        own = [v for v in variables if gate and self._get_variable_index(v) in gate.own]
+        super()._apply_weight_decay([v for v in variables if all(v is not o for o in own)])
+        for variable in own:
+            with gate.of(variable):
+                super()._apply_weight_decay([variable])
+
+    def update_step(self, gradient, variable, learning_rate):
+        gate = self._assigns
+        if gate is None:
+            return super().update_step(gradient, variable, learning_rate)
+        with gate.of(variable):
+            rule = self._rule_with_kernel()
+            if rule is None:
+                return super().update_step(gradient, variable, learning_rate)
+            slots = [self._slots_by_name[n, self._var_key(variable)] for n in rule.slots]
+            kernels.apply_rule(
+                rule,
+                gate.scalars(rule, variable.dtype),
+                tf.cast(gradient, variable.dtype),
+                variable,
+                list(map(_native, slots)),
+            )
+
+    def _rule_with_kernel(self):
+        """The rule for which TensorFlow has a fused kernel that is cheaper than Keras's code.
+
+        XLA fuses Keras's code by itself, and better.
+        """
+        name = self._stock_class.__name__
+        if not self._stock_class.__module__.startswith("keras.") or _is_compiled_by_xla():
+            return None
+        if name == "SGD":
+            return rules.SGD(momentum=self.momentum != 0, nesterov=self.nesterov)
+        if name in ("Adam", "AdamW") and not self.amsgrad:
+            return rules.Adam()
+        return None
+
+    # -- sums ------------------------------------------------------------------------------------
 
     def _add(self, accumulator, target, gradient):
         kernels.accumulate(target, gradient)
@@ -80,15 +270,13 @@ class Backend(backend_jax.Backend):
     def _value(self, variable):
         return tf.convert_to_tensor(_native(variable))
 
-    def _decays(self, variable):
-        # By the native name, as the stock optimizer on TensorFlow has it.
-        return self._use_weight_decay(_native(variable))
-
-    def _rest(self, total, hold, weights):
-        return self._gate(total, hold)
+    def _remainder(self, total, hold, weights):
+        return self._times(total, hold)
 
     def _sum(self, accumulator, gradient):
         return kernels.add(self._value(accumulator), gradient)
 
-    def _apply_rule(self, rule, scalars, gradient, target, slots):
-        kernels.apply_rule(rule, scalars, gradient, target, list(map(_native, slots)))
+
+def _is_compiled_by_xla():
+    graph = tf.compat.v1.get_default_graph() if tf.inside_function() else None
+    return graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph)

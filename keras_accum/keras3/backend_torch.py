@@ -1,4 +1,4 @@
-"""PyTorch runs eagerly, so the switch is known on the host.
+"""PyTorch runs eagerly, so Python knows the switch.
 
 A micro-batch inside a window is one fused addition, and one that closes it is the stock optimizer
 on the average. Only under `torch.compile` is the switch a tensor, as on the other backends.
@@ -7,12 +7,16 @@ on the average. Only under `torch.compile` is the switch a tensor, as on the oth
 import keras
 import numpy as np
 import torch
+from keras import ops
 
 from keras_accum import window
-from keras_accum.callbacks import monitor
 from keras_accum.keras3 import backend_jax
 
 Picker = None  # of an eager train step there needn't be two
+
+
+def _is_compiling():
+    return torch.compiler.is_compiling()
 
 
 class Backend(backend_jax.Backend):
@@ -20,58 +24,58 @@ class Backend(backend_jax.Backend):
 
     _steps_return_state = False
 
-    def _runs_eagerly(self):
-        return not torch.compiler.is_compiling()
-
     def _is_traced(self):
-        return torch.compiler.is_compiling()
+        return _is_compiling()
 
     def _counter_scope(self):
-        # Counters stay on the host, where reading one doesn't wait for the device.
+        # Counters stay on the CPU, where reading one doesn't wait for the device.
         return keras.device("cpu")
 
-    def _if(self, switch, update, accumulate, *tensors):
-        if torch.compiler.is_compiling():
-            raise ValueError(
-                "gate='conditional' can't be used in torch.compile: a conditional doesn't run "
-                f"there. Construct {type(self).__name__} with gate='select', the default; the "
-                "state of the one fits the other."
-            )
-        if switch:
-            update(*tensors)
-        else:
-            accumulate(*tensors)
+    # -- what Python knows -----------------------------------------------------------------------
 
-    def _rest(self, total, hold, weights):
-        return self._gate(total, hold)
+    @property
+    def _counts_with(self):
+        return ops if _is_compiling() else np
+
+    def _one(self):
+        return super()._one() if _is_compiling() else 1
+
+    def _count_value(self, counter):
+        value = super()._count_value(counter)
+        return value if _is_compiling() else value.cpu().numpy()[()]
+
+    def _finite(self, grads):
+        if _is_compiling() or not self.skip_nonfinite:
+            return super()._finite(grads)
+        counted = int(self._all_finite(grads))
+        return counted, grads if counted else [torch.zeros_like(g) for g in grads]
+
+    def _is_due(self, step):
+        return None if _is_compiling() else bool(step.switch)
+
+    def _if(self, switch, update, accumulate, *tensors):
+        raise ValueError(
+            "gate='conditional' can't be used in torch.compile: a conditional doesn't run there. "
+            f"Construct {type(self).__name__} with gate='select', the default; the state of the "
+            "one fits the other."
+        )
+
+    def _copy_of_value(self, variable):
+        return variable.value.clone()
+
+    def _is_value(self, variable, value):
+        return False  # values are written in place
+
+    # -- fused operations ------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _take_eagerly(self, grads, variables, absent):
-        counted = 1
-        grads, weight = self._weighted(grads, variables)
-        if self.skip_nonfinite:
-            counted = int(self._all_finite(grads))
-        self._note_micro_batch(grads, variables, counted)
-        step = window.advance(np, *map(int, self._window_state()), counted=counted)
-        if absent:
-            missing, number = self._missing_gradients.value.numpy(), int(self._iterations.value)
-            step = window.miss(np, step, missing, number, absent, counted)
-            self._missing_gradients.value.copy_(torch.from_numpy(step.missing))
-        if counted:
-            self._add_all(grads, variables)
-            if self._weighs:
-                self._window_weight.value.add_(weight)
-        if step.switch:
-            if absent:
-                variables = [v for v, c in zip(self._trainable_variables, step.covered) if c]
-            self._update_by_stock(step, variables)
-        self._window_position.value.fill_(int(step.position))
-        self._window_length.value.fill_(int(step.length))
+    def _receive(self, grads, variables, absent):
+        super()._receive(grads, variables, absent)
 
     def _add_all(self, grads, variables):
         summed, summands = [], []
         for gradient, variable in zip(grads, variables):
-            accumulator = self._accumulator(variable).value
+            accumulator = self._sum_of(variable).value
             if self._overwrite_variable_with_gradient(variable):
                 accumulator.copy_(torch.maximum(accumulator, gradient))
             else:
@@ -80,23 +84,41 @@ class Backend(backend_jax.Backend):
         if summed:
             torch._foreach_add_(summed, summands)
 
-    def _update_by_stock(self, step, variables):
-        if self._weighs:
-            step = step._replace(divisor=float(self._window_weight.value))
-            self._window_weight.value.zero_()
-        scale = float(window.scale(np, step, self.reduction, np.float64))
-        accumulators = [self._accumulator(v).value for v in variables]
+    def _update_from(self, grads, step, variables, absent):
+        if _is_compiling() or not self._accumulates:
+            super()._update_from(grads, step, variables, absent)
+            return
+        self._add_all(grads, variables)
+        if absent:
+            variables = [v for v, c in zip(self._trainable_variables, step.covered) if c]
+        sums = [self._sum_of(v).value for v in variables]
+        self._update(step, sums, variables)
+
+    def _averages(self, step, steps, totals, variables):
+        if _is_compiling() or not self._accumulates:
+            return super()._averages(step, steps, totals, variables)
+        # In place: the sums are emptied afterwards.
         overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]
-        summed = [a for a, skip in zip(accumulators, overwritten) if not skip]
+        summed = [total for total, skip in zip(totals, overwritten) if not skip]
         if summed:
-            torch._foreach_mul_(summed, scale)  # in place: they are emptied below
-        self._note(monitor.UPDATE_NORM, summed, step.switch)
-        averages = [
-            a.clone() if skip else a.to(v.value.dtype)
-            for a, v, skip in zip(accumulators, variables, overwritten)
-        ]
-        self._stock_apply(averages, variables)
-        torch._foreach_zero_(accumulators)
+            scale = window.scale(np, step, self.reduction, np.float64)
+            torch._foreach_mul_(summed, float(scale))
+        return [total.clone() if skip else total for total, skip in zip(totals, overwritten)]
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        # The fused updates take gradients of the variables' data types.
+        pairs = zip(grads, trainable_variables)
+        grads = [gradient.to(variable.value.dtype) for gradient, variable in pairs]
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+
+    def _keep(self, step, totals, variables):
+        if _is_compiling():
+            super()._keep(step, totals, variables)
+        else:
+            torch._foreach_zero_([self._sum_of(v).value for v in variables])
+
+    def _remainder(self, total, hold, weights):
+        return self._times(total, hold)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         # The fused additions write in place, and the caller's tensors are not ours to write.

@@ -477,7 +477,7 @@ class AccumulatingOptimizer(base.Optimizer):
                 new.build(optimizer._variables)
         else:
             state, keys = new._state_of_stock(optimizer)
-        new._adopt(state, optimizer)
+        new._continue_from(state, optimizer)
         new._pending.keys = keys
         return new
 
@@ -620,7 +620,7 @@ class AccumulatingOptimizer(base.Optimizer):
         grads, variables = zip(*grads_and_vars)
         references = [variable.ref() for variable in variables]
         arguments.check_once(references, lambda reference: reference.deref().name)
-        self._note_trace()
+        self._count_trace()
         self._has_traced = self._has_traced or not tf.executing_eagerly()
         if self._weighs:
             *grads, weight = grads

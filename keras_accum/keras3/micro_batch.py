@@ -1,0 +1,307 @@
+"""What an accumulating optimizer of Keras 3 does with one micro-batch.
+
+An update is the stock optimizer's own `apply`, on the average gradient of a window. A gate
+(`gates`) decides whether what it writes counts, so that one traced program serves every
+micro-batch.
+"""
+
+import numbers
+
+import keras
+from keras import ops
+
+from keras_accum import arguments, rules, window
+from keras_accum.callbacks import monitor
+from keras_accum.keras3.variables import path_of
+
+
+class MicroBatches:
+    """Comes before a stock optimizer class: from the gradients of a micro-batch to the weights."""
+
+    def apply(self, grads, trainable_variables=None):
+        self._has_stepped = True
+        if self._is_stock:
+            return super().apply(grads, trainable_variables)
+        grads = list(grads)
+        if not grads:
+            return None
+        if trainable_variables is None:
+            if not self.built or len(grads) != len(self._trainable_variables):
+                return super().apply(grads)  # raises what the stock optimizer raises
+            trainable_variables = self._trainable_variables
+        trainable_variables = list(trainable_variables)
+        with keras.name_scope(self.name, caller=self):  # as the stock class: paths are the same
+            self.build(trainable_variables)
+            self._check_variables_are_known(trainable_variables)
+            grads, variables = self._filter_empty_gradients(grads, trainable_variables)
+            present = [self._get_variable_index(v) for v in variables]
+            arguments.check_once(present, lambda index: path_of(self._trainable_variables[index]))
+            known = range(len(self._trainable_variables)) if self._accumulates else ()
+            self._receive(grads, variables, absent=sorted(set(known) - set(present)))
+
+    def _receive(self, grads, variables, absent):
+        """Add the gradients of one micro-batch, and update if that closes the window.
+
+        `absent` are the indices of the variables whose gradients are missing.
+        """
+        self._count_trace()
+        grads, weight = self._weighted(grads, variables)
+        if not self._reduces_late:
+            grads, weight = self._reduced(grads, weight, variables)
+        counted, grads = self._finite(grads)
+        self._write_norm_of_micro_batch(grads, variables, counted)
+        step = self._advance(counted, weight, absent)
+        is_due = self._is_due(step)
+        if is_due:
+            self._update_from(grads, step._replace(switch=1), variables, absent)
+        elif is_due is not None:
+            self._accumulate(grads, variables)
+        elif self.gate == "conditional":
+            self._if(
+                step.switch,
+                lambda grads, step: self._update_from(
+                    grads, step._replace(switch=1), variables, absent
+                ),
+                lambda grads, step: self._accumulate(grads, variables),
+                grads,
+                step,
+            )
+        else:
+            self._update_from(grads, step, variables, absent)
+        self._write_counters(step)
+
+    def _weighted(self, grads, variables):
+        """The gradients times the weight of their micro-batch, and it; None where none has any."""
+        if not self._weighs:
+            return grads, None
+        weight = ops.cast(self._take_weight(), self._window.weight.dtype)
+        is_weight = ops.logical_and(weight >= 0, ops.isfinite(weight))
+        weight = ops.where(is_weight, weight, 0)
+        factor = ops.where(is_weight, weight * self._replicas(), float("nan"))
+
+        def times(gradient, variable):
+            if self._overwrite_variable_with_gradient(variable):
+                return gradient
+            dtype = self._sum_of(variable).dtype  # half precision could overflow
+            return self._times(ops.cast(gradient, dtype), ops.cast(factor, dtype))
+
+        return [times(g, v) for g, v in zip(grads, variables)], weight
+
+    @staticmethod
+    def _without_gradient(weight):
+        if isinstance(weight, numbers.Real):
+            return weight
+        return ops.stop_gradient(ops.convert_to_tensor(weight))
+
+    def _reduced(self, tensors, weight, variables):
+        """The sums over replicas of what belongs to these variables, and of a weight, if any."""
+        if not self._weighs:
+            return self._sum_over_replicas(tensors, variables), weight
+        everything = [*variables, self._window.weight]
+        *tensors, weight = self._sum_over_replicas([*tensors, weight], everything)
+        return tensors, weight
+
+    def _finite(self, grads):
+        """1 if the micro-batch counts, else 0, and gradients that are zero where it doesn't."""
+        counted = self._one()
+        if self.skip_nonfinite:
+            counted = ops.cast(self._all_finite(grads), counted.dtype)
+            grads = [self._times(g, ops.cast(counted, g.dtype)) for g in grads]
+        return counted, grads
+
+    def _write_norm_of_micro_batch(self, grads, variables, counted):
+        if monitor.MICRO_BATCH_NORM in self._watched:
+            overwritten = map(self._overwrite_variable_with_gradient, variables)
+            summed = [g for g, skip in zip(grads, overwritten) if not skip]
+            self._write_norm(monitor.MICRO_BATCH_NORM, summed, counted)
+
+    def _advance(self, counted, weight, absent):
+        xp = self._counts_with
+        step = window.advance(xp, *self._window_state(), counted=counted)
+        if absent:
+            counts = map(self._count_value, (self._window.missing_gradients, self._iterations))
+            step = window.miss(xp, step, *counts, absent, counted)
+        if self._weighs:
+            weight = weight * ops.cast(counted, weight.dtype)
+            step = step._replace(divisor=self._value(self._window.weight) + weight)
+        return step
+
+    def _window_state(self):
+        """Position, length and next length of the window, as values."""
+        if not self._accumulates:
+            return [self._one() * value for value in (0, 1, 1)]
+        return [self._count_value(counter) for counter in self._counters().values()]
+
+    def _accumulate(self, grads, variables):
+        """Add gradients to their accumulators, inside a window."""
+        if self._accumulates:
+            self._across_replicas(lambda *grads: self._add_all(grads, variables), *grads)
+
+    def _update_from(self, grads, step, variables, absent):
+        totals = [self._total(g, v) for g, v in zip(grads, variables)]
+        totals += [self._value(self._window.sums[i]) for i in absent]
+        variables = [*variables, *(self._trainable_variables[i] for i in absent)]
+        self._update(step, totals, variables, absent)
+
+    def _sum_of(self, variable):
+        return self._window.sums[self._get_variable_index(variable)]
+
+    def _total(self, gradient, variable):
+        """The window's sum with this gradient in it; the maximum for what a gradient overwrites."""
+        if not self._accumulates:
+            return self._dense(gradient)
+        accumulator = self._sum_of(variable)
+        if self._overwrite_variable_with_gradient(variable):
+            return ops.maximum(self._value(accumulator), gradient)
+        return self._sum(accumulator, gradient)
+
+    def _update(self, step, totals, variables, absent=()):
+        """The stock optimizer's update from the sums of a window, through the gate.
+
+        The variables whose indices are `absent` are covered if they had a gradient earlier.
+        """
+        if self._reduces_late:
+            totals, divisor = self._reduced(totals, step.divisor, variables)
+            step = step._replace(divisor=divisor)
+        steps = {index: window.of_variable(step, index) for index in absent}
+        averages = self._averages(step, steps, totals, variables)
+        own = {index: own_step.switch for index, own_step in steps.items()}
+        with self._gate_for(step, own):
+            super().apply(averages, variables)
+        if self._accumulates:
+            self._across_replicas(lambda *t: self._keep(step, t, variables), *totals)
+
+    def _averages(self, step, steps, totals, variables):
+        """The averages of the window; what overwrites a variable as it is.
+
+        `steps` has the steps by which single variables go, by index.
+        """
+        scales = {}
+
+        def average(total, variable):
+            if self._overwrite_variable_with_gradient(variable):
+                return total
+            index = self._get_variable_index(variable)
+            key = index if index in steps else None, total.dtype
+            if key not in scales:
+                scales[key] = window.scale(
+                    ops, steps.get(index, step), self.reduction, lambda x: ops.cast(x, total.dtype)
+                )
+            return self._times(total, scales[key])
+
+        return list(map(average, totals, variables))
+
+    def _keep(self, step, totals, variables):
+        """Write what stays of the sums: inside a window all, after its end nothing."""
+
+        def keep(variable, target, total):
+            hold = ops.cast(1 - step.switch, total.dtype)
+            self.assign(self._sum_of(variable), self._remainder(total, hold, target))
+
+        for variable, total in zip(variables, totals):
+            self._on_variable(variable, keep, total)
+
+    def _write_counters(self, step):
+        """Write the counters. The stock optimizer has written how many updates there were."""
+        if self._accumulates:
+            self._window.position.assign(step.position)
+            self._window.length.assign(step.length)
+        if step.missing is not None:
+            self._window.missing_gradients.assign(step.missing)
+        if self._weighs:
+            hold = ops.cast(1 - step.switch, step.divisor.dtype)
+            self._window.weight.assign(step.divisor * hold)
+
+    # -- between train steps -------------------------------------------------------------------
+
+    def apply_partial_window(self):
+        """Close the open window now: one update from the micro-batches that it holds.
+
+        With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
+        they weigh. Does nothing when no window is open. To be called between train steps.
+
+        Raises:
+            RuntimeError: if it's called in a function that is traced.
+        """
+        self._check_is_between_steps()
+        if self.window_position == 0:
+            return
+        self._check_is_built("apply_partial_window")
+        self._in_replicas(self._update_from_sums, self._seen_variables())
+
+    def _seen_variables(self):
+        """The variables that have had a gradient in the open window."""
+        missing = ops.convert_to_numpy(self._window.missing_gradients)
+        seen = window.was_seen(missing, self.completed_updates, self.window_position)
+        return [v for v, is_seen in zip(self._trainable_variables, seen) if is_seen]
+
+    def _update_from_sums(self, variables):
+        position, length, _ = self._window_state()
+        totals = [self._value(self._sum_of(v)) for v in variables]
+        step = window.close(position, length)
+        if self._weighs:
+            step = step._replace(divisor=self._value(self._window.weight))
+        self._update(step, totals, variables)
+        self._write_counters(step)
+
+
+class SeenByAnUpdate:
+    """What the stock optimizer finds in place of its own while it makes an update."""
+
+    @property
+    def _gates_by_replica(self):
+        return self.__dict__.setdefault("_gates_of_updates", {})  # past attribute tracking
+
+    @property
+    def _open_gate(self):
+        """The gate of the update that is being made; across replicas, one of theirs. Or None."""
+        gates = self._gates_by_replica
+        return gates.get(self._replica()) or next(iter(gates.values()), None)
+
+    def _get_current_learning_rate(self):
+        learning_rate = super()._get_current_learning_rate()
+        if not (self.decay and self._open_gate):
+            return learning_rate
+        dtype = self._scalar_dtype
+        rate, updates = ops.cast(learning_rate, dtype), ops.cast(self._iterations, dtype)
+        return rules.decayed(rate, self.decay, updates)
+
+    @property
+    def ema_overwrite_frequency(self):
+        # Keras has a conditional around the overwriting: `_backend_apply_gradients` does it here.
+        return None if self._open_gate else self._ema_overwrite_frequency
+
+    @ema_overwrite_frequency.setter
+    def ema_overwrite_frequency(self, frequency):
+        self._ema_overwrite_frequency = frequency
+
+    def _clip_gradients(self, grads):
+        gate = self._open_gate
+        if gate:
+            self._write_norm(monitor.UPDATE_NORM, grads, gate.step.switch)
+        return super()._clip_gradients(grads)
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+        if self._open_gate:
+            self._open_gate.after_update_steps()
+
+    def _backend_apply_gradients(self, grads, trainable_variables):
+        super()._backend_apply_gradients(grads, trainable_variables)
+        gate = self._open_gate
+        if gate and self.use_ema and self._ema_overwrite_frequency:
+            self._across_replicas(self._overwrite_with_averages)
+        if gate:
+            gate.before_constraints()
+
+    def _overwrite_with_averages(self):
+        gate = self._open_gate
+        due = (self._value(self._iterations) + 1) % self._ema_overwrite_frequency == 0
+
+        def overwrite(variable, target, average):
+            value = ops.where(due, self._value(average), self._value(target))
+            gate.overwrite(variable, target, value)
+
+        for variable, average in zip(self._trainable_variables, self._averages_of_weights):
+            if average is not None:
+                self._on_variable(variable, lambda v, t, a=average: overwrite(v, t, a))

@@ -1,0 +1,183 @@
+"""The state of an accumulating optimizer on Keras 3: read, written, loaded and counted."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_accum import base, rules, states
+from keras_accum.keras3 import variables
+
+
+class State(variables.StateByNames, base.Optimizer):
+    """Comes before a stock optimizer class."""
+
+    _is_told_of_the_end = True
+
+    # The counters and sums, if they are there. Past Keras's attribute tracking.
+    _window = None
+
+    def build(self, variables):
+        if self.built:
+            return
+        with self._eagerly():
+            state = self._released(variables)
+        super().build(variables)
+        self._build_window()
+        if state is not None:
+            with self._eagerly():
+                self.set_state(state)
+                self._start_training()
+
+    def _build_window(self):
+        if not (self._accumulates and self._trainable_variables):
+            return
+        overwrites = map(self._overwrite_variable_with_gradient, self._trainable_variables)
+        if self._reduces_late and any(overwrites):
+            raise ValueError(
+                "all_reduce='per_window' can't be used with float8: of the scales that a gradient "
+                "overwrites there is no sum for each replica. Leave it out."
+            )
+        self.__dict__["_window"] = variables.Window(self, self._trainable_variables)
+
+    @property
+    def _scalar_dtype(self):
+        return "float64" if keras.config.floatx() == "float64" else "float32"
+
+    @property
+    def completed_updates(self):
+        """The number of updates made: what schedules, `decay` and bias correction count. An int."""
+        return self._count("completed_updates", ops.convert_to_numpy(self.iterations))
+
+    def _counters(self):
+        if self._pending:
+            return self._pending.counters
+        return {} if self._window is None else self._window.counters
+
+    def _get_scalar(self, variable):
+        return ops.convert_to_numpy(variable)
+
+    def _set_count(self, counter, value):
+        counter.assign(value)
+
+    @property
+    def _is_built(self):
+        # Keras's HDF5 loader builds on an empty list.
+        return bool(self._trainable_variables)
+
+    @property
+    def variables(self):
+        if self._pending:
+            return list(self._pending.variables.values())
+        return super().variables + self._watched_norms * self._steps_return_state
+
+    def _add_waiting(self, name, array):
+        return keras.Variable(array, trainable=False, name=name)
+
+    def _layout(self):
+        found = self._state_variables()
+        return {n: tuple(v.shape) for n, v in found.items() if n != "state_format"}
+
+    def _expected_layout(self, state, variables):
+        if self._has_uniform_slots:
+            return super()._expected_layout(state, variables)
+        own = f"{self._rule_name}.", "moving_average.", "accumulator."
+        known = {
+            "completed_updates",
+            "learning_rate",
+            *states.WINDOW,
+            states.WEIGHT,
+            states.MISSING,
+        }
+        return {n: np.shape(a) for n, a in state.items() if n.startswith(own) or n in known}
+
+    def _read_state(self):
+        state = {
+            name: ops.convert_to_numpy(variable)
+            for name, variable in self._state_variables().items()
+            if name != "state_format"
+        }
+        return states.without_idle(state)
+
+    def _rate_state(self):
+        if not isinstance(self._learning_rate, keras.Variable):
+            return {}
+        return {"learning_rate": ops.convert_to_numpy(self._learning_rate)}
+
+    def _write_state(self, state):
+        found = self._state_variables()
+        for name, value in state.items():
+            found[name].assign(value)
+
+    def _write_shared(self, state):
+        for name, variable in self._shared_variables().items():
+            if name in state:
+                variable.assign(state[name])
+
+    def _hold(self, state):
+        super()._hold(state)
+        self.built = False  # Keras's HDF5 loader has built on an empty list
+
+    def _named(self, arrays):
+        if not (self._is_built or self._has_uniform_slots):
+            raise states.StateError(
+                f"A list of arrays without names for {self._described}, before it has its "
+                "variables: which array is which depends on them. A `.keras` file has names; for "
+                "an `.h5` file, `load_model(path, compile=False)`, compile the model, "
+                "`optimizer.build(model.trainable_variables)` and `optimizer.set_weights(arrays)`."
+            )
+        return super()._named(variables.without_loss_scale(arrays, self.name))
+
+    # -- norms that train steps write --------------------------------------------------------------
+
+    def _add_norm(self, name):
+        with self._variable_scope():
+            return keras.Variable(
+                -1.0,
+                dtype=self._scalar_dtype,
+                trainable=False,
+                aggregation="only_first_replica",
+                name=name,
+            )
+
+    def _write_norm(self, name, tensors, switch):
+        """Write the norm of these tensors together, where it's watched and the switch is on."""
+        if name in self._watched:
+            dtype = self._scalar_dtype
+            squares = [ops.sum(ops.square(ops.cast(self._dense(t), dtype))) for t in tensors]
+            norm, old = ops.sqrt(sum(squares)), self._value(self._norms[name])
+            self._norms[name].assign(ops.where(switch > 0, norm, old))
+
+    def _rate_in_use(self):
+        rate = float(ops.convert_to_numpy(self._get_current_learning_rate()))
+        return rules.decayed(rate, self.decay, self.completed_updates)
+
+    # -- moving averages, for Keras ----------------------------------------------------------------
+
+    @property
+    def _model_variables_moving_average(self):
+        """The averages of the weights: at the end of `fit` and in SwapEMAWeights.
+
+        Until the first update there is nothing to average: there they are the weights as these are.
+        """
+        if not (self._is_traced() or self.completed_updates):
+            for variable, average in zip(self._trainable_variables, self._averages_of_weights):
+                if average is not None:
+                    average.assign(ops.copy(variable))
+        return self._averages_of_weights
+
+    @_model_variables_moving_average.setter
+    def _model_variables_moving_average(self, averages):
+        self._averages_of_weights = averages
+
+    def finalize_variable_values(self, var_list):
+        # Keras calls this at the end of `fit`. A train step of JAX that has raised an error leaves
+        # the variables without values.
+        if self._iterations._value is None:
+            return
+        self._end_training()
+        super().finalize_variable_values(var_list)
+        if self.use_ema:
+            # On JAX each weight and its average are one array now, which no train step takes.
+            for average in self._averages_of_weights:
+                if average is not None:
+                    average.assign(ops.copy(average))

@@ -1,0 +1,217 @@
+"""The variables of an optimizer on Keras 3, and which name each has in a state."""
+
+import warnings
+
+import keras
+import numpy as np
+
+from keras_accum import states
+
+# Names that Keras gives to what it keeps for a variable, and that are none of a rule.
+_NOT_OF_A_RULE = {"average": "moving_average", "gradient_accumulator": "accumulator"}
+
+
+class Window:
+    """The counters of the windows, and the gradient sums of the open one."""
+
+    def __init__(self, optimizer, variables):
+        self._optimizer = optimizer
+        self.state_format = self._add_counter("state_format", states.FORMAT)
+        self.position = self._add_counter("window_position", 0)
+        self.length = self._add_counter("window_length", optimizer._accum_iters)
+        self.next_length = self._add_counter("accum_iters", optimizer._accum_iters)
+        self.weight = None
+        with optimizer._sum_scope():
+            if optimizer._weighs:
+                self.weight = self._add_scalar(states.WEIGHT, 0, optimizer._scalar_dtype)
+            self.sums = [self._add_sum(variable) for variable in variables]
+        self.missing_gradients = self._add_counter(states.MISSING, 0, (len(variables) + 1,))
+
+    def _add_counter(self, name, value, shape=()):
+        with self._optimizer._counter_scope():
+            return self._add_scalar(name, value, "int", shape)
+
+    def _add_scalar(self, name, value, dtype, shape=()):
+        return self._optimizer.add_variable(
+            shape=shape,
+            initializer=keras.initializers.Constant(value),
+            dtype=dtype,
+            aggregation="only_first_replica",
+            name=name,
+        )
+
+    def _add_sum(self, variable):
+        if dtype_of(variable) not in ("float16", "bfloat16"):
+            return self._optimizer.add_variable_from_reference(variable, name="window_accumulator")
+        # A sum of many half precision gradients overflows or stalls in half precision.
+        return self._optimizer.add_variable(
+            shape=variable.shape,
+            dtype="float32",
+            name=f"{path_of(variable).replace('/', '_').replace(':', '_')}_window_accumulator",
+            layout=getattr(variable, "_layout", None),
+        )
+
+    @property
+    def counters(self):
+        return dict(zip(states.WINDOW, (self.position, self.length, self.next_length)))
+
+    @property
+    def named(self):
+        """All of it by the names in a state."""
+        found = {"state_format": self.state_format, **self.counters}
+        if self.weight is not None:
+            found[states.WEIGHT] = self.weight
+        found.update({f"accumulator.{i}": total for i, total in enumerate(self.sums)})
+        return {**found, states.MISSING: self.missing_gradients}
+
+
+class StateByNames:
+    """Comes before a stock optimizer class: finds a name for each of its variables."""
+
+    def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
+        variable = super().add_variable_from_reference(
+            reference_variable, name=name, initializer=initializer
+        )
+        self._slots_by_name[name, self._var_key(reference_variable)] = variable
+        return variable
+
+    @property
+    def _slots_by_name(self):
+        return self.__dict__.setdefault("_slots_of_names", {})  # past Keras's attribute tracking
+
+    def _state_variables(self):
+        """All variables by their names in a state, in the order of `variables`."""
+        if self._pending:
+            return self._pending.variables
+        named = {**self._named_rule_variables(), **self._shared_variables()}
+        if self._window is not None:
+            named.update(self._window.named)
+        names = {id(variable): name for name, variable in named.items()}
+        return {names[id(v)]: v for v in self._variables}
+
+    def _named_rule_variables(self):
+        """What the stock optimizer keeps, by the names in a state.
+
+        A slot has the name that was given to it together with its variable. Others have the name of
+        the attribute in which they are. What is left is numbered.
+        """
+        found = {}
+        for (slot, key), variable in self._slots_by_name.items():
+            index = self._trainable_variables_indices[key]
+            if slot in _NOT_OF_A_RULE:
+                found[id(variable)] = f"{_NOT_OF_A_RULE[slot]}.{index}"
+            else:
+                found[id(variable)] = states.slot_name(self._rule_name, slot, index)
+        for attribute, value in vars(self).items():
+            name = states.scalar_name(self._rule_name, attribute.strip("_"))
+            if isinstance(value, keras.Variable):
+                found.setdefault(id(value), name)
+            elif isinstance(value, (list, tuple)) and len(value) == len(self._trainable_variables):
+                for index, item in enumerate(value):
+                    found.setdefault(id(item), f"{name}.{index}")
+        own = {id(v) for v in self._shared_variables().values()}
+        if self._window is not None:
+            own.update(map(id, self._window.named.values()))
+        named, rest = {}, 0
+        for variable in self._variables:
+            if id(variable) not in own:
+                name = found.get(id(variable))
+                if name is None:
+                    name, rest = states.scalar_name(self._rule_name, f"variable_{rest}"), rest + 1
+                named[name] = variable
+        return named
+
+    @property
+    def _rule_slots(self):
+        return self._names_of_rule(lambda index: index is not None)
+
+    @property
+    def _rule_scalars(self):
+        return self._names_of_rule(lambda index: index is None)
+
+    def _names_of_rule(self, is_wanted):
+        prefix = f"{self._rule_name}."
+        names = [n for n in self._list_names(1, stock=True) if n.startswith(prefix)]
+        wanted = [n[len(prefix) :] for n in names if is_wanted(states.index_of(n))]
+        return tuple(name.rpartition(".")[0] or name for name in wanted)
+
+    def _list_names(self, variables, stock):
+        # The order is the stock optimizer's: ask one that has such variables, of no size.
+        known = self._trainable_variables
+        if len(known) == variables:
+            return list(self._scratch(known, stock)._state_variables())
+        return list(self._scratch([_no_variable()] * variables, stock)._state_variables())
+
+    def _scratch(self, variables, stock):
+        """An optimizer as this one, or as the stock optimizer, for likenesses of variables."""
+        config = constructor_arguments(self)
+        if stock:
+            config["accum_iters"] = 1
+        scratch = type(self)(**config)
+        scratch.build([_likeness(variable) for variable in variables])
+        return scratch
+
+    @property
+    def _has_uniform_slots(self):
+        """Whether each variable has the same slots, of its own shape.
+
+        Else the names and shapes of a state depend on the variables, and wait for them.
+        """
+        scratch = self._scratch([_no_variable(), keras.Variable(np.zeros((1, 1)))], stock=True)
+        slots = [set(), set()]
+        for name, variable in scratch._named_rule_variables().items():
+            index = states.index_of(name)
+            if index is not None:
+                slots[index].add((name.rpartition(".")[0], len(variable.shape) == 2 * index))
+        return slots[0] == slots[1] and all(of_its_shape for _, of_its_shape in slots[0])
+
+    def _shared_variables(self):
+        found = {"completed_updates": self._iterations}
+        if isinstance(self._learning_rate, keras.Variable):
+            found["learning_rate"] = self._learning_rate
+        return found
+
+
+def _no_variable():
+    return keras.Variable(0.0)
+
+
+def _likeness(variable):
+    """A variable of the same rank that the stock optimizer takes for the same."""
+    likeness = keras.Variable(np.zeros((1,) * len(variable.shape)), dtype=dtype_of(variable))
+    likeness._path = path_of(variable)
+    if getattr(variable, "overwrite_with_gradient", False):
+        likeness.overwrite_with_gradient = True
+    return likeness
+
+
+def constructor_arguments(optimizer):
+    """Of any Keras 3 optimizer: its config, less what `serialize` does to a callable rate."""
+    config = optimizer.get_config()
+    if not isinstance(optimizer._learning_rate, keras.Variable):
+        config["learning_rate"] = optimizer._learning_rate
+    return config
+
+
+def path_of(variable):
+    return getattr(variable, "path", variable.name)  # a tf.Variable has none
+
+
+def dtype_of(variable):
+    return keras.backend.standardize_dtype(variable.dtype)
+
+
+def without_loss_scale(arrays, name):
+    """A list of arrays without what a LossScaleOptimizer has before its inner optimizer's."""
+    first = [np.asarray(array) for array in arrays[:4]]
+    # Its iterations, a learning rate of zero, the steps since the scale was changed, and the scale.
+    kinds = [array.dtype.kind for array in first if array.ndim == 0]
+    if kinds != ["i", "f", "i", "f"] or first[1] != 0:
+        return arrays
+    warnings.warn(
+        f"The file is of a LossScaleOptimizer around {name}, which here has none: the loss scale "
+        "is left out, the rest is taken. `keras.mixed_precision.set_dtype_policy('mixed_float16')` "
+        "before loading brings it back.",
+        stacklevel=2,
+    )
+    return arrays[4:]
