@@ -367,7 +367,7 @@ class Optimizer:
     @property
     def _described(self):
         name = type(self).__name__
-        return f"this {name}(accum_iters={self.accum_iters}), whose rule is {self._rule_name}"
+        return f"this {name}(accum_iters={self._accum_iters}), whose rule is {self._rule_name}"
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -549,11 +549,6 @@ class Optimizer:
             raise ValueError(
                 f"`to_stock` at window_position={self.window_position}: a stock optimizer can't "
                 "keep the gradients of an open window. Close it first, `apply_partial_window()`."
-            )
-        if self.rule_arguments:
-            raise ValueError(
-                f"{type(self).__name__} has no stock optimizer with the same rule: that has no "
-                f"{', '.join(self.rule_arguments)}."
             )
 
 

@@ -16,6 +16,7 @@ Case.__new__.__defaults__ = (None,)
 
 NO_SLOTS, SLOTS = "no slots", "slots"
 # Written by operations of the rule, where TensorFlow has no fused kernel for it.
+STOCK = "what the stock optimizer's code makes"
 NO_KERNEL = "slots without a kernel" if hosts.IS_TENSORFLOW else SLOTS
 
 CASES = {
@@ -37,6 +38,28 @@ CASES = {
     ),
 }
 
+# The rules above have the switch in their scalars on some hosts. These are the stock optimizer's own
+# code everywhere, so that what holds for one holds for all whose state is of the same kind.
+RULES = list(CASES)
+CASES.update(
+    {
+        "adamw": Case("AdamW", {"learning_rate": 2**-5, "weight_decay": 2**-3}, STOCK),
+        "adadelta": Case("Adadelta", {"learning_rate": 2.0**6}, STOCK),
+        "adagrad": Case("Adagrad", {"learning_rate": 2**-4}, STOCK),
+        "adamax": Case("Adamax", {"learning_rate": 2**-5}, STOCK),
+        "nadam": Case("Nadam", {"learning_rate": 2**-5}, STOCK),
+        "ftrl": Case("Ftrl", {"learning_rate": 2**-2}, STOCK),
+        "lion": Case("Lion", {"learning_rate": 2**-6}, STOCK),
+        "adafactor": Case("Adafactor", {"learning_rate": 2**-4}, STOCK),
+        "lamb": Case("Lamb", {"learning_rate": 2**-5}, STOCK),
+        "muon": Case("Muon", {"learning_rate": 2**-5}, STOCK),
+        "schedule_free": Case("ScheduleFreeAdamW", {"learning_rate": 2**-5}, STOCK),
+    }
+)
+CASES = {
+    name: case for name, case in CASES.items() if hasattr(hosts.accum, f"{case.name}Accumulate")
+}
+
 if hosts.IS_KERAS2:  # its RMSprop has neither
     CASES = {
         name: case
@@ -47,7 +70,7 @@ if hosts.IS_KERAS2:  # its RMSprop has neither
 # The first row of each kind stands for the others.
 KINDS = {}
 for name, case in CASES.items():
-    if case.kind not in [other.kind for other in KINDS.values()]:
+    if case.kind not in [STOCK, *(other.kind for other in KINDS.values())]:
         KINDS[name] = case
 
 FEW = {name: CASES[name] for name in ("sgd", "adam")}
@@ -93,8 +116,10 @@ def quick_first(names, values):
     return pytest.mark.parametrize(names, params, ids=ids)
 
 
+# For the plain promise, and for the file in which all features meet at once.
+every_optimizer = over(CASES, quick=CASES)
 # For a promise in which the rule has a say, and that doesn't need `fit`.
-every_row = over(CASES, quick=["adam"])
+every_row = over({name: CASES[name] for name in RULES if name in CASES}, quick=["adam"])
 # For a promise in which the state has one.
 every_case = over(KINDS, quick=["adam"])
 # For a promise that depends on neither: one row without slots and one with all there is.

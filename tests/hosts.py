@@ -269,8 +269,12 @@ def slots(optimizer, weights):
             return _ours_of_keras2(optimizer)
         return _stock_of_keras2(optimizer, len(weights))
     if IS_KERAS3:
-        found = {v.name: v for v in optimizer.variables if v.name != "learning_rate"}
-        assert len(found) >= len(optimizer.variables) - 1, "two slots of one name"
+        found = {}
+        for v in optimizer.variables:  # Adafactor has several of one name
+            name = "scalar" if v.name.startswith("variable") else v.name  # Nadam's has no name
+            same = sum(other.partition(" ")[0] == name for other in found)
+            found[f"{name} {same}" if same else name] = v
+        found.pop("learning_rate", None)
         return found
     found = {"iterations": optimizer.iterations}
     for slot in optimizer.get_slot_names():

@@ -101,7 +101,7 @@ def test_every_argument(name, way):
 def test_one_reduction_in_a_window():
     """Where a host doesn't have it, files of one that has it can be loaded all the same."""
     config = hosts.ours("Adam", accum_iters=3, gate="conditional").get_config()
-    assert config["all_reduce"] == "micro_batch"
+    assert config["all_reduce"] == "per_micro_batch"
     late = {**config, "all_reduce": "per_window"}
     if accum.AdamAccumulate._can_reduce_late:
         assert through_config(accum.AdamAccumulate(**late)).get_config() == late

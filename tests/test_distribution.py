@@ -521,7 +521,7 @@ def test_jax_model_parallel(case, callbacks):
     variables = optimizer._trainable_variables
     specs = [tuple(variable.value.sharding.spec) for variable in variables]
     assert specs[0] == (None, "model") and specs[2] == ("model", None)
-    assert [tuple(a.value.sharding.spec) for a in optimizer._accumulators] == specs
+    assert [tuple(a.value.sharding.spec) for a in optimizer._window.sums] == specs
     for (_, key), slot in optimizer._slots.items():
         index = optimizer._trainable_variables_indices[key]
         assert tuple(slot.value.sharding.spec) == specs[index]

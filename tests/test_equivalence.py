@@ -10,10 +10,10 @@ import pytest
 from cases import (
     CASES,
     every_case,
+    every_optimizer,
     every_row,
     few_cases,
     keras2_has_no,
-    over,
     quick_first,
     thorough,
 )
@@ -48,7 +48,7 @@ keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that o
 
 
 @pytest.mark.all_gates
-@over(CASES, quick=CASES)
+@every_optimizer
 def test_plain(case):
     ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     assert_same_training(train(ours, MICRO), big_batch(case))

@@ -165,13 +165,13 @@ def test_files_and_state_do_not_have_it(tmp_path):
 
 def test_traced_once_and_gone_afterwards():
     model, monitor = compiled(dense_model(), sgd()), Monitor(MICRO)
-    traced, notes = [], hosts.accum.AccumulatingOptimizer._note
+    traced, notes = [], hosts.accum.AccumulatingOptimizer._write_norm
 
     def note(self, name, tensors, switch):
         traced.append(name in self._watched)
         notes(self, name, tensors, switch)
 
-    model.optimizer._note = lambda *arguments: note(model.optimizer, *arguments)
+    model.optimizer._write_norm = lambda *arguments: note(model.optimizer, *arguments)
     fit(model, MICRO, epochs=1)
     plain, before = model.train_function, len(traced)
     assert not any(traced)

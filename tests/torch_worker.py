@@ -38,6 +38,6 @@ for x, y in batches(MICRO) * EPOCHS:
     with torch.no_grad():
         optimizer.apply([v.value.grad for v in model.trainable_variables])
 
-accumulators = {f"accumulator.{i}": hosts.array(v) for i, v in enumerate(optimizer._accumulators)}
+accumulators = {f"accumulator.{i}": hosts.array(v) for i, v in enumerate(optimizer._window.sums)}
 np.savez(f"{result}-{rank}.npz", **weights(model), **slots(model), **accumulators)
 torch.distributed.destroy_process_group()

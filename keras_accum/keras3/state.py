@@ -21,11 +21,12 @@ class State(variables.StateByNames, base.Optimizer):
             return
         with self._eagerly():
             state = self._released(variables)
-        super().build(variables)
-        self._build_window()
+        with self._eagerly():  # ScheduleFreeAdamW writes what it builds
+            super().build(variables)
+            self._build_window()
         if state is not None:
             with self._eagerly():
-                self.set_state(state)
+                self._write_state(states.fitted(state, self._layout(), self._described))
                 self._start_training()
 
     def _build_window(self):
