@@ -321,10 +321,15 @@ class Optimizer:
         self._pending.drop()
         variables = states.count(state)
         if variables:
-            names = self._list_names(variables, stock=False)
-            if states.MISSING in states.without_idle(state):
-                names = _ending(lambda _: names, [states.MISSING], variables)
+            names = self._order_of(state, variables)
             self._pending.hold(state, names, self._shared_variables(), self._add_waiting)
+
+    def _order_of(self, state, variables):
+        """The names of a state in the order of the host's files."""
+        names = self._list_names(variables, stock=False)
+        if states.MISSING in states.without_idle(state):
+            names = _ending(lambda _: names, [states.MISSING], variables)
+        return names
 
     def _released(self, variables, keys=()):
         """The state that has waited for these variables, None if none has. It waits no longer."""

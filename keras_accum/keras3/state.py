@@ -17,7 +17,7 @@ class State(variables.StateByNames, base.Optimizer):
     _window = None
 
     def build(self, variables):
-        if self.built:
+        if self.built or not variables:  # Keras's HDF5 loader has none yet
             return
         with self._eagerly():
             state = self._released(variables)
@@ -62,7 +62,6 @@ class State(variables.StateByNames, base.Optimizer):
 
     @property
     def _is_built(self):
-        # Keras's HDF5 loader builds on an empty list.
         return bool(self._trainable_variables)
 
     @property
@@ -91,6 +90,9 @@ class State(variables.StateByNames, base.Optimizer):
         }
         return {n: np.shape(a) for n, a in state.items() if n.startswith(own) or n in known}
 
+    def _order_of(self, state, variables):
+        return super()._order_of(state, variables) if self._has_uniform_slots else list(state)
+
     def _read_state(self):
         state = {
             name: ops.convert_to_numpy(variable)
@@ -113,10 +115,6 @@ class State(variables.StateByNames, base.Optimizer):
         for name, variable in self._shared_variables().items():
             if name in state:
                 variable.assign(state[name])
-
-    def _hold(self, state):
-        super()._hold(state)
-        self.built = False  # Keras's HDF5 loader has built on an empty list
 
     def _named(self, arrays):
         if not (self._is_built or self._has_uniform_slots):

@@ -1,0 +1,172 @@
+"""Every optimizer, all features at once: what `accumulating` makes of a stock optimizer's code.
+
+No `fit`: train steps with given gradients, traced as the backend traces them.
+"""
+
+import hosts
+import numpy as np
+import pytest
+from cases import every_optimizer, quick_first
+from hosts import keras
+from training import LENGTH, UPDATES, Shrink, assert_equal
+
+if hosts.BACKEND == "jax":
+    import jax
+
+SHAPES = {"kernel": (4, 3), "bias": (3,), "three": (2, 3, 2)}
+# A part of each array is far from zero, so that no rounding decides over a sign.
+WINDOWS = 3
+
+
+def variables():
+    random = np.random.default_rng(4)
+    return [
+        hosts.variable(
+            random.choice([-1, 1], shape) * random.uniform(0.5, 1, shape),
+            name,
+            constraint=Shrink() if name == "bias" else None,
+        )
+        for name, shape in SHAPES.items()
+    ]
+
+
+def gradients():
+    """For each window, for each micro-batch one gradient for each variable."""
+    random = np.random.default_rng(5)
+    signs = [random.choice([-1, 1], shape) for shape in SHAPES.values()]
+    return [
+        [
+            [(s * random.uniform(0.5, 1.5, s.shape)).astype(hosts.FLOATX) for s in signs]
+            for _ in range(LENGTH)
+        ]
+        for _ in range(WINDOWS)
+    ]
+
+
+def everything(case):
+    """Arguments for all that the host's optimizers can do."""
+    rate = case.arguments["learning_rate"]
+    if hosts.IS_KERAS2:
+        return {**case.arguments, "decay": 0.25, "clipnorm": 0.5}
+    schedule = hosts.EachUpdate([rate / (1 + update) for update in range(UPDATES)])
+    more = {"learning_rate": schedule, "global_clipnorm": 0.75}
+    if hosts.IS_KERAS3:
+        more.update(weight_decay=0.25, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
+    return {**case.arguments, **more}
+
+
+def prepared(optimizer, variables):
+    if hosts.IS_KERAS3:
+        optimizer.exclude_from_weight_decay(var_names=["kernel"])
+    hosts.build_on(optimizer, variables)
+    return optimizer
+
+
+def stepper(optimizer, variables):
+    """A function of gradients that makes one step, traced once."""
+    if hosts.IS_KERAS2 or hosts.IS_TORCH:
+        return lambda grads: hosts.apply(optimizer, grads, variables)
+    if hosts.IS_TENSORFLOW:
+        tf = hosts.tf
+
+        @tf.function(autograph=False)
+        def step(*grads):
+            optimizer.apply_gradients(list(zip(grads, variables)))
+
+        def run(grads):
+            step(*map(tf.constant, grads))
+
+        run.traced = step
+        return run
+    step = jax.jit(optimizer.stateless_apply)
+
+    def run(grads):
+        own = optimizer.variables
+        found = step([v.value for v in own], grads, [v.value for v in variables])
+        for v, value in zip([*variables, *own], [*found[0], *found[1]]):
+            v.assign(value)
+
+    return run
+
+
+def weights_and_state(optimizer, variables):
+    """All that only an update may move."""
+    weights = {f"weight of {name}": v for name, v in zip(SHAPES, variables)}
+    found = {**weights, **hosts.slots(optimizer, variables)}
+    ours = "window_", "accum_iters", "state_format", "missing_gradients", "unapplied"
+    return {
+        name: hosts.array(v)
+        for name, v in found.items()
+        if not any(word in name for word in ours) and not name.startswith("accumulator")
+    }
+
+
+@quick_first("gate", ["select", "conditional"])
+@every_optimizer
+def test_everything_at_once(case, gate):
+    """In a window nothing moves, to the bit; its end has the big batch's weights and state."""
+    if gate == "conditional" and hosts.IS_KERAS2:
+        pytest.skip("all rows are in test_equivalence.py")
+    mine, theirs = variables(), variables()
+    more = everything(case)
+    ours = prepared(hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **more), mine)
+    stock = prepared(hosts.stock(case.name, **more), theirs)
+    step, big_step = stepper(ours, mine), stepper(stock, theirs)
+    for micro_batches in gradients():
+        before = weights_and_state(ours, mine)
+        for grads in micro_batches[:-1]:
+            step(grads)
+            assert_equal(weights_and_state(ours, mine), before, rtol=0, atol=0)
+        step(micro_batches[-1])
+        big_step([np.mean(grads, axis=0) for grads in zip(*micro_batches)])
+        after = weights_and_state(ours, mine)
+        for name in (f"weight of {name}" for name in SHAPES):
+            assert np.abs(after[name] - before[name]).max() > 1e-3, f"{name} hardly moved"
+        assert_equal(after, weights_and_state(stock, theirs))
+    if hosts.IS_TENSORFLOW and not hosts.IS_KERAS2:
+        from test_graph import conditionals, operations
+
+        specs = [hosts.tf.TensorSpec(shape, hosts.FLOATX) for shape in SHAPES.values()]
+        found = conditionals(operations(step.traced.python_function, *specs))
+        assert found == (gate == "conditional"), f"{found} conditionals"
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are in test_saving.py")
+@quick_first("form", [".keras", ".h5", ".weights.h5", "state"])
+@every_optimizer
+def test_saved_in_a_window(case, form, tmp_path):
+    """Loaded, it goes on as if it hadn't stopped."""
+    from test_saving import CLASSES
+    from training import compiled, dense_model, go_on
+
+    def model():
+        optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+        return compiled(dense_model(), optimizer, hosts.mean_squared_error())
+
+    stop, end = LENGTH + 2, 3 * LENGTH
+    saved = go_on(model(), 0, stop)
+    path = str(tmp_path / f"model{form}")
+    if form == "state":
+        loaded = model()
+        loaded.set_weights(saved.get_weights())
+        loaded.optimizer.set_state(saved.optimizer.get_state())
+    elif form == ".weights.h5":
+        saved.save_weights(path)
+        loaded = model()
+        loaded.optimizer.build(loaded.trainable_variables)
+        loaded.load_weights(path)
+    elif form == ".h5" and case.name == "Adafactor":
+        pytest.skip("Keras can't write it: Adafactor has two variables of one name")
+    elif form == ".h5" and case.name == "Muon":
+        saved.save(path)
+        with pytest.raises(hosts.accum.StateError, match="without names.*compile=False"):
+            keras.models.load_model(path, custom_objects=CLASSES)
+        return
+    else:
+        saved.save(path)
+        loaded = keras.models.load_model(path, custom_objects=CLASSES)
+    assert loaded.optimizer.window_position == 2
+    go_on(saved, stop, end)
+    go_on(loaded, stop, end)
+    assert_equal(dict(enumerate(loaded.get_weights())), dict(enumerate(saved.get_weights())))
+    assert_equal(loaded.optimizer.get_state(), saved.optimizer.get_state())
