@@ -82,14 +82,14 @@ class Optimizer:
 
     def _count_trace(self):
         """A micro-batch is being run or traced."""
-        self._traces[self._replica()] += 1
+        self._trace_counts[self._replica()] += 1
 
     def _micro_batches_traced(self):
         """How many micro-batches have been run or traced for this replica."""
-        return self._traces[self._replica()]
+        return self._trace_counts[self._replica()]
 
     @property
-    def _traces(self):
+    def _trace_counts(self):
         # Past attribute tracking.
         return self.__dict__.setdefault("_traces_by_replica", collections.Counter())
 
@@ -592,9 +592,9 @@ def check_stock_class(stock, optimizers, wrappers):
     `optimizers` are the classes that the host's optimizers have above them, `wrappers` those whose
     optimizers are around others.
     """
-    if isinstance(stock, type) and issubclass(stock, Optimizer):
+    if isinstance(stock, Optimizer) or isinstance(stock, type) and issubclass(stock, Optimizer):
         raise TypeError(
-            f"`optimizer_class` must be without accumulation, and {stock.__name__} accumulates "
+            "`optimizer_class` must be a class without accumulation, and this one accumulates "
             f"already: use it as it is. Received: optimizer_class={stock}"
         )
     if isinstance(stock, wrappers) or isinstance(stock, type) and issubclass(stock, wrappers):
@@ -631,6 +631,27 @@ def check_members(family, stock, keras_name):
             f"{stock.__name__} has members that every accumulating optimizer has, for another "
             f"purpose: {', '.join(clashes)}. Rename them in that class."
         )
+
+
+def check_attributes(optimizer, family, new):
+    """Raise a TypeError if the stock class has set attributes that mean another thing to ours."""
+    ours = {name for cls in family.__mro__[:-1] for name in vars(cls)}
+    settable = {name for name in ours if isinstance(getattr(family, name, None), property)}
+    taken = sorted(ours & set(new) - settable)
+    if taken:
+        raise TypeError(
+            f"{type(optimizer)._stock_class.__name__} sets attributes that every accumulating "
+            f"optimizer has, for another purpose: {', '.join(taken)}. Rename them in that class."
+        )
+
+
+def plain(value):
+    """A config without the containers in which Keras tracks what was given to an optimizer."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(map(plain, value)) if isinstance(value, tuple) else list(map(plain, value))
+    return value
 
 
 def _itself(cls):

@@ -38,8 +38,8 @@ CASES = {
     ),
 }
 
-# The rules above have the switch in their scalars on some hosts. These are the stock optimizer's own
-# code everywhere, so that what holds for one holds for all whose state is of the same kind.
+# The rules above have the switch in their scalars on some hosts. These are the stock optimizer's
+# own code everywhere, and `test_every_optimizer.py` has all features at once for each.
 RULES = list(CASES)
 CASES.update(
     {

@@ -11,25 +11,42 @@ def inner(optimizer):
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def check_optimizer(callback):
-    if not hasattr(inner(callback.model.optimizer), "apply_partial_window"):
-        raise TypeError(
-            f"{type(callback).__name__} needs a model that is compiled with an optimizer of "
-            f"keras_accum. Received: optimizer={inner(callback.model.optimizer)!r}"
-        )
+def accumulating_in(optimizer):
+    """The accumulating optimizers that a model's optimizer is, or is around."""
+    found = inner(optimizer)
+    several = getattr(found, "optimizers", [found])  # a MultiOptimizer's
+    return [one for one in several if hasattr(one, "apply_partial_window")]
 
 
 class SeesTrainings:
     """A callback that is told when a training begins and ends; not every host tells optimizers."""
 
+    # Whether it can be used with a MultiOptimizer, which is around several optimizers.
+    _takes_several = False
+
     def on_train_begin(self, logs=None):
-        check_optimizer(self)
-        inner(self.model.optimizer)._start_training()
+        self._check_optimizer(inner(self.model.optimizer))
+        for optimizer in accumulating_in(self.model.optimizer):
+            optimizer._start_training()
 
     def on_train_end(self, logs=None):
-        optimizer = inner(self.model.optimizer)
-        if not optimizer._is_told_of_the_end:
-            optimizer._end_training()
+        for optimizer in accumulating_in(self.model.optimizer):
+            if not optimizer._is_told_of_the_end:
+                optimizer._end_training()
+
+    def _check_optimizer(self, optimizer):
+        name, found = type(self).__name__, accumulating_in(optimizer)
+        if not found:
+            raise TypeError(
+                f"{name} needs a model that is compiled with an optimizer of keras_accum. "
+                f"Received: optimizer={optimizer!r}"
+            )
+        if found != [optimizer] and not self._takes_several:
+            raise TypeError(
+                f"{name} needs a model with one optimizer, and {type(optimizer).__name__} is "
+                "around several, whose windows are their own. Leave the callback out. "
+                f"Received: optimizers={found}"
+            )
 
 
 def steps_per_execution(model):

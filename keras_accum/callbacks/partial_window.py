@@ -1,6 +1,6 @@
 """What the callback `ApplyPartialWindow` does, for all hosts. No host is imported here."""
 
-from keras_accum.callbacks.base import SeesTrainings, inner
+from keras_accum.callbacks.base import SeesTrainings, accumulating_in
 
 
 class ApplyPartialWindow(SeesTrainings):
@@ -8,7 +8,8 @@ class ApplyPartialWindow(SeesTrainings):
 
     Without it an unfinished window is carried over into the next epoch. With it, its gradients
     make an update of their own (`apply_partial_window()` of the optimizer). List it before
-    callbacks that save the model.
+    callbacks that save the model. In a MultiOptimizer it closes the window of each optimizer of
+    this package.
 
     Raises:
         TypeError: at the start of training, if the model's optimizer is none of keras_accum.
@@ -26,6 +27,8 @@ class ApplyPartialWindow(SeesTrainings):
     2
     """
 
+    _takes_several = True
+
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         self._training = False
@@ -42,4 +45,5 @@ class ApplyPartialWindow(SeesTrainings):
 
     def _close(self):
         if self._training:
-            inner(self.model.optimizer).apply_partial_window()
+            for optimizer in accumulating_in(self.model.optimizer):
+                optimizer.apply_partial_window()

@@ -41,11 +41,18 @@ class AccumulatingOptimizer(
         arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
 
         super().__init__(**given, **self.fixed)
+        base.check_attributes(self, AccumulatingOptimizer, set(vars(self)) - {"decay"})
         self.reduction = own["reduction"]
         self.skip_nonfinite = own["skip_nonfinite"]
         self.gate = own["gate"]
         self.all_reduce = own["all_reduce"]
         self._accum_iters = own["accum_iters"]
+
+    def build(self, variables):
+        before = set(vars(self))
+        super().build(variables)
+        own = {"_has_stepped", "_at_start", "_window", "_picked"}
+        base.check_attributes(self, AccumulatingOptimizer, set(vars(self)) - before - own)
 
     @property
     def _is_stock(self):
@@ -72,4 +79,4 @@ class AccumulatingOptimizer(
         return arguments.representation(self, "Keras 3")
 
     def __reduce__(self):
-        return base.restored, (*self._how_made(), self.get_config(), self.get_state())
+        return base.restored, (*self._how_made(), base.plain(self.get_config()), self.get_state())
