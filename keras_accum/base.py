@@ -633,11 +633,10 @@ def check_members(family, stock, keras_name):
         )
 
 
-def check_attributes(optimizer, family, new):
+def check_attributes(optimizer, new):
     """Raise a TypeError if the stock class has set attributes that mean another thing to ours."""
-    ours = {name for cls in family.__mro__[:-1] for name in vars(cls)}
-    settable = {name for name in ours if isinstance(getattr(family, name, None), property)}
-    taken = sorted(ours & set(new) - settable)
+    classes = [c for c in type(optimizer).__mro__ if c.__module__.startswith("keras_accum.")]
+    taken = sorted({name for cls in classes for name in vars(cls)} & new)
     if taken:
         raise TypeError(
             f"{type(optimizer)._stock_class.__name__} sets attributes that every accumulating "

@@ -162,7 +162,7 @@ def test_names_that_are_taken():
             super().__init__()
 
     class Received(Noted):
-        def _receive(self):
+        def _take_micro_batch(self):
             pass
 
     class Windowed(Noted):
@@ -174,7 +174,7 @@ def test_names_that_are_taken():
         accum.accumulating(Windowed)(accum_iters=2).build(variables())
     with pytest.raises(TypeError, match="Gated takes arguments.*gate"):
         accum.accumulating(Gated)
-    with pytest.raises(TypeError, match="Received has members.*_receive"):
+    with pytest.raises(TypeError, match="Received has members.*_take_micro_batch"):
         accum.accumulating(Received)
 
 

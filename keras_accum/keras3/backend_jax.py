@@ -32,7 +32,7 @@ class Picker(python_gate.Picker):
     def _read(arrays):
         return [int(array) for array in arrays]
 
-    def _keep(self, after, results):
+    def _keep_sums(self, after, results):
         self._known = after
         self._references = list(map(weakref.ref, self._arrays(results[1])))
 
@@ -111,7 +111,7 @@ class Backend:
 
     # -- gates -----------------------------------------------------------------------------------
 
-    def _if(self, switch, update, accumulate, *tensors):
+    def _conditional(self, switch, update, accumulate, *tensors):
         """Call one of two functions that write weights and the optimizer's variables."""
         import jax
 
@@ -148,11 +148,11 @@ class Backend:
 
     # -- counters --------------------------------------------------------------------------------
 
-    def _one(self):
+    def _count_of_one(self):
         return ops.cast(1, self._iterations.dtype)
 
     def _count_value(self, counter):
-        return self._value(counter)
+        return self._value_of(counter)
 
     # -- sums ------------------------------------------------------------------------------------
 
@@ -160,23 +160,23 @@ class Backend:
         """Add gradients to the accumulators of their variables."""
         for gradient, variable in zip(grads, variables):
             overwrites = self._overwrite_variable_with_gradient(variable)
-            add = self._keep_greater if overwrites else self._add
+            add = self._keep_greater if overwrites else self._add_gradient
             self._on_variable(self._sum_of(variable), add, gradient)
 
     def _keep_greater(self, accumulator, target, gradient):
-        self.assign(target, ops.maximum(self._value(target), gradient))
+        self.assign(target, ops.maximum(self._value_of(target), gradient))
 
-    def _add(self, accumulator, target, gradient):
-        self.assign(target, self._sum(accumulator, gradient))
+    def _add_gradient(self, accumulator, target, gradient):
+        self.assign(target, self._plus(accumulator, gradient))
 
-    def _sum(self, accumulator, gradient):
+    def _plus(self, accumulator, gradient):
         return accumulator.value + ops.cast(gradient, accumulator.dtype)
 
-    def _value(self, variable):
+    def _value_of(self, variable):
         return variable.value
 
     @staticmethod
-    def _times(value, factor):
+    def _times_factor(value, factor):
         """value * factor, and zero where the factor is, also where value is infinite or NaN."""
         return ops.where(factor == 0, 0.0, value * factor)
 
@@ -186,7 +186,9 @@ class Backend:
         XLA copies an accumulator when it can't see that all have read it before it is written. No
         weight is above infinity: the comparison is there for it to see.
         """
-        return ops.where(self._value(weights) > float("inf"), total, self._times(total, hold))
+        return ops.where(
+            self._value_of(weights) > float("inf"), total, self._times_factor(total, hold)
+        )
 
     @staticmethod
     def _all_finite(grads):

@@ -108,7 +108,7 @@ class _SelectedWrites(keras.StatelessScope):
 class Backend(backend_jax.Backend):
     """Comes before a Keras 3 optimizer class."""
 
-    _times = staticmethod(kernels.gate)
+    _times_factor = staticmethod(kernels.gate)
     _all_finite = staticmethod(kernels.all_finite)
     _dense = staticmethod(tf.convert_to_tensor)
     _replica = staticmethod(kernels.replica)
@@ -169,7 +169,7 @@ class Backend(backend_jax.Backend):
         is_of_keras = self._stock_class.__module__.startswith("keras.")
         return (SelectAssigns if is_of_keras else SelectAfter)(self, step, own)
 
-    def _if(self, switch, update, accumulate, *tensors):
+    def _conditional(self, switch, update, accumulate, *tensors):
         def across(strategy, switch, *tensors):
             kernels.branch(strategy, switch, update, accumulate, *tensors)
 
@@ -178,7 +178,7 @@ class Backend(backend_jax.Backend):
         )
 
     def _copy_of_value(self, variable):
-        return tf.identity(self._value(variable))
+        return tf.identity(self._value_of(variable))
 
     def _is_value(self, variable, value):
         return False
@@ -191,7 +191,7 @@ class Backend(backend_jax.Backend):
 
     def assign(self, variable, value):
         if self._assigns:
-            value = self._assigns.selected(value, self._value(variable))
+            value = self._assigns.selected(value, self._value_of(variable))
         super().assign(variable, value)
 
     def assign_add(self, variable, value):
@@ -264,17 +264,17 @@ class Backend(backend_jax.Backend):
 
     # -- sums ------------------------------------------------------------------------------------
 
-    def _add(self, accumulator, target, gradient):
+    def _add_gradient(self, accumulator, target, gradient):
         kernels.accumulate(target, gradient)
 
-    def _value(self, variable):
+    def _value_of(self, variable):
         return tf.convert_to_tensor(_native(variable))
 
     def _remainder(self, total, hold, weights):
-        return self._times(total, hold)
+        return self._times_factor(total, hold)
 
-    def _sum(self, accumulator, gradient):
-        return kernels.add(self._value(accumulator), gradient)
+    def _plus(self, accumulator, gradient):
+        return kernels.add(self._value_of(accumulator), gradient)
 
 
 def _is_compiled_by_xla():

@@ -37,23 +37,23 @@ class Backend(backend_jax.Backend):
     def _counts_with(self):
         return ops if _is_compiling() else np
 
-    def _one(self):
-        return super()._one() if _is_compiling() else 1
+    def _count_of_one(self):
+        return super()._count_of_one() if _is_compiling() else 1
 
     def _count_value(self, counter):
         value = super()._count_value(counter)
         return value if _is_compiling() else value.cpu().numpy()[()]
 
-    def _finite(self, grads):
+    def _drop_nonfinite(self, grads):
         if _is_compiling() or not self.skip_nonfinite:
-            return super()._finite(grads)
+            return super()._drop_nonfinite(grads)
         counted = int(self._all_finite(grads))
         return counted, grads if counted else [torch.zeros_like(g) for g in grads]
 
     def _is_due(self, step):
         return None if _is_compiling() else bool(step.switch)
 
-    def _if(self, switch, update, accumulate, *tensors):
+    def _conditional(self, switch, update, accumulate, *tensors):
         raise ValueError(
             "gate='conditional' can't be used in torch.compile: a conditional doesn't run there. "
             f"Construct {type(self).__name__} with gate='select', the default; the state of the "
@@ -69,8 +69,8 @@ class Backend(backend_jax.Backend):
     # -- fused operations ------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _receive(self, grads, variables, absent):
-        super()._receive(grads, variables, absent)
+    def _take_micro_batch(self, grads, variables, absent):
+        super()._take_micro_batch(grads, variables, absent)
 
     def _add_all(self, grads, variables):
         summed, summands = [], []
@@ -92,11 +92,11 @@ class Backend(backend_jax.Backend):
         if absent:
             variables = [v for v, c in zip(self._trainable_variables, step.covered) if c]
         sums = [self._sum_of(v).value for v in variables]
-        self._update(step, sums, variables)
+        self._update_through_gate(step, sums, variables)
 
-    def _averages(self, step, steps, totals, variables):
+    def _window_averages(self, step, steps, totals, variables):
         if _is_compiling() or not self._accumulates:
-            return super()._averages(step, steps, totals, variables)
+            return super()._window_averages(step, steps, totals, variables)
         # In place: the sums are emptied afterwards.
         overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]
         summed = [total for total, skip in zip(totals, overwritten) if not skip]
@@ -111,14 +111,14 @@ class Backend(backend_jax.Backend):
         grads = [gradient.to(variable.value.dtype) for gradient, variable in pairs]
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 
-    def _keep(self, step, totals, variables):
+    def _keep_sums(self, step, totals, variables):
         if _is_compiling():
-            super()._keep(step, totals, variables)
+            super()._keep_sums(step, totals, variables)
         else:
             torch._foreach_zero_([self._sum_of(v).value for v in variables])
 
     def _remainder(self, total, hold, weights):
-        return self._times(total, hold)
+        return self._times_factor(total, hold)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         # The fused additions write in place, and the caller's tensors are not ours to write.

@@ -90,7 +90,7 @@ class SelectAfter(Gate):
         if not optimizer._is_value(variable, old):  # else it wasn't written
 
             def select(variable, target, old):
-                optimizer.assign(target, ops.where(switch > 0, optimizer._value(target), old))
+                optimizer.assign(target, ops.where(switch > 0, optimizer._value_of(target), old))
 
             optimizer._across_replicas(
                 lambda old: optimizer._on_variable(variable, select, old), old

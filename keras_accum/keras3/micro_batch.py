@@ -37,9 +37,9 @@ class MicroBatches:
             present = [self._get_variable_index(v) for v in variables]
             arguments.check_once(present, lambda index: path_of(self._trainable_variables[index]))
             known = range(len(self._trainable_variables)) if self._accumulates else ()
-            self._receive(grads, variables, absent=sorted(set(known) - set(present)))
+            self._take_micro_batch(grads, variables, absent=sorted(set(known) - set(present)))
 
-    def _receive(self, grads, variables, absent):
+    def _take_micro_batch(self, grads, variables, absent):
         """Add the gradients of one micro-batch, and update if that closes the window.
 
         `absent` are the indices of the variables whose gradients are missing.
@@ -48,21 +48,21 @@ class MicroBatches:
         grads, weight = self._weighted(grads, variables)
         if not self._reduces_late:
             grads, weight = self._reduced(grads, weight, variables)
-        counted, grads = self._finite(grads)
+        counted, grads = self._drop_nonfinite(grads)
         self._write_norm_of_micro_batch(grads, variables, counted)
-        step = self._advance(counted, weight, absent)
+        step = self._advance_window(counted, weight, absent)
         is_due = self._is_due(step)
         if is_due:
             self._update_from(grads, step._replace(switch=1), variables, absent)
         elif is_due is not None:
-            self._accumulate(grads, variables)
+            self._accumulate_gradients(grads, variables)
         elif self.gate == "conditional":
-            self._if(
+            self._conditional(
                 step.switch,
                 lambda grads, step: self._update_from(
                     grads, step._replace(switch=1), variables, absent
                 ),
-                lambda grads, step: self._accumulate(grads, variables),
+                lambda grads, step: self._accumulate_gradients(grads, variables),
                 grads,
                 step,
             )
@@ -83,7 +83,7 @@ class MicroBatches:
             if self._overwrite_variable_with_gradient(variable):
                 return gradient
             dtype = self._sum_of(variable).dtype  # half precision could overflow
-            return self._times(ops.cast(gradient, dtype), ops.cast(factor, dtype))
+            return self._times_factor(ops.cast(gradient, dtype), ops.cast(factor, dtype))
 
         return [times(g, v) for g, v in zip(grads, variables)], weight
 
@@ -101,12 +101,12 @@ class MicroBatches:
         *tensors, weight = self._sum_over_replicas([*tensors, weight], everything)
         return tensors, weight
 
-    def _finite(self, grads):
+    def _drop_nonfinite(self, grads):
         """1 if the micro-batch counts, else 0, and gradients that are zero where it doesn't."""
-        counted = self._one()
+        counted = self._count_of_one()
         if self.skip_nonfinite:
             counted = ops.cast(self._all_finite(grads), counted.dtype)
-            grads = [self._times(g, ops.cast(counted, g.dtype)) for g in grads]
+            grads = [self._times_factor(g, ops.cast(counted, g.dtype)) for g in grads]
         return counted, grads
 
     def _write_norm_of_micro_batch(self, grads, variables, counted):
@@ -115,7 +115,7 @@ class MicroBatches:
             summed = [g for g, skip in zip(grads, overwritten) if not skip]
             self._write_norm(monitor.MICRO_BATCH_NORM, summed, counted)
 
-    def _advance(self, counted, weight, absent):
+    def _advance_window(self, counted, weight, absent):
         xp = self._counts_with
         step = window.advance(xp, *self._window_state(), counted=counted)
         if absent:
@@ -123,39 +123,39 @@ class MicroBatches:
             step = window.miss(xp, step, *counts, absent, counted)
         if self._weighs:
             weight = weight * ops.cast(counted, weight.dtype)
-            step = step._replace(divisor=self._value(self._window.weight) + weight)
+            step = step._replace(divisor=self._value_of(self._window.weight) + weight)
         return step
 
     def _window_state(self):
         """Position, length and next length of the window, as values."""
         if not self._accumulates:
-            return [self._one() * value for value in (0, 1, 1)]
+            return [self._count_of_one() * value for value in (0, 1, 1)]
         return [self._count_value(counter) for counter in self._counters().values()]
 
-    def _accumulate(self, grads, variables):
+    def _accumulate_gradients(self, grads, variables):
         """Add gradients to their accumulators, inside a window."""
         if self._accumulates:
             self._across_replicas(lambda *grads: self._add_all(grads, variables), *grads)
 
     def _update_from(self, grads, step, variables, absent):
-        totals = [self._total(g, v) for g, v in zip(grads, variables)]
-        totals += [self._value(self._window.sums[i]) for i in absent]
+        totals = [self._sum_with(g, v) for g, v in zip(grads, variables)]
+        totals += [self._value_of(self._window.sums[i]) for i in absent]
         variables = [*variables, *(self._trainable_variables[i] for i in absent)]
-        self._update(step, totals, variables, absent)
+        self._update_through_gate(step, totals, variables, absent)
 
     def _sum_of(self, variable):
         return self._window.sums[self._get_variable_index(variable)]
 
-    def _total(self, gradient, variable):
+    def _sum_with(self, gradient, variable):
         """The window's sum with this gradient in it; the maximum for what a gradient overwrites."""
         if not self._accumulates:
             return self._dense(gradient)
         accumulator = self._sum_of(variable)
         if self._overwrite_variable_with_gradient(variable):
-            return ops.maximum(self._value(accumulator), gradient)
-        return self._sum(accumulator, gradient)
+            return ops.maximum(self._value_of(accumulator), gradient)
+        return self._plus(accumulator, gradient)
 
-    def _update(self, step, totals, variables, absent=()):
+    def _update_through_gate(self, step, totals, variables, absent=()):
         """The stock optimizer's update from the sums of a window, through the gate.
 
         The variables whose indices are `absent` are covered if they had a gradient earlier.
@@ -164,14 +164,14 @@ class MicroBatches:
             totals, divisor = self._reduced(totals, step.divisor, variables)
             step = step._replace(divisor=divisor)
         steps = {index: window.of_variable(step, index) for index in absent}
-        averages = self._averages(step, steps, totals, variables)
+        averages = self._window_averages(step, steps, totals, variables)
         own = {index: own_step.switch for index, own_step in steps.items()}
         with self._gate_for(step, own):
             super().apply(averages, variables)
         if self._accumulates:
-            self._across_replicas(lambda *t: self._keep(step, t, variables), *totals)
+            self._across_replicas(lambda *t: self._keep_sums(step, t, variables), *totals)
 
-    def _averages(self, step, steps, totals, variables):
+    def _window_averages(self, step, steps, totals, variables):
         """The averages of the window; what overwrites a variable as it is.
 
         `steps` has the steps by which single variables go, by index.
@@ -187,11 +187,11 @@ class MicroBatches:
                 scales[key] = window.scale(
                     ops, steps.get(index, step), self.reduction, lambda x: ops.cast(x, total.dtype)
                 )
-            return self._times(total, scales[key])
+            return self._times_factor(total, scales[key])
 
         return list(map(average, totals, variables))
 
-    def _keep(self, step, totals, variables):
+    def _keep_sums(self, step, totals, variables):
         """Write what stays of the sums: inside a window all, after its end nothing."""
 
         def keep(variable, target, total):
@@ -237,11 +237,11 @@ class MicroBatches:
 
     def _update_from_sums(self, variables):
         position, length, _ = self._window_state()
-        totals = [self._value(self._sum_of(v)) for v in variables]
+        totals = [self._value_of(self._sum_of(v)) for v in variables]
         step = window.close(position, length)
         if self._weighs:
-            step = step._replace(divisor=self._value(self._window.weight))
-        self._update(step, totals, variables)
+            step = step._replace(divisor=self._value_of(self._window.weight))
+        self._update_through_gate(step, totals, variables)
         self._write_counters(step)
 
 
@@ -296,10 +296,10 @@ class SeenByAnUpdate:
 
     def _overwrite_with_averages(self):
         gate = self._open_gate
-        due = (self._value(self._iterations) + 1) % self._ema_overwrite_frequency == 0
+        due = (self._value_of(self._iterations) + 1) % self._ema_overwrite_frequency == 0
 
         def overwrite(variable, target, average):
-            value = ops.where(due, self._value(average), self._value(target))
+            value = ops.where(due, self._value_of(average), self._value_of(target))
             gate.overwrite(variable, target, value)
 
         for variable, average in zip(self._trainable_variables, self._averages_of_weights):

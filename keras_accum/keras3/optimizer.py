@@ -41,18 +41,12 @@ class AccumulatingOptimizer(
         arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
 
         super().__init__(**given, **self.fixed)
-        base.check_attributes(self, AccumulatingOptimizer, set(vars(self)) - {"decay"})
+        base.check_attributes(self, set(vars(self)) - {"decay"})
         self.reduction = own["reduction"]
         self.skip_nonfinite = own["skip_nonfinite"]
         self.gate = own["gate"]
         self.all_reduce = own["all_reduce"]
         self._accum_iters = own["accum_iters"]
-
-    def build(self, variables):
-        before = set(vars(self))
-        super().build(variables)
-        own = {"_has_stepped", "_at_start", "_window", "_picked"}
-        base.check_attributes(self, AccumulatingOptimizer, set(vars(self)) - before - own)
 
     @property
     def _is_stock(self):

@@ -22,7 +22,9 @@ class State(variables.StateByNames, base.Optimizer):
         with self._eagerly():
             state = self._released(variables)
         with self._eagerly():  # ScheduleFreeAdamW writes what it builds
+            before = set(vars(self))
             super().build(variables)
+            base.check_attributes(self, set(vars(self)) - before)
             self._build_window()
         if state is not None:
             with self._eagerly():
@@ -143,7 +145,7 @@ class State(variables.StateByNames, base.Optimizer):
         if name in self._watched:
             dtype = self._scalar_dtype
             squares = [ops.sum(ops.square(ops.cast(self._dense(t), dtype))) for t in tensors]
-            norm, old = ops.sqrt(sum(squares)), self._value(self._norms[name])
+            norm, old = ops.sqrt(sum(squares)), self._value_of(self._norms[name])
             self._norms[name].assign(ops.where(switch > 0, norm, old))
 
     def _rate_in_use(self):
