@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_accum.callbacks import python_gate
-from keras_accum.keras3.gates import SelectAfter
+from keras_accum.keras3.gates import SelectWrites
 
 
 class Picker(python_gate.Picker):
@@ -136,17 +136,28 @@ class Backend:
         return self._picked
 
     def _gate_for(self, step, own):
-        return SelectAfter(self, step, own)
+        return SelectWrites(self, step, own)
 
-    def _copy_of_value(self, variable):
-        """A variable's value, whatever is written afterwards."""
-        return variable.value
+    @property
+    def _writes(self):
+        """The gate that selects single writes, if it's open."""
+        gate = self._open_gate
+        return gate if isinstance(gate, SelectWrites) else None
 
-    def _is_value(self, variable, value):
-        """Whether it's known that nothing was written since the value was read."""
-        return variable.value is value
+    def update_step(self, gradient, variable, learning_rate):
+        if self._writes is None:
+            return super().update_step(gradient, variable, learning_rate)
+        with self._writes.of(variable):
+            self._step_of_stock(gradient, variable, learning_rate)
+
+    def _step_of_stock(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate)
 
     # -- counters --------------------------------------------------------------------------------
+
+    def _counted_after(self, grads):
+        """The number 1, once the gradients are there."""
+        return self._count_of_one()
 
     def _count_of_one(self):
         return ops.cast(1, self._iterations.dtype)

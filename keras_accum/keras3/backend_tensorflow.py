@@ -4,8 +4,6 @@ Replicas are in step: gradients are summed over them on every micro-batch, so ac
 and counters are the same on all of them and are mirrored like any other variable.
 """
 
-import contextlib
-
 import keras
 import tensorflow as tf
 from keras import ops
@@ -14,95 +12,13 @@ from tensorflow.python.ops import control_flow_util
 from keras_accum import kernels, rules
 from keras_accum.callbacks import python_gate
 from keras_accum.keras3 import backend_jax
-from keras_accum.keras3.gates import Gate, SelectAfter
+from keras_accum.keras3.gates import SelectAfter, SelectWrites
 
 Picker = python_gate.Picker
 
 
 def _native(variable):
     return variable.value if isinstance(variable, keras.Variable) else variable
-
-
-class SelectAssigns(Gate):
-    """What the stock optimizer writes is selected before it is written: no second copy is kept.
-
-    Keras's optimizers write by `assign`, `assign_add` and `assign_sub` of the optimizer, which ask
-    this gate, or of a Keras variable, which the scope finds. The one exception is weight decay.
-    """
-
-    def __init__(self, optimizer, step, own):
-        super().__init__(optimizer, step, own)
-        self._scope = _SelectedWrites(self)
-        self.switch = step.switch  # of what is being written
-        self._scalars = {}
-
-    def __enter__(self):
-        super().__enter__()
-        self._scope.__enter__()
-
-    def __exit__(self, *error):
-        self._scope.__exit__(*error)
-        super().__exit__(*error)
-
-    @contextlib.contextmanager
-    def of(self, variable):
-        """What is written in here is written for this variable."""
-        index = self.optimizer._get_variable_index(variable)
-        self.switch = self.own.get(index, self.step.switch)
-        try:
-            yield self.switch
-        finally:
-            self.switch = self.step.switch
-
-    @property
-    def lets_all_through(self):
-        return isinstance(self.switch, int)  # the update is due, and nothing is missing
-
-    def selected(self, value, otherwise):
-        if self.lets_all_through:
-            return value
-        return tf.where(self.switch > 0, tf.cast(value, otherwise.dtype), otherwise)
-
-    def selected_change(self, value):
-        if self.lets_all_through:
-            return value
-        return kernels.gate(value, tf.cast(self.switch, value.dtype))
-
-    def overwrite(self, variable, target, value):
-        self.optimizer.assign(target, value)
-
-    def scalars(self, rule, dtype):
-        """What a kernel takes besides tensors, computed once for a data type and a switch."""
-        key = dtype, id(self.switch)
-        if key not in self._scalars:
-            optimizer = self.optimizer
-            coefficients = rule.coefficients(
-                ops,
-                ops.cast(self.switch, dtype),
-                ops.cast(optimizer.learning_rate, dtype),
-                ops.cast(optimizer._iterations + 1, dtype),
-                **{name: getattr(optimizer, name) for name in rule.hyperparameters},
-            )
-            self._scalars[key] = kernels.kernel_scalars(rule, coefficients)
-        return self._scalars[key]
-
-
-class _SelectedWrites(keras.StatelessScope):
-    """In here a Keras variable has its own value, and what is assigned to it is selected."""
-
-    def __init__(self, gate):
-        super().__init__()
-        self._gate = gate
-
-    def get_current_value(self, variable):
-        return None
-
-    def add_update(self, update):
-        variable, value = update
-        target, optimizer = variable._value, self._gate.optimizer
-        known = optimizer._var_key(variable) in optimizer._trainable_variables_indices
-        with self._gate.of(variable) if known else contextlib.nullcontext():
-            target.assign(self._gate.selected(value, tf.convert_to_tensor(target)))
 
 
 class Backend(backend_jax.Backend):
@@ -167,7 +83,7 @@ class Backend(backend_jax.Backend):
     def _gate_for(self, step, own):
         # Another's optimizer may write in any way it likes.
         is_of_keras = self._stock_class.__module__.startswith("keras.")
-        return (SelectAssigns if is_of_keras else SelectAfter)(self, step, own)
+        return (SelectWrites if is_of_keras else SelectAfter)(self, step, own)
 
     def _conditional(self, switch, update, accumulate, *tensors):
         def across(strategy, switch, *tensors):
@@ -180,18 +96,11 @@ class Backend(backend_jax.Backend):
     def _copy_of_value(self, variable):
         return tf.identity(self._value_of(variable))
 
-    def _is_value(self, variable, value):
-        return False
-
-    @property
-    def _assigns(self):
-        """The gate that asks for selected assignments, if it's open."""
-        gate = self._open_gate
-        return gate if isinstance(gate, SelectAssigns) else None
+    # The native variables, which no scope knows, are written by these three.
 
     def assign(self, variable, value):
-        if self._assigns:
-            value = self._assigns.selected(value, self._value_of(variable))
+        if self._writes:
+            value = self._writes.selected(value, self._value_of(variable))
         super().assign(variable, value)
 
     def assign_add(self, variable, value):
@@ -201,13 +110,14 @@ class Backend(backend_jax.Backend):
         super().assign_sub(variable, self._selected_change(variable, value))
 
     def _selected_change(self, variable, value):
-        if self._assigns:
-            return self._assigns.selected_change(tf.cast(value, variable.dtype))
-        return value
+        if self._writes is None or self._writes.lets_all_through:
+            return value
+        switch = tf.cast(self._writes.switch, variable.dtype)
+        return kernels.gate(tf.cast(value, variable.dtype), switch)
 
     @property
     def weight_decay(self):
-        gate, value = self._assigns, self._weight_decay
+        gate, value = self._writes, self._weight_decay
         if gate is None or gate.lets_all_through or value is None or not self._decays_past_assign:
             return value
         # As Keras's own `tf.cast` has the number before it's cast to the variable's data type.
@@ -224,29 +134,37 @@ class Backend(backend_jax.Backend):
         self._weight_decay = weight_decay
 
     def _apply_weight_decay(self, variables):
-        gate = self._assigns
+        gate = self._writes
         own = [v for v in variables if gate and self._get_variable_index(v) in gate.own]
         super()._apply_weight_decay([v for v in variables if all(v is not o for o in own)])
         for variable in own:
             with gate.of(variable):
                 super()._apply_weight_decay([variable])
 
-    def update_step(self, gradient, variable, learning_rate):
-        gate = self._assigns
-        if gate is None:
-            return super().update_step(gradient, variable, learning_rate)
-        with gate.of(variable):
-            rule = self._rule_with_kernel()
-            if rule is None:
-                return super().update_step(gradient, variable, learning_rate)
-            slots = [self._slots_by_name[n, self._var_key(variable)] for n in rule.slots]
-            kernels.apply_rule(
-                rule,
-                gate.scalars(rule, variable.dtype),
-                tf.cast(gradient, variable.dtype),
-                variable,
-                list(map(_native, slots)),
+    def _step_of_stock(self, gradient, variable, learning_rate):
+        rule = self._rule_with_kernel()
+        if rule is None:
+            super()._step_of_stock(gradient, variable, learning_rate)
+            return
+        slots = [self._slots_by_name[n, self._var_key(variable)] for n in rule.slots]
+        scalars = self._kernel_scalars(rule, variable.dtype)
+        gradient = tf.cast(gradient, variable.dtype)
+        kernels.apply_rule(rule, scalars, gradient, variable, list(map(_native, slots)))
+
+    def _kernel_scalars(self, rule, dtype):
+        """What a kernel takes besides tensors, computed once for a data type and a switch."""
+        gate = self._writes
+        key = dtype, id(gate.switch)
+        if key not in gate.kept:
+            coefficients = rule.coefficients(
+                ops,
+                ops.cast(gate.switch, dtype),
+                ops.cast(self.learning_rate, dtype),
+                ops.cast(self._iterations + 1, dtype),
+                **{name: getattr(self, name) for name in rule.hyperparameters},
             )
+            gate.kept[key] = kernels.kernel_scalars(rule, coefficients)
+        return gate.kept[key]
 
     def _rule_with_kernel(self):
         """The rule for which TensorFlow has a fused kernel that is cheaper than Keras's code.
@@ -261,6 +179,18 @@ class Backend(backend_jax.Backend):
         if name in ("Adam", "AdamW") and not self.amsgrad:
             return rules.Adam()
         return None
+
+    # -- a step that finds no more data ----------------------------------------------------------
+
+    def _counted_after(self, grads):
+        # At the end of a dataset of unknown length a train step fails for want of data, and what
+        # doesn't depend on the data may have run: all counters and switches depend on this.
+        with tf.control_dependencies([tf.group(*grads)]):
+            return super()._counted_after(grads)
+
+    def _update_from(self, grads, step, variables, absent):
+        with tf.control_dependencies([tf.group(*grads)] if self._picked else []):
+            super()._update_from(grads, step, variables, absent)
 
     # -- sums ------------------------------------------------------------------------------------
 

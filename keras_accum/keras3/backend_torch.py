@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_accum import window
 from keras_accum.keras3 import backend_jax
+from keras_accum.keras3.gates import SelectAfter
 
 Picker = None  # of an eager train step there needn't be two
 
@@ -61,10 +62,11 @@ class Backend(backend_jax.Backend):
         )
 
     def _copy_of_value(self, variable):
+        """A variable's value, whatever is written afterwards."""
         return variable.value.clone()
 
-    def _is_value(self, variable, value):
-        return False  # values are written in place
+    def _gate_for(self, step, own):
+        return SelectAfter(self, step, own)  # the fused updates write past `assign`
 
     # -- fused operations ------------------------------------------------------------------------
 

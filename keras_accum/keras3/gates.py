@@ -6,6 +6,9 @@ those whose gradients are missing in the micro-batch. Where Python has decided t
 due, as inside a conditional, the switch is the number 1, and all writes count but those of `own`.
 """
 
+import contextlib
+
+import keras
 from keras import ops
 
 from keras_accum import states
@@ -39,15 +42,89 @@ class Gate:
     def before_constraints(self):
         """All is written but what constraints write."""
 
-    def overwrite(self, variable, target, value):
-        """Write what all variables get at the end of a window, whatever their gradients were."""
-        raise NotImplementedError
+    def by_window(self):
+        """A scope in which all variables are written by the window's switch."""
+        return contextlib.nullcontext()
+
+    def of(self, variable):
+        """A scope in which what is written is written for this variable."""
+        return contextlib.nullcontext()
+
+
+class SelectWrites(Gate):
+    """What the stock optimizer writes is selected before it's written: no second copy is kept.
+
+    What it reads afterwards is what was written. So XLA writes each array where it stands.
+    """
+
+    def __init__(self, optimizer, step, own):
+        super().__init__(optimizer, step, own)
+        self.switch = step.switch  # of what is being written
+        self.kept = {}  # what is computed once for an update
+        self._scope = _WriteScope(self)
+
+    def __enter__(self):
+        super().__enter__()
+        self._scope.__enter__()
+
+    def __exit__(self, *error):
+        self._scope.__exit__(*error)
+        super().__exit__(*error)
+
+    @property
+    def lets_all_through(self):
+        return isinstance(self.switch, int)
+
+    @contextlib.contextmanager
+    def by_window(self):
+        own, self.own = self.own, {}
+        try:
+            yield
+        finally:
+            self.own = own
+
+    @contextlib.contextmanager
+    def of(self, variable):
+        before = self.switch
+        self.switch = self.own.get(self.optimizer._get_variable_index(variable), self.step.switch)
+        try:
+            yield
+        finally:
+            self.switch = before
+
+    def selected(self, value, otherwise):
+        if self.lets_all_through:
+            return value
+        return ops.where(self.switch > 0, ops.cast(value, otherwise.dtype), otherwise)
+
+
+class _WriteScope(keras.StatelessScope):
+    """In here a Keras variable has its own value, and what is assigned to it is selected."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self._gate = gate
+
+    def get_current_value(self, variable):
+        outer = self.original_scope  # of JAX's `stateless_apply`
+        return None if outer is None else outer.get_current_value(variable)
+
+    def add_update(self, update):
+        variable, value = update
+        optimizer = self._gate.optimizer
+        is_weight = optimizer._var_key(variable) in optimizer._trainable_variables_indices
+        with self._gate.of(variable) if is_weight else contextlib.nullcontext():
+            value = self._gate.selected(value, optimizer._value_of(variable))
+        if self.original_scope is None:
+            variable._direct_assign(value)
+        else:
+            self.original_scope.add_update((variable, value))
 
 
 class SelectAfter(Gate):
     """After the update, each variable goes back to what it was where its switch is off.
 
-    Nothing can be written past this gate. XLA fuses the selection into what computes the update.
+    Nothing can be written past this gate, however an optimizer writes. It keeps a second copy.
     """
 
     def __enter__(self):
@@ -71,9 +148,6 @@ class SelectAfter(Gate):
     def before_constraints(self):
         self._unconstrained = {index: self._copy(self._weights[index]) for index in self.own}
 
-    def overwrite(self, variable, target, value):
-        self.optimizer.assign(target, value)
-
     def __exit__(self, *error):
         super().__exit__(*error)
         if error[0] is None:
@@ -87,14 +161,11 @@ class SelectAfter(Gate):
 
     def _select(self, variable, switch, old):
         optimizer = self.optimizer
-        if not optimizer._is_value(variable, old):  # else it wasn't written
 
-            def select(variable, target, old):
-                optimizer.assign(target, ops.where(switch > 0, optimizer._value_of(target), old))
+        def select(variable, target, old):
+            optimizer.assign(target, ops.where(switch > 0, optimizer._value_of(target), old))
 
-            optimizer._across_replicas(
-                lambda old: optimizer._on_variable(variable, select, old), old
-            )
+        optimizer._across_replicas(lambda old: optimizer._on_variable(variable, select, old), old)
 
 
 def _is_slot_of(name, index):

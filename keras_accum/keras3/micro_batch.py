@@ -103,7 +103,7 @@ class MicroBatches:
 
     def _drop_nonfinite(self, grads):
         """1 if the micro-batch counts, else 0, and gradients that are zero where it doesn't."""
-        counted = self._count_of_one()
+        counted = self._counted_after(grads)
         if self.skip_nonfinite:
             counted = ops.cast(self._all_finite(grads), counted.dtype)
             grads = [self._times_factor(g, ops.cast(counted, g.dtype)) for g in grads]
@@ -194,9 +194,11 @@ class MicroBatches:
     def _keep_sums(self, step, totals, variables):
         """Write what stays of the sums: inside a window all, after its end nothing."""
 
+        hold = {t.dtype: ops.cast(1 - step.switch, t.dtype) for t in totals}
+
         def keep(variable, target, total):
-            hold = ops.cast(1 - step.switch, total.dtype)
-            self.assign(self._sum_of(variable), self._remainder(total, hold, target))
+            remainder = self._remainder(total, hold[total.dtype], target)
+            self.assign(self._sum_of(variable), remainder)
 
         for variable, total in zip(variables, totals):
             self._on_variable(variable, keep, total)
@@ -298,10 +300,12 @@ class SeenByAnUpdate:
         gate = self._open_gate
         due = (self._value_of(self._iterations) + 1) % self._ema_overwrite_frequency == 0
 
-        def overwrite(variable, target, average):
-            value = ops.where(due, self._value_of(average), self._value_of(target))
-            gate.overwrite(variable, target, value)
-
-        for variable, average in zip(self._trainable_variables, self._averages_of_weights):
+        def overwrite(variable, target):
+            average = self._averages_of_weights[self._get_variable_index(variable)]
             if average is not None:
-                self._on_variable(variable, lambda v, t, a=average: overwrite(v, t, a))
+                value = ops.where(due, self._value_of(average), self._value_of(target))
+                self.assign(target, value)
+
+        with gate.by_window():
+            for variable in self._trainable_variables:
+                self._on_variable(variable, overwrite)
