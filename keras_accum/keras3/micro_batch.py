@@ -194,7 +194,8 @@ class MicroBatches:
     def _keep_sums(self, step, totals, variables):
         """Write what stays of the sums: inside a window all, after its end nothing."""
 
-        hold = {t.dtype: ops.cast(1 - step.switch, t.dtype) for t in totals}
+        dtypes = dict.fromkeys(total.dtype for total in totals)
+        hold = {dtype: ops.cast(1 - step.switch, dtype) for dtype in dtypes}
 
         def keep(variable, target, total):
             remainder = self._remainder(total, hold[total.dtype], target)
