@@ -1,0 +1,315 @@
+"""Counters, sums and slots: the state of an optimizer as variables, and by names."""
+
+import contextlib
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from keras_accum import base, kernels, states
+from keras_accum.states import StateError
+from keras_accum.tf_keras.library import keras
+
+
+class Variables(base.Optimizer):
+    """The part of an optimizer that knows its variables."""
+
+    def build(self, var_list):
+        """Create the state for these variables, as the first step would; the name is Keras 3's.
+
+        The state has the variables in this order. Give all that the model trains, and before the
+        first step where train steps are traced that have some of them each.
+        """
+        var_list = list(var_list)
+        with tf.init_scope():
+            self._create_all_weights(var_list)
+            if not self._is_numbered and len(var_list) == len(self._variables):
+                if self._has_traced and self._missing_gradients is not None:
+                    raise ValueError(
+                        "`build` after train steps were traced that know the variables in another "
+                        "order: call it before the first step, with all that the model trains."
+                    )
+                self._reorder(var_list)
+                self._is_numbered = True
+
+    def _create_all_weights(self, var_list):
+        # A LossScaleOptimizer hands back the weight that `_aggregate_gradients` has added.
+        var_list = [variable for variable in var_list if variable is not self._window_weight]
+        state = self._released(var_list, [variable._unique_id for variable in var_list])
+        super()._create_all_weights(var_list)
+        is_partial = len(var_list) < len(self._variables)
+        if self._accumulates and (is_partial or states.MISSING in self._deferred_dependencies):
+            if self._missing_gradients is None:
+                self._build_missing_gradients()
+        if state is not None:
+            self._write_state(state)
+
+    def _create_slots(self, var_list):
+        super()._create_slots(var_list)
+        self._number(var_list)
+        self._build_window()
+
+    def _number(self, var_list):
+        """Know these variables, numbered as in the newest list that has new ones.
+
+        So a layer that is thawed later has its place in the model. Graphs know variables by their
+        numbers: the order of those that are known stays, but for a call of `build`.
+        """
+        found = {variable.ref(): variable for variable in [*self._variables, *var_list]}
+        old = [variable.ref() for variable in self._variables]
+        new = list(dict.fromkeys(variable.ref() for variable in var_list))
+        if len(found) == len(old):
+            self._is_numbered = self._is_numbered or new == old
+            return
+        if old and self._accumulates:
+            self._warn_of_steps_without([found[r] for r in new if r not in set(old)])
+        order, is_told = states.merged(old, new)
+        self._reorder([found[reference] for reference in order])
+        self._is_numbered = is_told and (self._is_numbered or len(new) == len(found))
+
+    def _reorder(self, variables):
+        """Have the variables in this order, and counts of missing gradients for all of them."""
+        old, self._variables = self._variables, variables
+        if self._missing_gradients is not None:
+            self._build_missing_gradients(old)
+
+    def _check_numbers(self):
+        if not self._is_numbered:
+            what = "which of its variables is which of the model's: it has met them in parts"
+        elif not self._is_built and not self._pending and self._has_deferred:
+            what = "its slots yet: a checkpoint restores them when the variables are there"
+        else:
+            return
+        raise StateError(
+            f"{type(self).__name__} can't be read, written or saved as a whole before it knows "
+            f"{what}. Call `optimizer.build(model.trainable_variables)` first."
+        )
+
+    @property
+    def _has_deferred(self):
+        """Whether there is no slot yet for what the counters say has been done."""
+        names = states.slot_major(self._rule_name, (), self._rule_slots, 1, self._accumulates)
+        counts = self.completed_updates or self.window_position
+        return bool(counts) and any(states.index_of(name) is not None for name in names)
+
+    def _build_window(self):
+        if not (self._accumulates and self._variables):
+            return
+        self._build_counters()
+        for variable in self._variables:
+            if variable.ref() not in self._accumulators:
+                self._accumulators[variable.ref()] = self.add_slot(variable, "accumulator")
+
+    def _build_counters(self):
+        if self._window is not None or not self._accumulates:
+            return
+        self._state_format = self._add_counter("state_format", states.FORMAT)
+        self._window = (
+            self._add_counter("window_position", 0),
+            self._add_counter("window_length", self._accum_iters),
+            self._add_counter("accum_iters", self._accum_iters),
+        )
+        self._unapplied = self._add_counter("unapplied", 0)
+        if self._weighs:
+            with self._sum_scope():
+                self._window_weight = self._add_counter(states.WEIGHT, 0, self._scalar_dtype)
+
+    def _warn_of_steps_without(self, variables):
+        # Whether such a step is still in use can't be told: TensorFlow keeps graphs alive.
+        if self._has_traced:
+            warnings.warn(
+                f"{self._name} has met new variables ({variables[0].name}, ...) after a train step "
+                "was traced without them. That step can't update them: gradients would be left "
+                "over at the end of a window. If the model that the step belongs to has been "
+                "compiled again since, all is well. Else call `optimizer.build(all_variables)` "
+                "before the first step.",
+                stacklevel=2,
+            )
+
+    def _build_missing_gradients(self, known=()):
+        """Have counts for all variables, those of the `known` ones, which had some, as they are."""
+        old = self._missing_gradients
+        counts = np.zeros(len(self._variables) + 1, "int64")
+        if old is not None and tf.executing_eagerly():
+            *old_counts, number = keras.backend.get_value(old)
+            counts[:] = self.window_position if number == self.completed_updates else 0
+            counts[-1] = number
+            order = [variable.ref() for variable in self._variables]
+            for variable, count in zip(known, old_counts):
+                counts[order.index(variable.ref())] = count
+        self._weights = [variable for variable in self._weights if variable is not old]
+        self._missing_gradients = self._add_counter(states.MISSING, counts)
+
+    def add_slot(self, var, slot_name, *args, **kwargs):
+        # Reading a checkpoint makes slots by itself.
+        if slot_name != "accumulator":
+            return super().add_slot(var, slot_name, *args, **kwargs)
+        # A sum of many half precision gradients overflows or stalls in half precision, and a slot
+        # has the data type of its variable.
+        is_half = getattr(var, "true_dtype", var.dtype).base_dtype in (tf.float16, tf.bfloat16)
+        in_float32 = kernels.variables_in_float32 if is_half else contextlib.nullcontext
+        with self._sum_scope(), in_float32():
+            return super().add_slot(var, slot_name, *args, **kwargs)
+
+    def _sum_scope(self):
+        """Where the variables are made that hold a window's sums."""
+        if not self._reduces_late:
+            return contextlib.nullcontext()
+        return kernels.sums_of_replicas(self._distribution_strategy)
+
+    @property
+    def _scalar_dtype(self):
+        return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
+
+    def _add_counter(self, name, value, dtype=tf.int64):
+        with self._distribution_strategy_scope():
+            counter = self.add_weight(
+                name,
+                shape=np.shape(value),
+                dtype=dtype,
+                initializer=keras.initializers.Constant(value),
+                trainable=False,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+        self._weights.append(counter)
+        return counter
+
+    @property
+    def completed_updates(self):
+        """The number of updates made: what schedules, `decay` and bias correction count. An int."""
+        updates = int(keras.backend.get_value(self.iterations))
+        if self._window is not None:
+            updates -= int(keras.backend.get_value(self._unapplied))
+        return self._count("completed_updates", updates)
+
+    def _counters(self):
+        if self._pending:
+            return self._pending.counters
+        return {} if self._window is None else dict(zip(states.WINDOW, self._window))
+
+    def _get_scalar(self, variable):
+        return keras.backend.get_value(variable)
+
+    def _add_norm(self, name):
+        with self._distribution_strategy_scope():
+            return tf.Variable(
+                -1.0,
+                trainable=False,
+                name=name,
+                dtype=self._scalar_dtype,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+
+    def _note(self, name, tensors, switch):
+        """Write the norm of these tensors together, where it's watched and the switch is on."""
+        if name in self._watched:
+            dtype = self._scalar_dtype
+            squares = [
+                tf.reduce_sum(tf.square(tf.cast(tf.convert_to_tensor(t), dtype))) for t in tensors
+            ]
+            norm, variable = tf.sqrt(tf.add_n(squares)), self._norms[name]
+            variable.assign(tf.where(switch > 0, norm, tf.convert_to_tensor(variable)))
+
+    def _rate_in_use(self):
+        return float(keras.backend.get_value(self._decayed_lr(self._scalar_dtype)))
+
+    def _set_count(self, counter, value):
+        keras.backend.set_value(counter, value)
+
+    @property
+    def weights(self):
+        """All of the state as variables, in the order of files, whatever created them first."""
+        if not (self._pending or self._variables):
+            return super().weights
+        self._check_numbers()
+        return list(self._state_variables().values())
+
+    def variables(self):
+        return self.weights
+
+    _rule_scalars = ()
+
+    @property
+    def _rule_slots(self):
+        return self._rule().slots
+
+    @property
+    def _is_built(self):
+        return bool(self._variables)
+
+    def _list_names(self, variables, stock):
+        accumulates = self._accumulates and not stock
+        return states.with_unapplied(
+            self._rule_name, (), self._rule_slots, variables, accumulates, self._weighs
+        )
+
+    def _state_names(self, variables):
+        names = [n for n in self._list_names(variables, stock=False) if n != "unapplied"]
+        return names + [states.MISSING] * self._accumulates + list(self._rate_state())
+
+    def _state_variables(self):
+        """All weights by their names, in the order of `_list_names`."""
+        if self._pending:
+            return self._pending.variables
+        rule = self._rule()
+        found = {"completed_updates": self.iterations}
+        for slot in rule.slots:
+            for i, variable in enumerate(self._variables):
+                found[states.slot_name(self._rule_name, slot, i)] = self.get_slot(
+                    variable, self.slot_names[slot]
+                )
+        if self._window is not None:
+            found["state_format"] = self._state_format
+            found.update(self._counters())
+            found["unapplied"] = self._unapplied
+            if self._weighs:
+                found[states.WEIGHT] = self._window_weight
+            for i, variable in enumerate(self._variables):
+                found[f"accumulator.{i}"] = self._accumulators[variable.ref()]
+        if self._missing_gradients is not None:
+            found[states.MISSING] = self._missing_gradients
+        return found
+
+    def _layout(self):
+        return states.layout(self._state_names(len(self._variables)), self._variables)
+
+    def _read_state(self):
+        found = self._state_variables()
+        state = dict(zip(found, keras.backend.batch_get_value(list(found.values()))))
+        state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
+        state.pop("state_format", None)
+        return states.without_idle({**state, **self._rate_state()})
+
+    def _rate_state(self):
+        rate = self._hyper["learning_rate"]
+        if callable(rate):  # a schedule too
+            return {}
+        return {"learning_rate": np.asarray(keras.backend.get_value(rate))}
+
+    def _write_state(self, state):
+        if self._window is not None:
+            state = {**state, "unapplied": np.asarray(0)}
+        if self._missing_gradients is None and states.MISSING in state:
+            state = states.without_idle(state)
+            if states.MISSING in state:
+                self._build_missing_gradients()
+        if "learning_rate" in state:
+            state = dict(state)
+            self.learning_rate = float(state.pop("learning_rate"))
+        variables = self._state_variables()
+        if not tf.executing_eagerly():
+            keras.backend.batch_set_value([(variables[name], state[name]) for name in state])
+            return
+        for name, value in state.items():
+            kernels.write(variables[name], value)
+
+    def _shared_variables(self):
+        return {"completed_updates": self.iterations}
+
+    def _add_waiting(self, name, array):
+        return keras.backend.variable(array, dtype=array.dtype, name=name)
+
+    def _write_shared(self, state):
+        if "learning_rate" in state:
+            self.learning_rate = float(state["learning_rate"])
+        keras.backend.set_value(self.iterations, state["completed_updates"])
