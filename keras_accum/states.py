@@ -70,6 +70,10 @@ def index_of(name):
     return int(index) if dot and index.isdigit() else None
 
 
+def is_scalar_of_rule(name):
+    return "." in name and index_of(name) is None
+
+
 def count(names):
     """The number of variables that the names belong to."""
     indices = [index_of(name) for name in names]
@@ -168,11 +172,17 @@ def _impossible(state):
     return [f"Impossible: {name} = {state[name]}" for name in wrong]
 
 
-def completed(state, layout, accum_iters):
-    """A fitted state with what was left out of it: zeros, and a fresh window."""
+def completed(state, layout, accum_iters, initial):
+    """A fitted state with what was left out of it: a fresh optimizer, and a fresh window.
+
+    `initial` has the numbers by <Rule>.<slot> and <Rule>.<scalar> that aren't zero at first.
+    """
     fresh = {"window_position": 0, "window_length": accum_iters, "accum_iters": accum_iters}
 
     def left_out(name, shape):
+        of_all = name if index_of(name) is None else name.rpartition(".")[0]
+        if of_all in initial:
+            return np.full(shape, initial[of_all])
         is_count = index_of(name) is None and name != WEIGHT
         return np.full(shape, fresh.get(name, 0), "int64" if is_count else "float32")
 
@@ -269,6 +279,8 @@ def _can_be(name, array):
     kind = portable(array).dtype.kind
     if name in (*WINDOW, MISSING, "state_format", "unapplied"):
         return kind in "iu"
+    if is_scalar_of_rule(name):
+        return kind in "biuf"
     return kind == "f" or name == "completed_updates"
 
 

@@ -5,32 +5,16 @@ import tensorflow as tf
 from keras_accum import base, names
 from keras_accum.callbacks import monitor, partial_window, python_gate, weights
 from keras_accum.callbacks.base import inner
-from keras_accum.states import StateError
-from keras_accum.tf_keras import saving
+from keras_accum.states import StateError  # noqa: F401
+from keras_accum.tf_keras import saving, stock
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
-from keras_accum.tf_keras.optimizer import NO_TRAIN_FUNCTION, AccumulatingOptimizer
-from keras_accum.tf_keras.stock import (
-    AdamAccumulate,
-    AMSGradAccumulate,
-    RMSpropAccumulate,
-    SGDAccumulate,
-)
+from keras_accum.tf_keras.optimizer import NO_TRAIN_FUNCTION, AccumulatingOptimizer  # noqa: F401
+from keras_accum.tf_keras.stock import accumulating  # noqa: F401
+
+globals().update(stock.ready())  # SGDAccumulate, ...
 
 saving.keep_state_in_keras_files()
 saving.compile_loaded_models_as_they_were()
-__all__ = [
-    "AMSGradAccumulate",
-    "AccumulatingOptimizer",
-    "AccumulationMonitor",
-    "AdamAccumulate",
-    "ApplyPartialWindow",
-    "MicroBatchWeights",
-    "PythonGate",
-    "RMSpropAccumulate",
-    "SGDAccumulate",
-    "StateError",
-]
-
 base.hand_on(keras.mixed_precision.LossScaleOptimizer)
 
 

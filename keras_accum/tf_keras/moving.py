@@ -1,6 +1,7 @@
 """From a stock optimizer to one of this package, and back."""
 
 from keras_accum import arguments, base, states
+from keras_accum.tf_keras import layout, updates
 from keras_accum.tf_keras.library import keras, legacy
 
 
@@ -28,8 +29,7 @@ class Moving(base.Optimizer):
         >>> optimizer.accum_iters
         5
         """
-        stock = cls._stock_class
-        cls._check_source(optimizer, {stock, getattr(keras.optimizers, stock.__name__)})
+        cls._check_source(optimizer, cls._sources())
         config = _constructor_arguments(optimizer)
         cls._check_fixed(config)
         new = cls(**{**config, **arguments})
@@ -43,16 +43,29 @@ class Moving(base.Optimizer):
         new._pending.keys = keys
         return new
 
+    @classmethod
+    def _sources(cls):
+        """The classes of stock optimizers that this one can take the place of."""
+        stock = cls._stock_class
+        namesake = getattr(keras.optimizers, stock.__name__, None)
+        return {stock, namesake} if updates.has_rule(stock) else {stock}
+
     def _state_of_stock(self, optimizer):
         """The state of a stock optimizer and which variables it is for."""
-        rule = self._rule()
         found = {"completed_updates": optimizer.iterations}
         if isinstance(optimizer, legacy.Optimizer):
             keys = list(optimizer._slots)
-            slots = {s: [optimizer._slots[k][self.slot_names[s]] for k in keys] for s in rule.slots}
+            slots = {
+                name: [optimizer._slots[key][slot] for key in keys]
+                for name, slot in self._stock_slots.items()
+            }
+            for name, attribute in self._stock_scalars.items():
+                if getattr(optimizer, attribute) is not None:
+                    scalar = states.scalar_name(self._rule_name, name)
+                    found[scalar] = getattr(optimizer, attribute)
         else:
             keys = list(getattr(optimizer, "_index_dict", ()))
-            slots = {s: _slot_variables(optimizer, s) for s in rule.slots} if keys else {}
+            slots = {s: _slot_variables(optimizer, s) for s in self._rule_slots} if keys else {}
         for slot, variables in slots.items():
             found.update(
                 {states.slot_name(self._rule_name, slot, i): v for i, v in enumerate(variables)}
@@ -75,15 +88,18 @@ class Moving(base.Optimizer):
         for name in ("name", *arguments.OWN):
             if name != "decay":
                 config.pop(name, None)
-        stock = self._stock_class(**config)
+        stock = self._stock_class(**layout.stock_arguments(self._stock_class, config))
         if self._is_built:
             stock._create_all_weights(self._variables)
-            rule, state = self._rule(), self._read_state()
+            state = self._read_state()
             pairs = [(stock.iterations, state["completed_updates"])]
-            for slot in rule.slots:
+            for name, attribute in self._stock_scalars.items():
+                scalar = states.scalar_name(self._rule_name, name)
+                pairs.append((getattr(stock, attribute), state[scalar]))
+            for name, slot in self._stock_slots.items():
                 for i, variable in enumerate(self._variables):
-                    target = stock.get_slot(variable, self.slot_names[slot])
-                    pairs.append((target, state[states.slot_name(self._rule_name, slot, i)]))
+                    target = stock.get_slot(variable, slot)
+                    pairs.append((target, state[states.slot_name(self._rule_name, name, i)]))
             keras.backend.batch_set_value(pairs)
         return stock
 
@@ -103,7 +119,7 @@ def _constructor_arguments(optimizer):
     """Of any optimizer: what stock and this package's classes take of its config."""
     config = {k: v for k, v in optimizer.get_config().items() if v is not None}
     is_legacy = isinstance(optimizer, legacy.Optimizer)
-    rate = optimizer._hyper["learning_rate"] if is_legacy else optimizer._learning_rate
+    rate = optimizer._hyper.get("learning_rate") if is_legacy else optimizer._learning_rate
     if callable(rate):
         config["learning_rate"] = rate  # a schedule too; the config has it serialized
     for name, harmless in _NEWER.items():

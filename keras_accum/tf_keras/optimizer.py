@@ -2,16 +2,19 @@
 
 Each class is the stock OptimizerV2 of its name (`keras.optimizers.legacy.*`) with other hooks.
 At `accum_iters=1` it is the stock optimizer altogether. Above, `_transform_gradients` turns the
-summed gradients of the replicas into the window's average, and `_distributed_apply` runs the rule
-with gated scalars (see `rules`), so that one traced graph serves every micro-batch.
+summed gradients of the replicas into the window's average (see `gates`), and `_distributed_apply`
+writes (see `updates`). One traced graph serves every micro-batch.
 """
+
+import inspect
 
 import numpy as np
 import tensorflow as tf
 
 from keras_accum import arguments, docs, kernels, window
 from keras_accum.callbacks import monitor
-from keras_accum.tf_keras.library import IMPORT_KERAS, keras
+from keras_accum.tf_keras import gates, layout, updates
+from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
 from keras_accum.tf_keras.moving import Moving
 from keras_accum.tf_keras.saving import Saving
 from keras_accum.tf_keras.variables import Variables
@@ -25,17 +28,18 @@ NO_TRAIN_FUNCTION = (
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
 
 
-class AccumulatingOptimizer(Variables, Saving, Moving):
-    """Everything Keras, for all classes. A class names it before its stock optimizer and has
+def _takes_more(stock_class):
+    parameters = inspect.signature(stock_class.__init__).parameters.values()
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
-    * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
-    * `slot_names`: the stock names of the rule's slots;
-    * `fixed`: the stock arguments that the class decides itself;
-    * `rule_arguments`: what the rule takes and the stock optimizer doesn't, with defaults.
+
+class AccumulatingOptimizer(Variables, Saving, Moving):
+    """What all of these optimizers are. A class names it before its stock optimizer.
+
+    `fixed` has the stock arguments that the class decides itself.
     """
 
     fixed = {}
-    rule_arguments = {}
     _can_reduce_late = True
     _replica = staticmethod(kernels.replica)
     _is_traced = staticmethod(tf.inside_function)
@@ -44,7 +48,9 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
         super().__init_subclass__(**kwargs)
         if AccumulatingOptimizer in cls.__bases__:
             cls._stock_class = cls.__bases__[-1]
-            more = {**cls.rule_arguments, **dict.fromkeys(_MORE)}
+            more = dict.fromkeys(_MORE) if _takes_more(cls._stock_class) else {}
+            if cls._stock_class is legacy.Nadam:
+                more["schedule_decay"] = 0.004
             cls.__signature__ = arguments.signature(cls._stock_class, cls.fixed, more)
             cls.__doc__ = cls.__doc__ or docs.docstring(cls.__name__, "tf_keras", IMPORT_KERAS)
 
@@ -55,40 +61,47 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
             given["learning_rate"] = arguments.check_learning_rate(
                 given["learning_rate"], allowed=(tf.Tensor, tf.Variable)
             )
-        given.setdefault("name", type(self).__name__)
-        added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
+        if "name" in type(self).__signature__.parameters:
+            given.setdefault("name", type(self).__name__)
+        given = layout.stock_arguments(self._stock_class, {**given, **self.fixed})
 
-        super().__init__(**given, **self.fixed)
-        for name, value in added.items():
-            self._set_hyper(name, value)
-        self.reduction = own["reduction"]
-        self.skip_nonfinite = own["skip_nonfinite"]
-        self.gate = own["gate"]
-        self.all_reduce = own["all_reduce"]
-        self._accum_iters = own["accum_iters"]
-        self._window = None
-        self._unapplied = None
-        self._window_weight = None
-        self._missing_gradients = None
-        self._accumulators = {}
-        self._summed = set()
-        self._closings = {}
-        self._variables = []
-        # Whether the numbers of these variables in a state are known to be those in the model.
-        self._is_numbered = True
-        self._has_traced = False  # whether there is a graph that has a step of these variables
+        super().__init__(**given)
+        ours = {
+            "reduction": own["reduction"],
+            "skip_nonfinite": own["skip_nonfinite"],
+            "gate": own["gate"],
+            "all_reduce": own["all_reduce"],
+            "_accum_iters": own["accum_iters"],
+            "_given": given,
+            "_found_layout": None,
+            "_window": None,
+            "_unapplied": None,
+            "_window_weight": None,
+            "_missing_gradients": None,
+            "_accumulators": {},
+            "_summed": set(),
+            "_closings": {},
+            "_variables": [],
+            # Whether the numbers of these variables in a state are known to be those in the model.
+            "_is_numbered": True,
+            # Whether there is a graph that has a step of these variables.
+            "_has_traced": False,
+        }
+        layout.check_attributes(self._stock_class, [*vars(self), *self._hyper], ours)
+        for name, value in ours.items():
+            setattr(self, name, value)
+        if not (self._is_stock or self._rule()):
+            layout.check_attributes(self._stock_class, self._layout_of_stock.attributes, ours)
 
     @property
     def _is_stock(self):
         """Whether there is nothing here that the stock optimizer doesn't do."""
-        return not (self._accumulates or self.skip_nonfinite or self.rule_arguments)
+        return not (self._accumulates or self.skip_nonfinite)
 
     def get_config(self):
         config = super().get_config()
         for name in self.fixed:
             del config[name]
-        for name in self.rule_arguments:
-            config[name] = self._serialize_hyperparameter(name)
         config.update(arguments.own_config(self))
         return config
 
@@ -172,10 +185,21 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
         return self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
 
     def _transform_gradients(self, grads_and_vars):
-        """In place of the gradients, all that `_write`, `_branch` or `_accumulate` needs."""
+        """In place of the gradients, what `_distributed_apply` writes from them."""
         if self._is_stock:
             return super()._transform_gradients(grads_and_vars)
-        grads, variables = zip(*grads_and_vars)
+        return gates.gated(self, self._micro_batch(*zip(*grads_and_vars)))
+
+    # The arguments after these two come in another order before TensorFlow 2.9.
+    def _distributed_apply(self, distribution, gated, *args, **kwargs):
+        self._has_stepped = True
+        if not isinstance(gated, gates.Gated):
+            return super()._distributed_apply(distribution, gated, *args, **kwargs)
+        with tf.name_scope(self._name):
+            return gated.write(self, distribution, gated.prepared)
+
+    def _micro_batch(self, grads, variables):
+        """These gradients as a micro-batch, with the step of the window that they make."""
         references = [variable.ref() for variable in variables]
         arguments.check_once(references, lambda reference: reference.deref().name)
         self._count_trace()
@@ -201,11 +225,7 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
         if self._weighs:
             weight = weight * tf.cast(counted, weight.dtype)
             step = step._replace(divisor=tf.convert_to_tensor(self._window_weight) + weight)
-        if self._branches or self._picked is False:
-            return grads, variables, step
-        if self._picked:
-            step = step._replace(switch=1)
-        return self._averages(step, *self._totals(grads, variables))
+        return gates.MicroBatch(step, list(grads), list(variables), absent)
 
     def _absent(self, variables):
         """The indices of the variables whose gradients are missing if these are there."""
@@ -213,6 +233,21 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
             return []
         present = {variable.ref() for variable in variables}
         return [i for i, variable in enumerate(self._variables) if variable.ref() not in present]
+
+    def _prepare(self, var_list):
+        # An update does so itself, when it's known how many there were before it.
+        return super()._prepare(var_list) if self._is_stock else {}
+
+    def _prepare_stock(self, variables):
+        return super()._prepare(variables)
+
+    def _transform_averages(self, averages_and_vars):
+        return super()._transform_gradients(averages_and_vars)
+
+    @property
+    def _kind_of_update(self):
+        rule = self._rule()
+        return updates.ByStock() if rule is None else updates.ByRule(rule)
 
     def _reduced(self, step, totals, variables):
         """The window's sums over all replicas, where each has had its own until now."""
@@ -249,8 +284,10 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
                 step = window.close(position, length)
                 if self._weighs:
                     step = step._replace(divisor=tf.convert_to_tensor(self._window_weight))
-                averages = self._averages(step, totals, variables, absent=[])
-            return tf.distribute.get_replica_context().merge_call(self._write, args=averages)
+                closing = updates.from_totals(self, step, totals, variables, absent=[])
+            return tf.distribute.get_replica_context().merge_call(
+                lambda *args: gates.write_update(self, *args), args=(closing,)
+            )
 
         if tf.compat.v1.executing_eagerly_outside_functions():
             kernels.in_replicas(self._distribution_strategy, update)
@@ -281,148 +318,6 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
             return [tf.constant(value, tf.int64) for value in (0, 1, 1)]
         return [tf.convert_to_tensor(variable) for variable in self._window]
 
-    def _totals(self, grads, variables):
-        """The window's gradient sums with these gradients in them, and what they belong to.
-
-        Last come the variables whose gradients are missing, and which these are.
-        """
-        if not self._accumulates:
-            return list(map(tf.convert_to_tensor, grads)), variables, []
-        absent = self._absent(variables)
-        variables = [*variables, *(self._variables[i] for i in absent)]
-        totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
-        totals[: len(grads)] = map(kernels.add, totals, grads)
-        return totals, variables, absent
-
-    def _averages(self, step, totals, variables, absent):
-        """What goes from the replicas to `_write`.
-
-        The variables with the indices `absent`, which come last, are covered if they had a gradient
-        earlier in the window.
-        """
-        step, totals = self._reduced(step, totals, variables)
-        own_steps = [window.of_variable(step, index) for index in absent]
-        steps = [step] * (len(variables) - len(absent)) + own_steps
-        scales = {(id(s), t.dtype): (s, t.dtype) for s, t in zip(steps, totals)}
-        scales = {key: self._scale(*arguments) for key, arguments in scales.items()}
-        averages = [kernels.gate(t, scales[id(s), t.dtype]) for s, t in zip(steps, totals)]
-        self._note(monitor.UPDATE_NORM, averages, step.switch)
-        pairs = super()._transform_gradients(list(zip(averages, variables)))
-        if self.gradient_transformers:
-            # A user's function need not leave zeros alone, nor the order, and may leave some out.
-            averages = [
-                None if a is None else kernels.gate(a, tf.cast(s.switch, a.dtype))
-                for s, a in zip(steps, _in_order(pairs, variables))
-            ]
-        else:
-            averages = [average for average, _ in pairs]
-        scalars = {
-            dtype.name: self._scalars(step, dtype)
-            for dtype in {variable.dtype.base_dtype for variable in variables}
-        }
-        for index, own_step in zip(absent, own_steps):
-            dtype = self._variables[index].dtype.base_dtype
-            scalars[f"{dtype.name}.{index}"] = self._scalars(own_step, dtype)
-        return averages, totals, variables, step, scalars
-
-    def _scale(self, step, dtype):
-        if self.gradient_transformers:
-            step = step._replace(switch=1)
-        return window.scale(tf, step, self.reduction, lambda x: tf.cast(x, dtype))
-
-    def _scalars(self, step, dtype):
-        """What the update of a variable of this data type needs besides tensors."""
-        switch = tf.cast(step.switch, dtype)
-        rule = self._rule()
-        hyperparameters = {
-            name: self._get_hyper(name, dtype)
-            if name in self._hyper
-            else tf.convert_to_tensor(getattr(self, name), dtype)  # a cast is by way of float32
-            for name in rule.hyperparameters
-        }
-        rate, update = self._decayed_lr(dtype), tf.cast(self.iterations + 1, dtype)
-        coefficients = rule.coefficients(tf, switch, rate, update, **hyperparameters)
-        return {
-            "switch": switch,
-            "hold": 1 - switch,
-            "rule": kernels.kernel_scalars(rule, coefficients),
-        }
-
-    # The arguments after these two come in another order before TensorFlow 2.9.
-    def _distributed_apply(self, distribution, grads_and_vars, *args, **kwargs):
-        self._has_stepped = True
-        if self._is_stock:
-            return super()._distributed_apply(distribution, grads_and_vars, *args, **kwargs)
-        with tf.name_scope(self._name):
-            if self._picked is False:
-                write = self._accumulate
-            else:
-                write = self._branch if self._branches else self._write
-            return write(distribution, *grads_and_vars)
-
-    def _branch(self, distribution, grads, variables, step):
-        """One conditional: the update of a window's end, or the additions inside it."""
-
-        def across(function, *tensors):
-            return tf.group(*tf.distribute.get_replica_context().merge_call(function, args=tensors))
-
-        def update(grads, step):
-            averages = self._averages(step._replace(switch=1), *self._totals(grads, variables))
-            return across(self._write_weights, *averages)
-
-        def accumulate(grads, step):
-            return across(self._add_all, grads, variables)
-
-        done = kernels.branch(distribution, step.switch, update, accumulate, grads, step)
-        return self._write_counters(distribution, step, after=[] if done is None else [done])
-
-    def _accumulate(self, distribution, grads, variables, step):
-        """A micro-batch inside a window. This runs across replicas."""
-        operations = self._add_all(distribution, grads, variables)
-        return self._write_counters(distribution, step, after=operations)
-
-    def _add_all(self, distribution, grads, variables):
-        operations = []
-        if self._accumulates:
-            for gradient, variable in zip(grads, variables):
-                accumulator = self._accumulators[variable.ref()]
-                operations += self._update(distribution, accumulator, _accumulate, gradient)
-        return operations
-
-    def _write(self, distribution, averages, totals, variables, step, scalars):
-        """All assignments, the counters last. This runs across replicas."""
-        operations = self._write_weights(distribution, averages, totals, variables, step, scalars)
-        return self._write_counters(distribution, step, after=operations)
-
-    def _write_weights(self, distribution, averages, totals, variables, step, scalars):
-        indices = {variable.ref(): i for i, variable in enumerate(self._variables)}
-        operations = []
-        for average, total, variable in zip(averages, totals, variables):
-            dtype = variable.dtype.base_dtype.name
-            own = scalars.get(f"{dtype}.{indices[variable.ref()]}", scalars[dtype])
-            operations += self._update(
-                distribution, variable, self._write_variable, average, total, own
-            )
-        return operations
-
-    def _write_counters(self, distribution, step, after):
-        operations = list(after)
-        with tf.control_dependencies(operations):
-            if self._accumulates:
-                counters = (*self._window[:2], self._unapplied)
-                for counter, value in zip(counters, (step.position, step.length, 0)):
-                    operations += self._update(distribution, counter, _assign, value)
-            if step.missing is not None:
-                operations += self._update(
-                    distribution, self._missing_gradients, _assign, step.missing
-                )
-            if self._weighs:
-                operations += self._update(
-                    distribution, self._window_weight, _assign_rest, step.divisor, step.switch
-                )
-            operations += self._update(distribution, self.iterations, _add, step.switch)
-        return self.iterations if tf.executing_eagerly() else tf.group(*operations)
-
     def _update(self, distribution, variable, function, *tensors):
         """Call `function(variable, target, *tensors)` for each replica's copy of a variable."""
         done = distribution.extended.update(
@@ -432,55 +327,3 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
             group=False,
         )
         return [operation for operation in tf.nest.flatten(done) if operation is not None]
-
-    def _write_variable(self, variable, target, average, total, scalars):
-        operations = []
-        if average is not None:
-            operations += self._apply_rule(variable, target, average, scalars)
-        if self._accumulates:
-            hold = tf.cast(scalars["hold"], total.dtype)
-            accumulator = self._accumulators[variable.ref()]
-            rest = kernels.gate(total, hold)
-            operations.append(accumulator.assign(rest, read_value=False))
-        return operations
-
-    def _apply_rule(self, variable, target, average, scalars):
-        rule = self._rule()
-        slots = [self.get_slot(variable, self.slot_names[name]) for name in rule.slots]
-        average = tf.cast(average, target.dtype.base_dtype)
-        operations = kernels.apply_rule(rule, scalars["rule"], average, target, slots)
-        if target.constraint is not None:
-            with tf.control_dependencies(operations):
-                value = target.read_value()
-                constrained = target.constraint(value)
-                chosen = tf.where(scalars["switch"] > 0, constrained, value)
-                operations.append(target.assign(chosen))
-        return operations
-
-
-def _in_order(pairs, variables):
-    """The gradients of a transformer's pairs, None for a variable that it has left out."""
-    pairs = list(pairs)
-    found = {variable.ref(): gradient for gradient, variable in pairs}
-    if len(found) < len(pairs) or not found.keys() <= {variable.ref() for variable in variables}:
-        raise ValueError(
-            "`gradient_transformers` must return pairs of the variables that they are given, each "
-            f"at most once. Received: pairs of {[variable.name for _, variable in pairs]}"
-        )
-    return [found.get(variable.ref()) for variable in variables]
-
-
-def _accumulate(variable, target, gradient):
-    return kernels.accumulate(target, gradient)
-
-
-def _assign(variable, target, value):
-    return target.assign(value)
-
-
-def _assign_rest(variable, target, value, switch):
-    return target.assign(value * tf.cast(1 - switch, value.dtype))
-
-
-def _add(variable, target, value):
-    return target.assign_add(value)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_accum import base, kernels, states
 from keras_accum.states import StateError
+from keras_accum.tf_keras import layout, updates
 from keras_accum.tf_keras.library import keras
 
 
@@ -88,7 +89,7 @@ class Variables(base.Optimizer):
     @property
     def _has_deferred(self):
         """Whether there is no slot yet for what the counters say has been done."""
-        names = states.slot_major(self._rule_name, (), self._rule_slots, 1, self._accumulates)
+        names = self._list_names(1, stock=False)
         counts = self.completed_updates or self.window_position
         return bool(counts) and any(states.index_of(name) is not None for name in names)
 
@@ -98,7 +99,7 @@ class Variables(base.Optimizer):
         self._build_counters()
         for variable in self._variables:
             if variable.ref() not in self._accumulators:
-                self._accumulators[variable.ref()] = self.add_slot(variable, "accumulator")
+                self._accumulators[variable.ref()] = self.add_slot(variable, self._sum_slot)
 
     def _build_counters(self):
         if self._window is not None or not self._accumulates:
@@ -142,7 +143,7 @@ class Variables(base.Optimizer):
 
     def add_slot(self, var, slot_name, *args, **kwargs):
         # Reading a checkpoint makes slots by itself.
-        if slot_name != "accumulator":
+        if slot_name != self._sum_slot:
             return super().add_slot(var, slot_name, *args, **kwargs)
         # A sum of many half precision gradients overflows or stalls in half precision, and a slot
         # has the data type of its variable.
@@ -227,11 +228,49 @@ class Variables(base.Optimizer):
     def variables(self):
         return self.weights
 
-    _rule_scalars = ()
+    def _rule(self):
+        """The rule that stands for the stock optimizer's own code, None if that runs itself."""
+        return updates.rule_of(self)
+
+    @property
+    def _layout_of_stock(self):
+        if self._found_layout is None:
+            self._found_layout = layout.of(self._stock_class, self._given)
+        return self._found_layout
+
+    @property
+    def _stock_slots(self):
+        """{name in a state: name here} of the slots for each variable."""
+        rule = self._rule()
+        if rule is None:
+            return self._layout_of_stock.slots
+        return {name: layout.stock_name_of(self._stock_class, name) for name in rule.slots}
+
+    @property
+    def _stock_scalars(self):
+        """{name in a state: attribute} of what the stock optimizer has once for all variables."""
+        return {} if self._rule() else self._layout_of_stock.scalars
+
+    @property
+    def _scalars(self):
+        return [getattr(self, name) for name in self._stock_scalars.values()]
 
     @property
     def _rule_slots(self):
-        return self._rule().slots
+        return tuple(self._stock_slots)
+
+    @property
+    def _rule_scalars(self):
+        return tuple(self._stock_scalars)
+
+    @property
+    def _initial_values(self):
+        return {} if self._rule() else self._layout_of_stock.initial
+
+    @property
+    def _sum_slot(self):
+        """What the accumulator is called among the slots, where checkpoints have it."""
+        return "gradient_sum" if "accumulator" in self._stock_slots.values() else "accumulator"
 
     @property
     def _is_built(self):
@@ -239,9 +278,14 @@ class Variables(base.Optimizer):
 
     def _list_names(self, variables, stock):
         accumulates = self._accumulates and not stock
-        return states.with_unapplied(
-            self._rule_name, (), self._rule_slots, variables, accumulates, self._weighs
+        slots, scalars = self._rule_slots, self._rule_scalars
+        names = states.with_unapplied(
+            self._rule_name, scalars, slots, variables, accumulates, self._weighs
         )
+        if not self._rule() and self._layout_of_stock.by_variable:
+            of_slots = slice(1 + len(scalars), 1 + len(scalars) + len(slots) * variables)
+            names[of_slots] = sorted(names[of_slots], key=states.index_of)
+        return names
 
     def _state_names(self, variables):
         names = [n for n in self._list_names(variables, stock=False) if n != "unapplied"]
@@ -251,13 +295,12 @@ class Variables(base.Optimizer):
         """All weights by their names, in the order of `_list_names`."""
         if self._pending:
             return self._pending.variables
-        rule = self._rule()
         found = {"completed_updates": self.iterations}
-        for slot in rule.slots:
+        for name, scalar in zip(self._rule_scalars, self._scalars):
+            found[states.scalar_name(self._rule_name, name)] = scalar
+        for name, slot in self._stock_slots.items():
             for i, variable in enumerate(self._variables):
-                found[states.slot_name(self._rule_name, slot, i)] = self.get_slot(
-                    variable, self.slot_names[slot]
-                )
+                found[states.slot_name(self._rule_name, name, i)] = self.get_slot(variable, slot)
         if self._window is not None:
             found["state_format"] = self._state_format
             found.update(self._counters())
@@ -268,7 +311,8 @@ class Variables(base.Optimizer):
                 found[f"accumulator.{i}"] = self._accumulators[variable.ref()]
         if self._missing_gradients is not None:
             found[states.MISSING] = self._missing_gradients
-        return found
+        order = self._list_names(len(self._variables), stock=False)
+        return {name: found[name] for name in [*order, states.MISSING] if name in found}
 
     def _layout(self):
         return states.layout(self._state_names(len(self._variables)), self._variables)
@@ -281,8 +325,8 @@ class Variables(base.Optimizer):
         return states.without_idle({**state, **self._rate_state()})
 
     def _rate_state(self):
-        rate = self._hyper["learning_rate"]
-        if callable(rate):  # a schedule too
+        rate = self._hyper.get("learning_rate")
+        if rate is None or callable(rate):  # a schedule too
             return {}
         return {"learning_rate": np.asarray(keras.backend.get_value(rate))}
 

@@ -1,0 +1,118 @@
+"""What a stock optimizer keeps, whoever wrote it: found by making one in a graph of its own."""
+
+from collections import namedtuple
+
+import tensorflow as tf
+
+from keras_accum.tf_keras.library import legacy
+
+# slots: {name in a state: name here}, for each variable. scalars: {name in a state: attribute},
+# once for all. initial: {name in a state: number}. by_variable: whether its list of weights has all
+# slots of one variable, and then those of the next. attributes: the names of all it has.
+Layout = namedtuple("Layout", "slots scalars initial by_variable attributes")
+
+# Names in a state, which are Keras 3's, of slots and scalars that have another name here.
+_MOMENTS = {"m": "momentum", "v": "velocity", "vhat": "velocity_hat"}
+_NAMES = {
+    legacy.Adam: _MOMENTS,
+    legacy.RMSprop: {"rms": "velocity", "mg": "average_gradient"},
+    legacy.Adadelta: {"accum_grad": "accumulated_grad", "accum_var": "accumulated_delta_var"},
+    legacy.Adamax: {"m": "momentum", "v": "norm"},
+    legacy.Nadam: {**_MOMENTS, "_m_cache": "u_product"},
+}
+
+
+def name_of(stock_class, name):
+    """What a slot or an attribute of a stock optimizer is called in a state."""
+    return _NAMES.get(stock_class, {}).get(name, name.lstrip("_"))
+
+
+def stock_name_of(stock_class, name):
+    """What a stock optimizer calls a slot that has this name in a state."""
+    names = _NAMES.get(stock_class, {})
+    return next((stock_name for stock_name, new in names.items() if new == name), name)
+
+
+def stock_arguments(stock_class, arguments):
+    """The constructor arguments as the stock class takes them.
+
+    What Nadam's config calls `decay`, its constructor knows as `schedule_decay` only.
+    """
+    if stock_class is legacy.Nadam and "decay" in arguments:
+        arguments = dict(arguments)
+        arguments["schedule_decay"] = arguments.pop("decay")
+    return arguments
+
+
+def check_attributes(stock_class, theirs, ours):
+    """Raise a TypeError if a stock optimizer has attributes in the place of ours."""
+    clashes = sorted(set(theirs) & set(ours))
+    if clashes:
+        raise TypeError(
+            f"{stock_class.__name__} has attributes that every accumulating optimizer has, for "
+            f"another purpose: {', '.join(clashes)}. Rename them in that class."
+        )
+
+
+def of(stock_class, arguments):
+    """The layout of the stock optimizer with these constructor arguments.
+
+    Raises:
+        TypeError: if it keeps something that can't be selected, saved and moved by its name.
+    """
+    with tf.Graph().as_default() as graph:
+        optimizer = stock_class(**arguments)
+        variables = [tf.Variable(tf.zeros([2, 3])) for _ in range(2)]
+        optimizer._create_all_weights(variables)
+        known = [*variables, optimizer.iterations, *optimizer._hyper.values()]
+        slots = {
+            name_of(stock_class, slot): [optimizer.get_slot(v, slot) for v in variables]
+            for slot in optimizer.get_slot_names()
+        }
+        scalars = {
+            name: value
+            for name, value in vars(optimizer).items()
+            if isinstance(value, tf.Variable) and not _contains(known, value)
+        }
+        kept = {name: slot[0] for name, slot in slots.items()}
+        kept.update({name_of(stock_class, name): scalar for name, scalar in scalars.items()})
+        known += [*scalars.values(), *(v for slot in slots.values() for v in slot)]
+        for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
+            if not _contains(known, variable):
+                _refuse(stock_class, f"{variable.name}, in no attribute and no slot of its own")
+        for name, slot in slots.items():
+            if slot[0].shape != variables[0].shape:
+                _refuse(stock_class, f"slot {name}, of another shape than its variable")
+        for name, scalar in scalars.items():
+            if scalar.shape.rank != 0:
+                _refuse(stock_class, f"{name}, which is neither a slot nor a scalar")
+        with tf.compat.v1.Session(graph=graph) as session:
+            initial = session.run({name: v.initial_value for name, v in kept.items()})
+    ordered = [v for v in optimizer._weights if _contains([s[0] for s in slots.values()], v)]
+    others = [v for v in optimizer._weights if _contains([s[1] for s in slots.values()], v)]
+    by_variable = len(slots) > 1 and (
+        _index(optimizer._weights, ordered[-1]) < _index(optimizer._weights, others[0])
+    )
+    return Layout(
+        {name_of(stock_class, slot): slot for slot in optimizer.get_slot_names()},
+        {name_of(stock_class, name): name for name in scalars},
+        {name: value.flat[0] for name, value in initial.items()},
+        by_variable,
+        set(vars(optimizer)),
+    )
+
+
+def _refuse(stock_class, what):
+    raise TypeError(
+        f"{stock_class.__name__} can't accumulate: it keeps {what}. What an optimizer keeps must "
+        "be slots (`add_slot`), each of its variable's shape, and scalars (`add_weight`) in "
+        "attributes: a state has them by those names."
+    )
+
+
+def _contains(variables, variable):
+    return any(variable is other for other in variables)
+
+
+def _index(variables, variable):
+    return [v is variable for v in variables].index(True)
