@@ -277,6 +277,8 @@ def slots(optimizer, weights):
         found.pop("learning_rate", None)
         return found
     found = {"iterations": optimizer.iterations}
+    if getattr(optimizer, "_m_cache", None) is not None:  # Nadam's product
+        found["momentum_cache"] = optimizer._m_cache
     for slot in optimizer.get_slot_names():
         for v in weights:
             try:

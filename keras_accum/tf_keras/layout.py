@@ -33,15 +33,12 @@ def stock_name_of(stock_class, name):
     return next((stock_name for stock_name, new in names.items() if new == name), name)
 
 
-def stock_arguments(stock_class, arguments):
-    """The constructor arguments as the stock class takes them.
-
-    What Nadam's config calls `decay`, its constructor knows as `schedule_decay` only.
-    """
-    if stock_class is legacy.Nadam and "decay" in arguments:
-        arguments = dict(arguments)
-        arguments["schedule_decay"] = arguments.pop("decay")
-    return arguments
+def constructor_arguments(stock_class, config):
+    """A config as the constructor takes it: Nadam's has another name for one argument."""
+    if stock_class is legacy.Nadam and "decay" in config:
+        config = {**config, "schedule_decay": config["decay"]}
+        del config["decay"]
+    return config
 
 
 def check_attributes(stock_class, theirs, ours):
@@ -62,7 +59,7 @@ def of(stock_class, arguments):
     """
     with tf.Graph().as_default() as graph:
         optimizer = stock_class(**arguments)
-        variables = [tf.Variable(tf.zeros([2, 3])) for _ in range(2)]
+        variables = [tf.Variable(tf.zeros([2, 3], tf.float64)) for _ in range(2)]
         optimizer._create_all_weights(variables)
         known = [*variables, optimizer.iterations, *optimizer._hyper.values()]
         slots = {

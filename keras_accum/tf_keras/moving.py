@@ -88,7 +88,7 @@ class Moving(base.Optimizer):
         for name in ("name", *arguments.OWN):
             if name != "decay":
                 config.pop(name, None)
-        stock = self._stock_class(**layout.stock_arguments(self._stock_class, config))
+        stock = self._stock_class(**config)
         if self._is_built:
             stock._create_all_weights(self._variables)
             state = self._read_state()
@@ -118,6 +118,7 @@ _NEWER = {
 def _constructor_arguments(optimizer):
     """Of any optimizer: what stock and this package's classes take of its config."""
     config = {k: v for k, v in optimizer.get_config().items() if v is not None}
+    config = layout.constructor_arguments(type(optimizer), config)
     is_legacy = isinstance(optimizer, legacy.Optimizer)
     rate = optimizer._hyper.get("learning_rate") if is_legacy else optimizer._learning_rate
     if callable(rate):

@@ -63,7 +63,13 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
             )
         if "name" in type(self).__signature__.parameters:
             given.setdefault("name", type(self).__name__)
-        given = layout.stock_arguments(self._stock_class, {**given, **self.fixed})
+        if self._stock_class is legacy.Nadam and "decay" in given:
+            raise ValueError(
+                "`decay` isn't for Nadam, whose learning rate doesn't decay on this Keras: what "
+                "decays is its momentum, by `schedule_decay`, which is called decay in its config. "
+                f"Received: decay={given['decay']!r}"
+            )
+        given.update(self.fixed)
 
         super().__init__(**given)
         ours = {
@@ -99,11 +105,16 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
         return not (self._accumulates or self.skip_nonfinite)
 
     def get_config(self):
-        config = super().get_config()
+        config = layout.constructor_arguments(self._stock_class, super().get_config())
         for name in self.fixed:
             del config[name]
         config.update(arguments.own_config(self))
         return config
+
+    @classmethod
+    def _from_stock_config(cls, config, custom_objects):
+        config = layout.constructor_arguments(cls._stock_class, config)
+        return super()._from_stock_config(config, custom_objects)
 
     def __repr__(self):
         return arguments.representation(self, "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)")
@@ -216,7 +227,7 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
         if self.skip_nonfinite:
             counted = tf.cast(kernels.all_finite(grads), tf.int64)
             grads = [kernels.gate(g, tf.cast(counted, g.dtype)) for g in grads]
-        self._note(monitor.MICRO_BATCH_NORM, grads, counted)
+        self._write_norm(monitor.MICRO_BATCH_NORM, grads, counted)
         step = window.advance(tf, *self._window_state(), counted=counted)
         absent = self._absent(variables)
         if absent:

@@ -50,7 +50,7 @@ def from_totals(optimizer, step, totals, variables, absent):
     steps = [step] * (len(variables) - len(absent))
     steps += [window.of_variable(step, index) for index in absent]
     averages = _averages(optimizer, steps, totals)
-    optimizer._note(monitor.UPDATE_NORM, averages, step.switch)
+    optimizer._write_norm(monitor.UPDATE_NORM, averages, step.switch)
     averages = _clipped(optimizer, steps, averages, variables)
     kind = optimizer._kind_of_update
     prepared = kind.prepare(optimizer, step, variables)

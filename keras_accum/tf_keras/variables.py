@@ -201,7 +201,7 @@ class Variables(base.Optimizer):
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             )
 
-    def _note(self, name, tensors, switch):
+    def _write_norm(self, name, tensors, switch):
         """Write the norm of these tensors together, where it's watched and the switch is on."""
         if name in self._watched:
             dtype = self._scalar_dtype
