@@ -135,7 +135,7 @@ def _misfits(state, layout):
     if not any(map(is_of_window, state)):
         optional.update(filter(is_of_window, layout))
     if count(state) == 0 and state.get("completed_updates", 1) == 0:
-        optional.update(name for name in layout if index_of(name) is not None)
+        optional.update(n for n in layout if index_of(n) is not None or is_scalar_of_rule(n))
     found = (
         ("Missing: ", [name for name in layout if name not in state and name not in optional]),
         ("Not known here: ", [name for name in state if name not in expected]),

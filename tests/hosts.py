@@ -254,12 +254,16 @@ def apply(optimizer, gradients, variables):
         optimizer.apply_gradients(list(zip(map(tf.convert_to_tensor, gradients), variables)))
 
 
+# What the names of accumulators have in them that no name of a stock optimizer's state has.
+ACCUMULATOR = "accumulator" if IS_KERAS2 else "window_accumulator"
+
+
 def accumulators(optimizer):
     if IS_KERAS2:
         return [v for name, v in _ours_of_keras2(optimizer).items() if "accumulator" in name]
     if IS_KERAS3:
         return [v for v in optimizer.variables if "window_accumulator" in v.name]
-    return [v for v in stock_variables(optimizer) if "accumulator" in v.name]
+    return list(optimizer._accumulators.values())
 
 
 def slots(optimizer, weights):
@@ -280,9 +284,10 @@ def slots(optimizer, weights):
     if getattr(optimizer, "_m_cache", None) is not None:  # Nadam's product
         found["momentum_cache"] = optimizer._m_cache
     for slot in optimizer.get_slot_names():
+        is_ours = slot == getattr(optimizer, "_sum_slot", None)
         for v in weights:
             try:
-                found[f"{v.name}/{slot}"] = optimizer.get_slot(v, slot)
+                found[f"{v.name}/{ACCUMULATOR if is_ours else slot}"] = optimizer.get_slot(v, slot)
             except KeyError:  # a variable that never had a gradient
                 continue
     return found

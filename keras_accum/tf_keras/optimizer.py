@@ -108,6 +108,8 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
         config = layout.constructor_arguments(self._stock_class, super().get_config())
         for name in self.fixed:
             del config[name]
+        if self._initial_decay and self._stock_class is not legacy.Nadam:
+            config["decay"] = self._initial_decay  # which some classes leave out of their config
         config.update(arguments.own_config(self))
         return config
 

@@ -270,7 +270,7 @@ class Variables(base.Optimizer):
     @property
     def _sum_slot(self):
         """What the accumulator is called among the slots, where checkpoints have it."""
-        return "gradient_sum" if "accumulator" in self._stock_slots.values() else "accumulator"
+        return "window_accumulator" if "accumulator" in self._stock_slots.values() else "accumulator"
 
     @property
     def _is_built(self):
