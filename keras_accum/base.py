@@ -319,6 +319,7 @@ class Optimizer:
 
     def _hold(self, state):
         """Keep a state until the variables come."""
+        has_scalars = any(map(states.is_scalar_of_rule, state))
         state = self._fitted(state, states.by_index(state))
         self._write_shared(state)
         self._pending.drop()

@@ -60,6 +60,13 @@ CASES = {
     name: case for name, case in CASES.items() if hasattr(hosts.accum, f"{case.name}Accumulate")
 }
 
+
+def for_case(case, arguments):
+    """These arguments, less what the optimizer doesn't take."""
+    left_out = ("decay",) if case.name in NO_DECAY else ()
+    return {name: value for name, value in arguments.items() if name not in left_out}
+
+
 if hosts.IS_KERAS2:  # its RMSprop has neither
     CASES = {
         name: case

@@ -227,6 +227,7 @@ def test_copies_go_on(copied):
     goes_on(copied(old), vs)
 
 
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 @pytest.mark.parametrize("ending", ["keras", "h5", "checkpoint"])
 def test_files_go_on(ending, tmp_path):
     def model():

@@ -52,7 +52,9 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
             if cls._stock_class is legacy.Nadam:
                 more["schedule_decay"] = 0.004
             cls.__signature__ = arguments.signature(cls._stock_class, cls.fixed, more)
-            cls.__doc__ = cls.__doc__ or docs.docstring(cls.__name__, "tf_keras", IMPORT_KERAS)
+            cls.__doc__ = cls.__doc__ or docs.docstring(
+                cls.__name__, "tf_keras", IMPORT_KERAS, cls._stock_class
+            )
 
     def __init__(self, *args, **kwargs):
         given = arguments.bind(type(self), args, kwargs, unknown=TypeError)
@@ -116,6 +118,11 @@ class AccumulatingOptimizer(Variables, Saving, Moving):
     @classmethod
     def _from_stock_config(cls, config, custom_objects):
         config = layout.constructor_arguments(cls._stock_class, config)
+        if isinstance(config.get("learning_rate"), dict):  # not each class sees to that
+            schedule = keras.optimizers.schedules.deserialize(
+                config["learning_rate"], custom_objects=custom_objects
+            )
+            config = {**config, "learning_rate": schedule}
         return super()._from_stock_config(config, custom_objects)
 
     def __repr__(self):

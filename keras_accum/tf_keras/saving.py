@@ -59,6 +59,9 @@ class Saving(base.Optimizer):
 
     def __deepcopy__(self, memo):
         memo.update({id(variable): variable for variable in self._variables})  # the model's
+        # What a stock optimizer keeps of the last trace, and can't be copied.
+        traced = [v for v in vars(self).values() if tf.is_tensor(v) and not hasattr(v, "numpy")]
+        memo.update({id(tensor): tensor for tensor in traced})
         return super().__deepcopy__(memo)
 
 

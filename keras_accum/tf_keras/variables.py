@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_accum import base, kernels, states
 from keras_accum.states import StateError
 from keras_accum.tf_keras import layout, updates
-from keras_accum.tf_keras.library import keras
+from keras_accum.tf_keras.library import keras, legacy
 
 
 class Variables(base.Optimizer):
@@ -212,7 +212,9 @@ class Variables(base.Optimizer):
             variable.assign(tf.where(switch > 0, norm, tf.convert_to_tensor(variable)))
 
     def _rate_in_use(self):
-        return float(keras.backend.get_value(self._decayed_lr(self._scalar_dtype)))
+        is_nadam = self._stock_class is legacy.Nadam  # whose `decay` is its momentum's
+        rate = self.learning_rate if is_nadam else self._decayed_lr(self._scalar_dtype)
+        return float(keras.backend.get_value(rate))
 
     def _set_count(self, counter, value):
         keras.backend.set_value(counter, value)
@@ -270,7 +272,9 @@ class Variables(base.Optimizer):
     @property
     def _sum_slot(self):
         """What the accumulator is called among the slots, where checkpoints have it."""
-        return "window_accumulator" if "accumulator" in self._stock_slots.values() else "accumulator"
+        return (
+            "window_accumulator" if "accumulator" in self._stock_slots.values() else "accumulator"
+        )
 
     @property
     def _is_built(self):
@@ -296,7 +300,7 @@ class Variables(base.Optimizer):
         if self._pending:
             return self._pending.variables
         found = {"completed_updates": self.iterations}
-        for name, scalar in zip(self._rule_scalars, self._scalars):
+        for name, scalar in zip(self._rule_scalars, self._scalars if self._is_built else ()):
             found[states.scalar_name(self._rule_name, name)] = scalar
         for name, slot in self._stock_slots.items():
             for i, variable in enumerate(self._variables):
