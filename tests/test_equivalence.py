@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from cases import (
     CASES,
-    NO_DECAY,
     every_case,
     every_optimizer,
     every_row,
@@ -67,19 +66,11 @@ SCHEDULES = {
 @every_case
 @quick_first("schedule", SCHEDULES)
 def test_schedule_counts_updates(case, schedule):
-    if case.name in NO_DECAY:
-        with pytest.raises(ValueError, match="does not support.*LearningRateSchedules"):
-            hosts.ours(case.name, learning_rate=schedule(0.1), accum_iters=2)
-        return
     assert_equals_big_batch(case, both={"learning_rate": schedule(case.arguments["learning_rate"])})
 
 
 @every_case
 def test_decay_counts_updates(case):
-    if case.name in NO_DECAY:
-        with pytest.raises(ValueError, match="schedule_decay"):
-            hosts.ours(case.name, decay=0.25, accum_iters=2)
-        return
     stock = hosts.decayed(case.arguments["learning_rate"], 0.25, UPDATES)
     assert_equals_big_batch(case, ours={"decay": 0.25}, stock=stock)
 

@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import every_case, for_case, quick_first
+from cases import every_case, quick_first
 from training import (
     LENGTH,
     assert_equal,
@@ -29,7 +29,7 @@ def trained(case, gate, steps):
 @quick_first("first", GATES)
 def test_one_goes_on_from_the_state_of_the_other(case, first):
     second = GATES[1 - GATES.index(first)]
-    arguments = for_case(case, {"accum_iters": LENGTH, "decay": 0.25, "clipnorm": 0.3})
+    arguments = {"accum_iters": LENGTH, "decay": 0.25, "clipnorm": 0.3}
     model = trained(case, {**arguments, "gate": first}, STOP)
     start, kept, values = weights(model), model.optimizer.get_state(), model.get_weights()
     arguments["gate"] = second

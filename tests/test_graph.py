@@ -4,7 +4,7 @@ from collections import Counter
 
 import hosts
 import pytest
-from cases import CASES, LATE, every_case, few_cases, for_case, skip_file_on_keras2
+from cases import CASES, LATE, every_case, few_cases, skip_file_on_keras2
 from training import Shrink
 
 skip_file_on_keras2("functions of TensorFlow 2: see test_keras2.py")
@@ -68,8 +68,8 @@ def test_the_search_finds_a_conditional_in_a_function():
 @every_case
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_no_conditional(case, options):
-    arguments = for_case(case, {**case.arguments, "accum_iters": 4, **options})
-    assert not conditionals(operations_of_apply(hosts.ours(case.name, **arguments)))
+    optimizer = hosts.ours(case.name, **{**case.arguments, "accum_iters": 4, **options})
+    assert not conditionals(operations_of_apply(optimizer))
 
 
 @every_case

@@ -22,7 +22,7 @@ def cls_of(case):
 def stocks(case, **more):
     """The stock optimizers that a class stands for: Keras 2 has legacy ones and others."""
     found = [hosts.stock(case.name, **case.arguments, **more)]
-    if hosts.IS_TF_KERAS and case.name in ("SGD", "Adam", "AMSGrad", "RMSprop"):
+    if hosts.IS_TF_KERAS:
         name, amsgrad = case.name, {}
         if name == "AMSGrad":
             name, amsgrad = "Adam", {"amsgrad": True}
@@ -79,8 +79,6 @@ def assert_goes_on_from(case, optimizer):
 @pytest.mark.parametrize("which", [0, 1] if hosts.IS_TF_KERAS else [0])
 @every_case
 def test_from_stock(case, which):
-    if which >= len(stocks(case)):
-        pytest.skip("the two have different formulas")
     if which and case.name == "RMSprop" and "momentum" not in case.arguments:
         pytest.skip("epsilon is under the root in the one and not in the other")
     assert_goes_on_from(case, stocks(case)[which])

@@ -3,16 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import (
-    CASES,
-    every_case,
-    every_row,
-    few_cases,
-    for_case,
-    keras2_has_no,
-    quick_first,
-    thorough,
-)
+from cases import CASES, every_case, every_row, few_cases, keras2_has_no, quick_first, thorough
 from hosts import keras
 from training import (
     BIG,
@@ -58,7 +49,7 @@ def everything(case):
     if hosts.IS_KERAS3:
         both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
     decayed = hosts.decayed(case.arguments["learning_rate"], 0.25, updates=9)
-    return for_case(case, {"decay": 0.25, **both}), for_case(case, {**both, **decayed})
+    return {"decay": 0.25, **both}, {**both, **decayed}
 
 
 # -- nothing moves inside ----------------------------------------------------------------------
