@@ -99,6 +99,15 @@ def in_order(optimizer):
 GATE = {}  # how all of ours are gated, where a test doesn't say otherwise; see `every_gate`
 
 
+def has(name):
+    """Whether the host has an optimizer of this name; the error that says it hasn't is no
+    AttributeError."""
+    try:
+        return hasattr(accum, name)
+    except ImportError:
+        return False
+
+
 def ours(optimizer, **arguments):
     return getattr(accum, f"{optimizer}Accumulate")(**{**GATE, **arguments})
 
