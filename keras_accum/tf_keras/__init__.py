@@ -8,7 +8,8 @@ from keras_accum.callbacks.base import inner
 from keras_accum.states import StateError  # noqa: F401
 from keras_accum.tf_keras import saving, stock
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
-from keras_accum.tf_keras.optimizer import NO_TRAIN_FUNCTION, AccumulatingOptimizer  # noqa: F401
+from keras_accum.tf_keras.micro_batch import NO_TRAIN_FUNCTION
+from keras_accum.tf_keras.optimizer import AccumulatingOptimizer  # noqa: F401
 from keras_accum.tf_keras.stock import accumulating  # noqa: F401
 
 globals().update(stock.ready())  # SGDAccumulate, ...

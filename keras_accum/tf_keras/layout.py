@@ -61,55 +61,58 @@ def of(stock_class, arguments):
         optimizer = stock_class(**arguments)
         variables = [tf.Variable(tf.zeros([2, 3], tf.float64)) for _ in range(2)]
         optimizer._create_all_weights(variables)
-        known = [*variables, optimizer.iterations, *optimizer._hyper.values()]
         slots = {
-            name_of(stock_class, slot): [optimizer.get_slot(v, slot) for v in variables]
+            slot: [optimizer.get_slot(variable, slot) for variable in variables]
             for slot in optimizer.get_slot_names()
         }
+        made = graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES)
         scalars = {
             name: value
             for name, value in vars(optimizer).items()
-            if isinstance(value, tf.Variable) and not _contains(known, value)
+            if _is_in(made, value) and value is not optimizer.iterations
         }
-        kept = {name: slot[0] for name, slot in slots.items()}
-        kept.update({name_of(stock_class, name): scalar for name, scalar in scalars.items()})
-        known += [*scalars.values(), *(v for slot in slots.values() for v in slot)]
-        for variable in graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_VARIABLES):
-            if not _contains(known, variable):
-                _refuse(stock_class, f"{variable.name}, in no attribute and no slot of its own")
-        for name, slot in slots.items():
-            if slot[0].shape != variables[0].shape:
-                _refuse(stock_class, f"slot {name}, of another shape than its variable")
-        for name, scalar in scalars.items():
-            if scalar.shape.rank != 0:
-                _refuse(stock_class, f"{name}, which is neither a slot nor a scalar")
+        known = [*variables, optimizer.iterations, *optimizer._hyper.values(), *scalars.values()]
+        known += [variable for slot in slots.values() for variable in slot]
+        _check_kept(stock_class, slots, scalars, [v for v in made if not _is_in(known, v)])
+        kept = {**{name: slot[0] for name, slot in slots.items()}, **scalars}
         with tf.compat.v1.Session(graph=graph) as session:
             initial = session.run({name: v.initial_value for name, v in kept.items()})
-    ordered = [v for v in optimizer._weights if _contains([s[0] for s in slots.values()], v)]
-    others = [v for v in optimizer._weights if _contains([s[1] for s in slots.values()], v)]
-    by_variable = len(slots) > 1 and (
-        _index(optimizer._weights, ordered[-1]) < _index(optimizer._weights, others[0])
-    )
+    names = {name: name_of(stock_class, name) for name in kept}
     return Layout(
-        {name_of(stock_class, slot): slot for slot in optimizer.get_slot_names()},
-        {name_of(stock_class, name): name for name in scalars},
-        {name: value.flat[0] for name, value in initial.items()},
-        by_variable,
-        set(vars(optimizer)),
+        slots={names[slot]: slot for slot in slots},
+        scalars={names[scalar]: scalar for scalar in scalars},
+        initial={names[name]: value.flat[0] for name, value in initial.items()},
+        by_variable=_is_by_variable(optimizer._weights, list(slots.values())),
+        attributes=set(vars(optimizer)),
     )
 
 
-def _refuse(stock_class, what):
-    raise TypeError(
-        f"{stock_class.__name__} can't accumulate: it keeps {what}. What an optimizer keeps must "
-        "be slots (`add_slot`), each of its variable's shape, and scalars (`add_weight`) in "
-        "attributes: a state has them by those names."
-    )
+def _check_kept(stock_class, slots, scalars, others):
+    wrong = [f"{variable.name}, which is in no attribute and no slot" for variable in others]
+    wrong += [
+        f"slot {name}, which hasn't the shape of its variable"
+        for name, slot in slots.items()
+        if slot[0].shape != [2, 3]
+    ]
+    wrong += [
+        f"{name}, which is neither a slot nor a scalar"
+        for name, scalar in scalars.items()
+        if scalar.shape.rank != 0
+    ]
+    if wrong:
+        raise TypeError(
+            f"{stock_class.__name__} can't accumulate: it keeps {'; '.join(wrong)}. What an "
+            "optimizer keeps must be slots (`add_slot`), each of its variable's shape, and scalars "
+            "(`add_weight`) in attributes: a state has them by those names."
+        )
 
 
-def _contains(variables, variable):
+def _is_by_variable(weights, slots):
+    if len(slots) < 2:
+        return False
+    order = [id(weight) for weight in weights]
+    return order.index(id(slots[1][0])) < order.index(id(slots[0][1]))
+
+
+def _is_in(variables, variable):
     return any(variable is other for other in variables)
-
-
-def _index(variables, variable):
-    return [v is variable for v in variables].index(True)
