@@ -324,7 +324,7 @@ class Optimizer:
         self._write_shared(state)
         self._pending.drop()
         variables = states.count(state)
-        if variables or any(map(states.is_scalar_of_rule, state)):
+        if variables or has_scalars:
             names = self._order_of(state, variables)
             self._pending.hold(state, names, self._shared_variables(), self._add_waiting)
 
