@@ -249,8 +249,10 @@ def build_on(optimizer, variables):
     """Give an optimizer its variables, outside of a model."""
     if IS_KERAS2:
         step(optimizer, variables)
-    else:
+    elif hasattr(optimizer, "build"):
         optimizer.build(variables)
+    else:  # a stock optimizer that Keras 2 calls legacy
+        optimizer._create_all_weights(variables)
 
 
 def apply(optimizer, gradients, variables):
