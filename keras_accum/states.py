@@ -172,11 +172,12 @@ def _impossible(state):
     return [f"Impossible: {name} = {state[name]}" for name in wrong]
 
 
-def completed(state, layout, accum_iters, initial):
+def completed(state, layout, accum_iters, initial=None):
     """A fitted state with what was left out of it: a fresh optimizer, and a fresh window.
 
     `initial` has the numbers by <Rule>.<slot> and <Rule>.<scalar> that aren't zero at first.
     """
+    initial = initial or {}
     fresh = {"window_position": 0, "window_length": accum_iters, "accum_iters": accum_iters}
 
     def left_out(name, shape):
