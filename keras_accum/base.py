@@ -57,6 +57,9 @@ class Optimizer:
     # Whether a train step has been made or traced with what was there at the time.
     _has_stepped = False
 
+    # What slots and scalars begin with, by their names in a state, where that isn't zero.
+    _initial_values = {}
+
     # The function that has made this class and its arguments, if pickle can't find it by name.
     _made_by = None
 
@@ -308,7 +311,7 @@ class Optimizer:
         self._check_numbers()
         layout = self._layout()
         state = states.fitted(state, layout, self._described)
-        self._write_state(states.completed(state, layout, self._accum_iters))
+        self._write_state(self._completed(state, layout))
 
     @property
     def _pending(self):
@@ -316,11 +319,12 @@ class Optimizer:
 
     def _hold(self, state):
         """Keep a state until the variables come."""
+        has_scalars = any(map(states.is_scalar_of_rule, state))
         state = self._fitted(state, states.by_index(state))
         self._write_shared(state)
         self._pending.drop()
         variables = states.count(state)
-        if variables:
+        if variables or has_scalars:
             names = self._order_of(state, variables)
             self._pending.hold(state, names, self._shared_variables(), self._add_waiting)
 
@@ -343,7 +347,11 @@ class Optimizer:
         """A complete state for these variables, of which only the shapes matter."""
         layout = self._expected_layout(state, variables)
         state = states.fitted(state, layout, self._described)
-        return states.completed(state, layout, self._accum_iters)
+        return self._completed(state, layout)
+
+    def _completed(self, state, layout):
+        initial = {f"{self._rule_name}.{name}": n for name, n in self._initial_values.items()}
+        return states.completed(state, layout, self._accum_iters, initial)
 
     def _expected_layout(self, state, variables):
         """The names and shapes that a state for these variables has."""

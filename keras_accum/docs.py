@@ -271,10 +271,61 @@ _TEMPLATE = """{line}
 """
 
 
+_OF_ANY = """{stock}, one update per window of micro-batches.
+
+    The update is that of `{module}.{stock}`, from the average gradient of a window of `accum_iters`
+    micro-batches. Inside a window weights and slots are exactly unchanged.
+
+    Args:
+        The arguments of `{stock}` in their order, then:
+{host_arguments}
+{shared_arguments}
+
+    State, all of it in `{variables}`: that of `{stock}` and, with accum_iters > 1,
+        accumulator: the gradient sum of the open window, of its variable's shape and data type,
+            float32 for float16 and bfloat16.
+        state_format: integer scalar, the version of this list, 1.
+        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
+            open window, how many close it, and how many will close the next.{more_state}
+        `get_state` has it by names.
+
+    Raises:
+        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
+            is allowed and what was received.
+        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
+            what is wrong with it.
+
+    Example:
+
+    >>> from keras_accum.{host} import accumulating
+    >>> from {module} import {stock}
+    >>> optimizer = accumulating({stock})(accum_iters=5)
+    >>> optimizer.accum_iters
+    5
+"""
+
+
+def _of_any(host, stock):
+    return _OF_ANY.format(
+        stock=stock.__name__,
+        module=stock.__module__,
+        host=host,
+        host_arguments=_HOST_ARGUMENTS[host],
+        shared_arguments=_SHARED_ARGUMENTS.format(
+            reduction=_REDUCTION[host], all_reduce=_ALL_REDUCE[host]
+        ),
+        variables="variables" if host == "keras3" else "weights",
+        more_state=_MORE_STATE[host],
+    )
+
+
 def docstring(name, host, import_keras, stock=None):
-    """The docstring of an optimizer on a host, None if it isn't one of this package's own."""
+    """The docstring of an optimizer on a host, that of a `stock` class if it has no own text here.
+
+    None if there is neither.
+    """
     if name not in _OPTIMIZERS:
-        return None
+        return stock and _of_any(host, stock)
     texts = {**_OPTIMIZERS[name], **_OPTIMIZERS[name].get(host, {})}
     return _TEMPLATE.format(
         name=name,

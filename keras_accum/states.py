@@ -70,6 +70,10 @@ def index_of(name):
     return int(index) if dot and index.isdigit() else None
 
 
+def is_scalar_of_rule(name):
+    return "." in name and index_of(name) is None
+
+
 def count(names):
     """The number of variables that the names belong to."""
     indices = [index_of(name) for name in names]
@@ -131,7 +135,7 @@ def _misfits(state, layout):
     if not any(map(is_of_window, state)):
         optional.update(filter(is_of_window, layout))
     if count(state) == 0 and state.get("completed_updates", 1) == 0:
-        optional.update(name for name in layout if index_of(name) is not None)
+        optional.update(n for n in layout if index_of(n) is not None or is_scalar_of_rule(n))
     found = (
         ("Missing: ", [name for name in layout if name not in state and name not in optional]),
         ("Not known here: ", [name for name in state if name not in expected]),
@@ -168,11 +172,18 @@ def _impossible(state):
     return [f"Impossible: {name} = {state[name]}" for name in wrong]
 
 
-def completed(state, layout, accum_iters):
-    """A fitted state with what was left out of it: zeros, and a fresh window."""
+def completed(state, layout, accum_iters, initial=None):
+    """A fitted state with what was left out of it: a fresh optimizer, and a fresh window.
+
+    `initial` has the numbers by <Rule>.<slot> and <Rule>.<scalar> that aren't zero at first.
+    """
+    initial = initial or {}
     fresh = {"window_position": 0, "window_length": accum_iters, "accum_iters": accum_iters}
 
     def left_out(name, shape):
+        of_all = name if index_of(name) is None else name.rpartition(".")[0]
+        if of_all in initial:
+            return np.full(shape, initial[of_all])
         is_count = index_of(name) is None and name != WEIGHT
         return np.full(shape, fresh.get(name, 0), "int64" if is_count else "float32")
 
@@ -269,6 +280,8 @@ def _can_be(name, array):
     kind = portable(array).dtype.kind
     if name in (*WINDOW, MISSING, "state_format", "unapplied"):
         return kind in "iu"
+    if is_scalar_of_rule(name):
+        return kind in "biuf"
     return kind == "f" or name == "completed_updates"
 
 

@@ -56,9 +56,10 @@ CASES.update(
         "schedule_free": Case("ScheduleFreeAdamW", {"learning_rate": 2**-5}, STOCK),
     }
 )
-CASES = {
-    name: case for name, case in CASES.items() if hasattr(hosts.accum, f"{case.name}Accumulate")
-}
+CASES = {name: case for name, case in CASES.items() if hosts.has(f"{case.name}Accumulate")}
+
+# Whose stock optimizer has a `decay` that isn't the learning rate's, and takes no schedule.
+NO_DECAY = ("Nadam",) if hosts.IS_TF_KERAS else ()
 
 if hosts.IS_KERAS2:  # its RMSprop has neither
     CASES = {

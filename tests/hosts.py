@@ -99,6 +99,15 @@ def in_order(optimizer):
 GATE = {}  # how all of ours are gated, where a test doesn't say otherwise; see `every_gate`
 
 
+def has(name):
+    """Whether the host has an optimizer of this name; the error that says it hasn't is no
+    AttributeError."""
+    try:
+        return hasattr(accum, name)
+    except ImportError:
+        return False
+
+
 def ours(optimizer, **arguments):
     return getattr(accum, f"{optimizer}Accumulate")(**{**GATE, **arguments})
 
@@ -240,8 +249,10 @@ def build_on(optimizer, variables):
     """Give an optimizer its variables, outside of a model."""
     if IS_KERAS2:
         step(optimizer, variables)
-    else:
+    elif hasattr(optimizer, "build"):
         optimizer.build(variables)
+    else:  # a stock optimizer that Keras 2 calls legacy
+        optimizer._create_all_weights(variables)
 
 
 def apply(optimizer, gradients, variables):
@@ -254,12 +265,16 @@ def apply(optimizer, gradients, variables):
         optimizer.apply_gradients(list(zip(map(tf.convert_to_tensor, gradients), variables)))
 
 
+# What the names of accumulators have in them that no name of a stock optimizer's state has.
+ACCUMULATOR = "accumulator" if IS_KERAS2 else "window_accumulator"
+
+
 def accumulators(optimizer):
     if IS_KERAS2:
         return [v for name, v in _ours_of_keras2(optimizer).items() if "accumulator" in name]
     if IS_KERAS3:
         return [v for v in optimizer.variables if "window_accumulator" in v.name]
-    return [v for v in stock_variables(optimizer) if "accumulator" in v.name]
+    return list(optimizer._accumulators.values())
 
 
 def slots(optimizer, weights):
@@ -277,10 +292,13 @@ def slots(optimizer, weights):
         found.pop("learning_rate", None)
         return found
     found = {"iterations": optimizer.iterations}
+    if getattr(optimizer, "_m_cache", None) is not None:  # Nadam's product
+        found["momentum_cache"] = optimizer._m_cache
     for slot in optimizer.get_slot_names():
+        is_ours = slot == getattr(optimizer, "_sum_slot", None)
         for v in weights:
             try:
-                found[f"{v.name}/{slot}"] = optimizer.get_slot(v, slot)
+                found[f"{v.name}/{ACCUMULATOR if is_ours else slot}"] = optimizer.get_slot(v, slot)
             except KeyError:  # a variable that never had a gradient
                 continue
     return found

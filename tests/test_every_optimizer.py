@@ -6,7 +6,7 @@ No `fit`: train steps with given gradients, traced as the backend traces them.
 import hosts
 import numpy as np
 import pytest
-from cases import every_optimizer, quick_first
+from cases import NO_DECAY, every_optimizer, quick_first
 from hosts import keras
 from training import LENGTH, UPDATES, Shrink, assert_equal
 
@@ -49,7 +49,7 @@ def everything(case):
     if hosts.IS_KERAS2:
         return {**case.arguments, "decay": 0.25, "clipnorm": 0.5}
     schedule = hosts.EachUpdate([rate / (1 + update) for update in range(UPDATES)])
-    more = {"learning_rate": schedule, "global_clipnorm": 0.75}
+    more = {"learning_rate": rate if case.name in NO_DECAY else schedule, "global_clipnorm": 0.75}
     if hosts.IS_KERAS3:
         more.update(weight_decay=0.25, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
     return {**case.arguments, **more}

@@ -119,7 +119,7 @@ def slots(model):
 
 def state(model):
     """All that only an update may move: weights and slots but for the bookkeeping of a window."""
-    bookkeeping = ("accumulator", "window_position", "window_length")
+    bookkeeping = (hosts.ACCUMULATOR, "window_position", "window_length")
     optimizer = {
         name: value
         for name, value in slots(model).items()

@@ -1,0 +1,240 @@
+"""One micro-batch: what Keras calls from the gradients on to where variables are written.
+
+`_transform_gradients` turns the gradients, summed over the replicas, into what `_distributed_apply`
+writes: a window's average or an addition, see `gates`. One traced graph serves every micro-batch.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_accum import arguments, base, kernels, window
+from keras_accum.callbacks import monitor
+from keras_accum.tf_keras import gates, updates
+from keras_accum.tf_keras.library import keras
+
+NO_TRAIN_FUNCTION = (
+    "{} needs the train function of TensorFlow 2, which models don't have after "
+    "tf.compat.v1.disable_eager_execution(): leave that call out."
+)
+
+
+class MicroBatches(base.Optimizer):
+    """The part of an optimizer that takes gradients."""
+
+    def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
+        if self._reduces_late and not experimental_aggregate_gradients:
+            raise ValueError(
+                "all_reduce='per_window' needs the gradients before they are summed over replicas: "
+                "leave experimental_aggregate_gradients=True. A LossScaleOptimizer, which looks at "
+                "the sums of each micro-batch, needs all_reduce='per_micro_batch'."
+            )
+        if self._is_scaled and not experimental_aggregate_gradients:
+            if self._replica() not in self._summed:
+                raise ValueError(
+                    "A LossScaleOptimizer around an optimizer with accum_iters > 1 needs the "
+                    "gradients before they are summed over replicas: leave "
+                    "experimental_aggregate_gradients=True. Without, what it skips would count "
+                    "as an update."
+                )
+            self._summed.remove(self._replica())
+        return super().apply_gradients(grads_and_vars, name, experimental_aggregate_gradients)
+
+    @property
+    def _is_scaled(self):
+        """Whether a LossScaleOptimizer skips micro-batches that a window would count."""
+        return self._accumulates and getattr(self, "_is_wrapped_by_loss_scale_optimizer", False)
+
+    def _aggregate_gradients(self, grads_and_vars):
+        """Sum over replicas, and take back what a LossScaleOptimizer counted.
+
+        It calls this on every micro-batch, and adds to `iterations` in place of us where it skips
+        one. `unapplied` is 1 from here to the end of `_write`: what it is here is what was added.
+        """
+        pairs = list(grads_and_vars)
+        if self._is_scaled:
+            self._summed.add(self._replica())  # until it hands them to `apply_gradients`
+        if self._accumulates:
+            with tf.init_scope():
+                self._create_all_weights([variable for _, variable in pairs])
+        if self._weighs:
+            pairs = self._weighted(pairs)
+        if not self._reduces_late:
+            pairs = list(super()._aggregate_gradients(pairs))
+        if not self._accumulates:
+            return pairs
+        taken_back = self._take_back()
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            self._unapplied.assign(1)
+            return pairs
+        # A TensorFlow 1 graph runs what there is to wait for.
+        with tf.control_dependencies([taken_back]):
+            unapplied = self._unapplied.assign(1)
+        with tf.control_dependencies([unapplied]):
+            return [(tf.identity(gradient), variable) for gradient, variable in pairs]
+
+    def _weighted(self, grads_and_vars):
+        """The gradients times the weight of their micro-batch, which comes after them as one more.
+
+        So it's summed over replicas as they are, each of which is a part of the mean over replicas.
+        """
+        if not (self._weights_said or tf.compat.v1.executing_eagerly_outside_functions()):
+            raise ValueError(NO_TRAIN_FUNCTION.format("reduction='weighted' in `fit`"))
+        weight = tf.cast(self._take_weight(), self._window_weight.dtype)
+        is_weight = tf.logical_and(weight >= 0, tf.math.is_finite(weight))
+        weight = tf.where(is_weight, weight, tf.zeros_like(weight))
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        factor = tf.where(is_weight, weight * replicas, np.nan * tf.ones_like(weight))
+
+        def times(gradient, variable):
+            dtype = self._accumulators[variable.ref()].dtype  # half precision could overflow
+            return kernels.gate(tf.cast(gradient, dtype), tf.cast(factor, dtype))
+
+        pairs = [(times(gradient, variable), variable) for gradient, variable in grads_and_vars]
+        return pairs + [(weight, self._window_weight)]
+
+    def _take_back(self):
+        return self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
+
+    def _transform_gradients(self, grads_and_vars):
+        """In place of the gradients, what `_distributed_apply` writes from them."""
+        if self._is_stock:
+            return super()._transform_gradients(grads_and_vars)
+        return gates.gated(self, self._micro_batch(*zip(*grads_and_vars)))
+
+    # The arguments after these two come in another order before TensorFlow 2.9.
+    def _distributed_apply(self, distribution, gated, *args, **kwargs):
+        self._has_stepped = True
+        if not isinstance(gated, gates.Gated):
+            return super()._distributed_apply(distribution, gated, *args, **kwargs)
+        with tf.name_scope(self._name):
+            return gated.write(self, distribution, gated.prepared)
+
+    def _micro_batch(self, grads, variables):
+        """These gradients as a micro-batch, with the step of the window that they make."""
+        references = [variable.ref() for variable in variables]
+        arguments.check_once(references, lambda reference: reference.deref().name)
+        self._count_trace()
+        self._has_traced = self._has_traced or not tf.executing_eagerly()
+        if self._weighs:
+            *grads, weight = grads
+            *variables, last = variables
+            if last is not self._window_weight:  # experimental_aggregate_gradients=False
+                raise ValueError(
+                    "reduction='weighted' needs the gradients before they are summed over "
+                    "replicas: leave experimental_aggregate_gradients=True."
+                )
+        counted = tf.ones([], tf.int64)
+        if self.skip_nonfinite:
+            counted = tf.cast(kernels.all_finite(grads), tf.int64)
+            grads = [kernels.gate(g, tf.cast(counted, g.dtype)) for g in grads]
+        self._write_norm(monitor.MICRO_BATCH_NORM, grads, counted)
+        step = window.advance(tf, *self._window_state(), counted=counted)
+        absent = self._absent(variables)
+        if absent:
+            missing, number = map(tf.convert_to_tensor, (self._missing_gradients, self.iterations))
+            step = window.miss(tf, step, missing, number, absent, counted)
+        if self._weighs:
+            weight = weight * tf.cast(counted, weight.dtype)
+            step = step._replace(divisor=tf.convert_to_tensor(self._window_weight) + weight)
+        return gates.MicroBatch(step, list(grads), list(variables), absent)
+
+    def _absent(self, variables):
+        """The indices of the variables whose gradients are missing if these are there."""
+        if not self._accumulates:
+            return []
+        present = {variable.ref() for variable in variables}
+        return [i for i, variable in enumerate(self._variables) if variable.ref() not in present]
+
+    def _prepare(self, var_list):
+        # An update does so itself, when it's known how many there were before it.
+        return super()._prepare(var_list) if self._is_stock else {}
+
+    def _prepare_stock(self, variables):
+        return super()._prepare(variables)
+
+    def _transform_averages(self, averages_and_vars):
+        return super()._transform_gradients(averages_and_vars)
+
+    @property
+    def _kind_of_update(self):
+        rule = self._rule()
+        return updates.ByStock() if rule is None else updates.ByRule(rule)
+
+    def _reduced(self, step, totals, variables):
+        """The window's sums over all replicas, where each has had its own until now."""
+        if not self._reduces_late:
+            return step, totals
+        pairs = list(zip(totals, variables))
+        if self._weighs:
+            # One replica's sum is what it was, and in a branch all must be of the branch.
+            pairs.append((tf.identity(step.divisor), self._window_weight))
+        totals = [total for total, _ in super()._aggregate_gradients(pairs)]
+        if self._weighs:
+            step = step._replace(divisor=totals.pop())
+        return step, totals
+
+    def apply_partial_window(self):
+        """Close the open window now: one update from the micro-batches that it holds.
+
+        With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
+        they weigh. Does nothing when no window is open. To be called between train steps.
+
+        Raises:
+            RuntimeError: if it's called in a function that is traced.
+        """
+        self._check_is_between_steps()
+        if self.window_position == 0:
+            return
+        self._check_is_built("apply_partial_window")
+        variables = self._seen_variables()
+
+        def update():
+            with tf.control_dependencies([self._take_back()]):
+                position, length, _ = self._window_state()
+                totals = [tf.convert_to_tensor(self._accumulators[v.ref()]) for v in variables]
+                step = window.close(position, length)
+                if self._weighs:
+                    step = step._replace(divisor=tf.convert_to_tensor(self._window_weight))
+                closing = updates.from_totals(self, step, totals, variables, absent=[])
+            return tf.distribute.get_replica_context().merge_call(
+                lambda *args: gates.write_update(self, *args), args=(closing,)
+            )
+
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            kernels.in_replicas(self._distribution_strategy, update)
+            return
+        if self._distribution_strategy is not None:
+            raise ValueError(
+                "`apply_partial_window` on replicas needs the eager execution of TensorFlow 2: "
+                "leave tf.compat.v1.disable_eager_execution() out. Received: "
+                f"{type(self._distribution_strategy).__name__}"
+            )
+        key = tuple(variable.ref() for variable in variables)
+        if key not in self._closings:  # a graph only ever grows
+            with tf.control_dependencies([update()]):
+                self._closings[key] = tf.ones([])
+        keras.backend.get_value(self._closings[key])
+
+    def _seen_variables(self):
+        """The variables that have had a gradient in the open window."""
+        if self._missing_gradients is None:
+            return self._variables
+        missing = keras.backend.get_value(self._missing_gradients)
+        seen = window.was_seen(missing, self.completed_updates, self.window_position)
+        return [v for v, is_seen in zip(self._variables, seen) if is_seen]
+
+    def _window_state(self):
+        """Position, length and next length of the window, as values."""
+        if self._window is None:
+            return [tf.constant(value, tf.int64) for value in (0, 1, 1)]
+        return [tf.convert_to_tensor(variable) for variable in self._window]
+
+    def _update(self, distribution, variable, function, *tensors):
+        """Call `function(variable, target, *tensors)` for each replica's copy of a variable."""
+        done = distribution.extended.update(
+            variable,
+            lambda target, *values: function(variable, target, *values),
+            args=tensors,
+            group=False,
+        )
+        return [operation for operation in tf.nest.flatten(done) if operation is not None]

@@ -1,0 +1,122 @@
+"""The optimizers that tf_keras calls legacy: constructor and config.
+
+Each class is the stock OptimizerV2 of its name (`keras.optimizers.legacy.*`) with other hooks.
+At `accum_iters=1` it is the stock optimizer altogether.
+"""
+
+import inspect
+
+import tensorflow as tf
+
+from keras_accum import arguments, docs, kernels
+from keras_accum.tf_keras import layout
+from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
+from keras_accum.tf_keras.micro_batch import MicroBatches
+from keras_accum.tf_keras.moving import Moving
+from keras_accum.tf_keras.saving import Saving
+from keras_accum.tf_keras.state import State
+from keras_accum.tf_keras.variables import Variables
+
+# What an optimizer takes besides the stock class's named arguments.
+_MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
+
+
+def _takes_more(stock_class):
+    parameters = inspect.signature(stock_class.__init__).parameters.values()
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
+class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving):
+    """What all of these optimizers are. A class names it before its stock optimizer.
+
+    `fixed` has the stock arguments that the class decides itself.
+    """
+
+    fixed = {}
+    _can_reduce_late = True
+    _replica = staticmethod(kernels.replica)
+    _is_traced = staticmethod(tf.inside_function)
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if AccumulatingOptimizer in cls.__bases__:
+            cls._stock_class = cls.__bases__[-1]
+            more = dict.fromkeys(_MORE) if _takes_more(cls._stock_class) else {}
+            if cls._stock_class is legacy.Nadam:
+                more["schedule_decay"] = 0.004
+            cls.__signature__ = arguments.signature(cls._stock_class, cls.fixed, more)
+            cls.__doc__ = cls.__doc__ or docs.docstring(
+                cls.__name__, "tf_keras", IMPORT_KERAS, cls._stock_class
+            )
+
+    def __init__(self, *args, **kwargs):
+        given = arguments.bind(type(self), args, kwargs, unknown=TypeError)
+        own = arguments.pop_own(type(self), given)
+        if "learning_rate" in given:
+            given["learning_rate"] = arguments.check_learning_rate(
+                given["learning_rate"], allowed=(tf.Tensor, tf.Variable)
+            )
+        if "name" in type(self).__signature__.parameters:
+            given.setdefault("name", type(self).__name__)
+        if self._stock_class is legacy.Nadam and "decay" in given:
+            raise ValueError(
+                "`decay` isn't for Nadam, whose learning rate doesn't decay on this Keras: what "
+                "decays is its momentum, by `schedule_decay`, which is called decay in its config. "
+                f"Received: decay={given['decay']!r}"
+            )
+        given.update(self.fixed)
+
+        super().__init__(**given)
+        ours = {
+            "reduction": own["reduction"],
+            "skip_nonfinite": own["skip_nonfinite"],
+            "gate": own["gate"],
+            "all_reduce": own["all_reduce"],
+            "_accum_iters": own["accum_iters"],
+            "_given": given,
+            "_found_layout": None,
+            "_window": None,
+            "_unapplied": None,
+            "_window_weight": None,
+            "_missing_gradients": None,
+            "_accumulators": {},
+            "_summed": set(),
+            "_closings": {},
+            "_variables": [],
+            # Whether the numbers of these variables in a state are known to be those in the model.
+            "_is_numbered": True,
+            # Whether there is a graph that has a step of these variables.
+            "_has_traced": False,
+        }
+        layout.check_attributes(self._stock_class, [*vars(self), *self._hyper], ours)
+        for name, value in ours.items():
+            setattr(self, name, value)
+        if not (self._is_stock or self._rule()):
+            layout.check_attributes(self._stock_class, self._layout_of_stock.attributes, ours)
+
+    @property
+    def _is_stock(self):
+        """Whether there is nothing here that the stock optimizer doesn't do."""
+        return not (self._accumulates or self.skip_nonfinite)
+
+    def get_config(self):
+        config = layout.constructor_arguments(self._stock_class, super().get_config())
+        for name in self.fixed:
+            del config[name]
+        if self._initial_decay and self._stock_class is not legacy.Nadam:
+            config["decay"] = self._initial_decay  # which some classes leave out of their config
+        config.update(arguments.own_config(self))
+        return config
+
+    @classmethod
+    def _from_stock_config(cls, config, custom_objects):
+        config = layout.constructor_arguments(cls._stock_class, config)
+        if isinstance(config.get("learning_rate"), dict):  # not each class sees to that
+            schedule = keras.optimizers.schedules.deserialize(
+                config["learning_rate"], custom_objects=custom_objects
+            )
+            config = {**config, "learning_rate": schedule}
+        return super()._from_stock_config(config, custom_objects)
+
+    def __repr__(self):
+        return arguments.representation(self, "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)")

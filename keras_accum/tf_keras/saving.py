@@ -1,0 +1,114 @@
+"""Checkpoints, copies and `.keras` files: what TensorFlow and Keras ask of an optimizer there."""
+
+import functools
+import importlib
+
+import tensorflow as tf
+
+from keras_accum import base
+from keras_accum.callbacks.base import inner
+from keras_accum.tf_keras.library import keras, legacy
+
+
+class Saving(base.Optimizer):
+    """The part of an optimizer that is saved, restored and copied."""
+
+    def get_slot_names(self):
+        """The names of the slots, which TensorFlow asks for when it saves."""
+        if self._pending:
+            raise ValueError(
+                "A state waits in this optimizer, and a checkpoint or SavedModel has no place for "
+                "it before its variables are there: call "
+                "`optimizer.build(model.trainable_variables)` first."
+            )
+        return super().get_slot_names()
+
+    @property
+    def _update_uid(self):
+        return super()._update_uid
+
+    @_update_uid.setter
+    def _update_uid(self, uid):
+        # TensorFlow has come here with a checkpoint, and looks for what it's to restore next.
+        super(Saving, type(self))._update_uid.fset(self, uid)
+        self._pending.drop()
+        with tf.init_scope():
+            self._build_counters()
+
+    def _create_or_restore_slot_variable(
+        self, slot_variable_position, slot_name, variable, *args, **kwargs
+    ):
+        # The same, with a slot: all of them are made, numbered as in the model that they are of.
+        if tf.executing_eagerly():
+            objects = slot_variable_position.checkpoint.object_by_proto_id.values()
+            models = [
+                found
+                for found in objects
+                if isinstance(found, keras.Model) and found.built and inner(found.optimizer) is self
+            ]
+            for model in models:
+                self._create_all_weights(model.trainable_variables)
+            if not models:
+                self._create_slots([variable])
+        return super()._create_or_restore_slot_variable(
+            slot_variable_position, slot_name, variable, *args, **kwargs
+        )
+
+    def __reduce__(self):
+        return base.restored, (*self._how_made(), self.get_config(), self.get_state())
+
+    def __deepcopy__(self, memo):
+        memo.update({id(variable): variable for variable in self._variables})  # the model's
+        # What a stock optimizer keeps of the last trace, and can't be copied.
+        traced = [v for v in vars(self).values() if tf.is_tensor(v) and not hasattr(v, "numpy")]
+        memo.update({id(tensor): tensor for tensor in traced})
+        return super().__deepcopy__(memo)
+
+
+def keep_state_in_keras_files():
+    """Have `.keras` files hold the state of this package's optimizers.
+
+    From TensorFlow 2.12 on, to tf_keras 2.21, the writer and the reader of these files pass over
+    every OptimizerV2. They ask a function which objects to visit: it is given ours as well.
+    """
+    package = keras.Model.__module__.rpartition(".engine.")[0]
+    try:
+        saving_lib = importlib.import_module(f"{package}.saving.saving_lib")
+        visits = saving_lib._is_keras_trackable
+    except (ImportError, AttributeError):  # before TensorFlow 2.12
+        return
+    saving_lib._is_keras_trackable = lambda obj: (
+        visits(obj)
+        or isinstance(obj, base.Optimizer)
+        or isinstance(obj, legacy.Optimizer)  # a LossScaleOptimizer
+        and isinstance(getattr(obj, "inner_optimizer", None), base.Optimizer)
+    )
+
+
+def compile_loaded_models_as_they_were():
+    """Have `.keras` files say what a model's optimizer was, and build it when they are loaded.
+
+    By themselves they build all optimizers but legacy ones, and leave out the LossScaleOptimizer
+    that `compile` puts around one where the global policy is mixed_float16.
+    """
+    get_compile_config = getattr(keras.Model, "get_compile_config", None)
+    if get_compile_config is None:  # before TensorFlow 2.12
+        return
+    compile_from_config = keras.Model.compile_from_config
+
+    @functools.wraps(get_compile_config)
+    def get_config(model):
+        config = get_compile_config(model)
+        if config and isinstance(inner(model.optimizer), base.Optimizer):
+            config["optimizer"] = keras.saving.serialize_keras_object(model.optimizer)
+        return config
+
+    @functools.wraps(compile_from_config)
+    def compile_and_build(model, config):
+        compile_from_config(model, config)
+        optimizer = inner(getattr(model, "optimizer", None))
+        if isinstance(optimizer, base.Optimizer) and model.built:
+            optimizer.build(model.trainable_variables)
+
+    keras.Model.get_compile_config = get_config
+    keras.Model.compile_from_config = compile_and_build

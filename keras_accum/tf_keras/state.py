@@ -1,0 +1,168 @@
+"""The state of an optimizer by names: read, written and counted."""
+
+import numpy as np
+import tensorflow as tf
+
+from keras_accum import base, kernels, states
+from keras_accum.states import StateError
+from keras_accum.tf_keras.library import keras, legacy
+
+
+class State(base.Optimizer):
+    """The part of an optimizer that reads and writes its variables."""
+
+    @property
+    def completed_updates(self):
+        """The number of updates made: what schedules, `decay` and bias correction count. An int."""
+        updates = int(keras.backend.get_value(self.iterations))
+        if self._window is not None:
+            updates -= int(keras.backend.get_value(self._unapplied))
+        return self._count("completed_updates", updates)
+
+    def _counters(self):
+        if self._pending:
+            return self._pending.counters
+        return {} if self._window is None else dict(zip(states.WINDOW, self._window))
+
+    def _get_scalar(self, variable):
+        return keras.backend.get_value(variable)
+
+    def _set_count(self, counter, value):
+        keras.backend.set_value(counter, value)
+
+    @property
+    def weights(self):
+        """All of the state as variables, in the order of files, whatever created them first."""
+        if not (self._pending or self._variables):
+            return super().weights
+        self._check_numbers()
+        return list(self._state_variables().values())
+
+    def variables(self):
+        return self.weights
+
+    def _list_names(self, variables, stock):
+        accumulates = self._accumulates and not stock
+        slots, scalars = self._rule_slots, self._rule_scalars
+        names = states.with_unapplied(
+            self._rule_name, scalars, slots, variables, accumulates, self._weighs
+        )
+        if not self._rule() and self._layout_of_stock.by_variable:
+            of_slots = slice(1 + len(scalars), 1 + len(scalars) + len(slots) * variables)
+            names[of_slots] = sorted(names[of_slots], key=states.index_of)
+        return names
+
+    def _state_names(self, variables):
+        names = [n for n in self._list_names(variables, stock=False) if n != "unapplied"]
+        return names + [states.MISSING] * self._accumulates + list(self._rate_state())
+
+    def _state_variables(self):
+        """All weights by their names, in the order of `_list_names`."""
+        if self._pending:
+            return self._pending.variables
+        found = {"completed_updates": self.iterations}
+        for name, scalar in zip(self._rule_scalars, self._scalars if self._is_built else ()):
+            found[states.scalar_name(self._rule_name, name)] = scalar
+        for name, slot in self._stock_slots.items():
+            for i, variable in enumerate(self._variables):
+                found[states.slot_name(self._rule_name, name, i)] = self.get_slot(variable, slot)
+        if self._window is not None:
+            found["state_format"] = self._state_format
+            found.update(self._counters())
+            found["unapplied"] = self._unapplied
+            if self._weighs:
+                found[states.WEIGHT] = self._window_weight
+            for i, variable in enumerate(self._variables):
+                found[f"accumulator.{i}"] = self._accumulators[variable.ref()]
+        if self._missing_gradients is not None:
+            found[states.MISSING] = self._missing_gradients
+        order = self._list_names(len(self._variables), stock=False)
+        return {name: found[name] for name in [*order, states.MISSING] if name in found}
+
+    def _layout(self):
+        return states.layout(self._state_names(len(self._variables)), self._variables)
+
+    def _read_state(self):
+        found = self._state_variables()
+        state = dict(zip(found, keras.backend.batch_get_value(list(found.values()))))
+        state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
+        state.pop("state_format", None)
+        return states.without_idle({**state, **self._rate_state()})
+
+    def _rate_state(self):
+        rate = self._hyper.get("learning_rate")
+        if rate is None or callable(rate):  # a schedule too
+            return {}
+        return {"learning_rate": np.asarray(keras.backend.get_value(rate))}
+
+    def _write_state(self, state):
+        if self._window is not None:
+            state = {**state, "unapplied": np.asarray(0)}
+        if self._missing_gradients is None and states.MISSING in state:
+            state = states.without_idle(state)
+            if states.MISSING in state:
+                self._build_missing_gradients()
+        if "learning_rate" in state:
+            state = dict(state)
+            self.learning_rate = float(state.pop("learning_rate"))
+        variables = self._state_variables()
+        if not tf.executing_eagerly():
+            keras.backend.batch_set_value([(variables[name], state[name]) for name in state])
+            return
+        for name, value in state.items():
+            kernels.write(variables[name], value)
+
+    def _shared_variables(self):
+        return {"completed_updates": self.iterations}
+
+    def _add_waiting(self, name, array):
+        return keras.backend.variable(array, dtype=array.dtype, name=name)
+
+    def _write_shared(self, state):
+        if "learning_rate" in state:
+            self.learning_rate = float(state["learning_rate"])
+        keras.backend.set_value(self.iterations, state["completed_updates"])
+
+    def _check_numbers(self):
+        if not self._is_numbered:
+            what = "which of its variables is which of the model's: it has met them in parts"
+        elif not self._is_built and not self._pending and self._has_deferred:
+            what = "its slots yet: a checkpoint restores them when the variables are there"
+        else:
+            return
+        raise StateError(
+            f"{type(self).__name__} can't be read, written or saved as a whole before it knows "
+            f"{what}. Call `optimizer.build(model.trainable_variables)` first."
+        )
+
+    @property
+    def _has_deferred(self):
+        """Whether there is no slot yet for what the counters say has been done."""
+        names = self._list_names(1, stock=False)
+        counts = self.completed_updates or self.window_position
+        return bool(counts) and any(states.index_of(name) is not None for name in names)
+
+    def _add_norm(self, name):
+        with self._distribution_strategy_scope():
+            return tf.Variable(
+                -1.0,
+                trainable=False,
+                name=name,
+                dtype=self._scalar_dtype,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+
+    def _write_norm(self, name, tensors, switch):
+        """Write the norm of these tensors together, where it's watched and the switch is on."""
+        if name in self._watched:
+            dtype = self._scalar_dtype
+            squares = [
+                tf.reduce_sum(tf.square(tf.cast(tf.convert_to_tensor(t), dtype))) for t in tensors
+            ]
+            norm, variable = tf.sqrt(tf.add_n(squares)), self._norms[name]
+            variable.assign(tf.where(switch > 0, norm, tf.convert_to_tensor(variable)))
+
+    def _rate_in_use(self):
+        is_nadam = self._stock_class is legacy.Nadam  # whose `decay` is its momentum's
+        rate = self.learning_rate if is_nadam else self._decayed_lr(self._scalar_dtype)
+        return float(keras.backend.get_value(rate))

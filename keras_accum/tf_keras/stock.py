@@ -1,0 +1,104 @@
+"""The stock optimizers of this Keras, and the class that accumulates for each."""
+
+from keras_accum import base, names
+from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
+from keras_accum.tf_keras.optimizer import AccumulatingOptimizer
+
+# For the optimizers that are such ones, the class that comes before theirs. The first that fits.
+FAMILIES = {legacy.Optimizer: AccumulatingOptimizer}
+
+_WRAPPERS = tuple(
+    kind
+    for kind in keras.mixed_precision.LossScaleOptimizer.__mro__
+    if kind.__name__.endswith("LossScaleOptimizer")
+)
+
+_made = {}
+
+
+def accumulating(optimizer_class):
+    """The class that accumulates gradients over micro-batches and updates as another class does.
+
+    It takes the arguments of that class, in their order, and then those of every accumulating
+    optimizer by keyword: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`, `lr`
+    and `decay`, see `AdamAccumulate`. State, files, callbacks and strategies are the same.
+
+    Args:
+        optimizer_class: An optimizer class of this Keras, legacy or not, or a subclass of its
+            `Optimizer` that somebody else wrote. What it keeps must be slots and scalars.
+
+    Returns:
+        The class, called `<name>Accumulate`. For the same class it is the same one.
+
+    Raises:
+        TypeError: for anything else, and for a class that takes part in what comes before an
+            update, or has members or arguments with the names of ours.
+
+    Example:
+
+    >>> {import_keras}
+    >>> from keras_accum.tf_keras import accumulating
+    >>> NadamAccumulate = accumulating({legacy}.Nadam)
+    >>> NadamAccumulate(accum_iters=5).accum_iters
+    5
+    """
+    base.check_stock_class(optimizer_class, tuple(FAMILIES), _WRAPPERS)
+    if optimizer_class not in _made:
+        family = next(FAMILIES[kind] for kind in FAMILIES if issubclass(optimizer_class, kind))
+        _made[optimizer_class] = _make(family, optimizer_class)
+    return _made[optimizer_class]
+
+
+_KERAS = keras.__name__.split(".")[0], "keras", "tensorflow"
+_LEGACY = "keras.optimizers.legacy" if legacy is not keras.optimizers else "keras.optimizers"
+
+accumulating.__module__ = "keras_accum.tf_keras"
+accumulating.__doc__ = accumulating.__doc__.format(import_keras=IMPORT_KERAS, legacy=_LEGACY)
+
+# What runs on every micro-batch, and not where an update is.
+_BEFORE_THE_GATE = (
+    "apply_gradients",
+    "_transform_unaggregated_gradients",
+    "_aggregate_gradients",
+    "_distributed_apply",
+)
+
+
+def _make(family, stock):
+    base.check_members(family, stock, _KERAS[0])
+    if family is AccumulatingOptimizer:
+        _check_methods(stock)
+    members = {"__module__": __name__, "__qualname__": f"{stock.__name__}Accumulate"}
+    if stock.__module__.split(".")[0] in _KERAS:
+        members["__module__"], package = "keras_accum.tf_keras", "keras_accum"
+    else:
+        package = stock.__module__
+    members["_made_by"] = accumulating, (stock,)
+    made = type(f"{stock.__name__}Accumulate", (family, stock), members)
+    return keras.utils.register_keras_serializable(package=package)(made)
+
+
+def _check_methods(stock):
+    methods = [n for n in _BEFORE_THE_GATE if getattr(stock, n) is not getattr(legacy.Optimizer, n)]
+    if methods:
+        raise TypeError(
+            f"{stock.__name__} has methods of its own that run on every micro-batch: "
+            f"{', '.join(methods)}. What an update is must be in `_prepare`, `_prepare_local` and "
+            "`_resource_apply_dense`."
+        )
+
+
+def _make_amsgrad():
+    members = {"__module__": "keras_accum.tf_keras", "fixed": {"amsgrad": True}}
+    made = type("AMSGradAccumulate", (AccumulatingOptimizer, legacy.Adam), members)
+    return keras.utils.register_keras_serializable(package="keras_accum")(made)
+
+
+def ready():
+    """{name: class} of the optimizers that this Keras has, the legacy one where it has two."""
+    found = {"AMSGradAccumulate": _make_amsgrad()}
+    for name in names.OPTIMIZERS:
+        stock = getattr(legacy, name, None) or getattr(keras.optimizers, name, None)
+        if isinstance(stock, type) and issubclass(stock, tuple(FAMILIES)):
+            found[f"{name}Accumulate"] = accumulating(stock)
+    return found
