@@ -1,0 +1,622 @@
+"""The optimizers of Keras 2 that aren't legacy: `tf_keras.optimizers.AdamW` and its like.
+
+An update is the stock optimizer's own code on the window's average. What it writes to a variable
+and to what belongs to it is selected: where the switch is off, the old values are written back. So
+one traced graph serves every micro-batch, and it has no conditional. At `accum_iters=1` a class is
+the stock optimizer altogether.
+"""
+
+import contextlib
+import functools
+import inspect
+
+import numpy as np
+import tensorflow as tf
+
+from keras_accum import arguments, base, kernels, states, window
+from keras_accum.callbacks import monitor
+from keras_accum.tf_keras.new_style_state import (
+    State,
+    StockOptimizer,
+    averages_of,
+    constructor_arguments,
+    copy_exclusions,
+    keras,
+    utilities,
+)
+
+_schedules = keras.optimizers.schedules
+
+# Methods of the stock optimizer in whose place there are others here: a class that overrides one
+# would have it left out in silence.
+_STEPS = (
+    *("apply_gradients", "_internal_apply_gradients", "_distributed_apply_gradients_fn"),
+    *("_update_step", "_update_step_xla", "_apply_weight_decay"),
+    *("_update_model_variables_moving_average", "_compute_current_learning_rate"),
+    "_overwrite_model_variables_with_average_value",
+)
+
+
+@contextlib.contextmanager
+def _selecting(switch, variables):
+    """What is written to these variables in here stays written where the switch is on.
+
+    A switch that is an int is 1: it's known in Python that this is an update.
+    """
+    if isinstance(switch, int):
+        yield
+        return
+    old = [tf.identity(variable) for variable in variables]
+    yield
+    for variable, value in zip(variables, old):
+        variable.assign(tf.where(switch > 0, variable, value))
+
+
+class AccumulatingNewStyleOptimizer(State):
+    """Everything Keras, for all classes. A class names it before its stock optimizer and has
+
+    * `fixed`: the stock arguments that the class decides itself.
+    """
+
+    fixed = {}
+    rule_arguments = {}
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        stock = cls.__bases__[-1]
+        if issubclass(stock, StockOptimizer) and not issubclass(stock, base.Optimizer):
+            cls._stock_class = stock
+            cls.__signature__ = arguments.signature(stock, cls.fixed, _keywords_of(stock))
+
+    def __init__(self, *args, **kwargs):
+        kwargs.pop("is_legacy_optimizer", None)  # of a config
+        given = arguments.bind(type(self), args, kwargs, unknown=TypeError)
+        own = arguments.pop_own(type(self), given)
+        if "learning_rate" in given:
+            given["learning_rate"] = arguments.check_learning_rate(
+                given["learning_rate"],
+                allowed=(tf.Tensor, tf.Variable, np.generic, np.ndarray),
+            )
+        given.setdefault("name", type(self).__name__)
+
+        super().__init__(**given, **self.fixed)
+        self.reduction = own["reduction"]
+        self.skip_nonfinite = own["skip_nonfinite"]
+        self.gate = own["gate"]
+        self.all_reduce = own["all_reduce"]
+        self._accum_iters = own["accum_iters"]
+
+    @property
+    def _is_stock(self):
+        """Whether there is nothing here that the stock optimizer doesn't do."""
+        return not (self._accumulates or self.skip_nonfinite)
+
+    def get_config(self):
+        config = super().get_config()
+        for name in type(self).__signature__.parameters:  # some stock classes forget one
+            if name not in config and hasattr(self, name):
+                config[name] = getattr(self, name)
+        for name in (*self.fixed, "lr"):
+            config.pop(name, None)
+        config.update(arguments.own_config(self))
+        return config
+
+    def __repr__(self):
+        return arguments.representation(self, "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)")
+
+    # -- from and to stock optimizers --------------------------------------------------------------
+
+    @classmethod
+    def from_optimizer(cls, optimizer, **arguments):
+        """This class in the place of a stock optimizer, with its arguments and its state.
+
+        Args:
+            optimizer: The stock optimizer of the same rule, or one of this package. It is left as
+                it is. It may be a legacy one of this package that has no `decay`.
+            arguments: Constructor arguments that are to be other than the optimizer's, as
+                `accum_iters`.
+
+        Raises:
+            TypeError, ValueError: if it is an optimizer with another rule.
+        """
+        is_ours = isinstance(optimizer, base.Optimizer)
+        is_legacy = is_ours and not isinstance(optimizer, State)
+        if not (is_legacy and optimizer._stock_class.__name__ == cls._stock_class.__name__):
+            cls._check_source(optimizer, [cls._stock_class])
+        config = cls._config_of_legacy(optimizer) if is_legacy else constructor_arguments(optimizer)
+        cls._check_fixed(config)
+        if not is_ours:
+            del config["name"]
+        new = cls(**{**config, **arguments})
+        if is_ours:
+            state, keys = optimizer.get_state(), list(optimizer._pending.keys)
+            variables = optimizer._variables if is_legacy else optimizer.__dict__.get("_trainable")
+            if variables:
+                new.build(variables)
+        else:
+            found = {"completed_updates": optimizer.iterations}
+            keys = list(getattr(optimizer, "_index_dict", ()))
+            if keys:
+                found.update(new._named_rule_variables(optimizer))
+            state = {name: variable.numpy() for name, variable in found.items()}
+        if not is_legacy:
+            copy_exclusions(optimizer, new)
+        new._continue_from(state, optimizer)
+        new._pending.keys = keys
+        return new
+
+    @classmethod
+    def _config_of_legacy(cls, optimizer):
+        config = {name: v for name, v in optimizer.get_config().items() if v is not None}
+        rate = optimizer._hyper["learning_rate"]
+        if callable(rate):
+            config["learning_rate"] = rate
+        if not config.pop("decay", 0):
+            return config
+        raise ValueError(
+            "`optimizer` has `decay`, which only legacy optimizers have: give it an "
+            "InverseTimeDecay schedule in its place."
+        )
+
+    def to_stock(self):
+        """The stock optimizer with the same arguments and state, for those without this package.
+
+        Built for the same variables: compile the model with it. This optimizer is left as it is.
+
+        Raises:
+            ValueError: if a window is open, or if the class has arguments that the stock optimizer
+                hasn't.
+        """
+        self._check_can_be_stock()
+        if self._pending:
+            self._check_is_built("to_stock")
+        config = {**constructor_arguments(self), **self.fixed}
+        for name in ("name", *arguments.OWN):
+            config.pop(name, None)
+        stock = self._stock_class(**config)
+        copy_exclusions(self, stock)
+        if self._is_built:
+            stock.build(self._trainable)
+            stock.iterations.assign(self.completed_updates)
+            own = self._named_rule_variables(self)
+            for name, variable in self._named_rule_variables(stock).items():
+                kernels.write(variable, own[name].numpy())
+            if hasattr(stock, "_u_product_counter"):
+                stock._u_product_counter = self.completed_updates + 1
+        return stock
+
+    # -- one micro-batch -----------------------------------------------------------------------
+
+    def apply_gradients(
+        self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
+    ):
+        self._has_stepped = True
+        if self._is_stock:
+            return super().apply_gradients(
+                grads_and_vars, name, skip_gradients_aggregation, **kwargs
+            )
+        pairs = list(grads_and_vars)
+        if not pairs:
+            return self._iterations
+        is_summed = skip_gradients_aggregation
+        is_summed |= not kwargs.pop("experimental_aggregate_gradients", True)
+        self._check_summed(is_summed)
+        with tf.name_scope(name or self.name):
+            self.build([variable for _, variable in pairs if variable is not self._weight])
+            pairs = list(utilities.filter_empty_gradients(pairs))
+            if not is_summed:
+                pairs = self.aggregate_gradients(pairs)
+            self._take_micro_batch(*zip(*pairs))
+        return self._iterations
+
+    def _check_summed(self, is_summed):
+        """Refuse gradients that are summed over replicas where they mustn't be."""
+        if not is_summed:
+            return
+        if self._reduces_late:
+            raise ValueError(
+                "all_reduce='per_window' needs the gradients before they are summed over replicas: "
+                "leave skip_gradients_aggregation=False. A LossScaleOptimizer, which looks at "
+                "the sums of each micro-batch, needs all_reduce='per_micro_batch'."
+            )
+        if self._replica() in self._summed:
+            self._summed.remove(self._replica())
+        elif self._is_scaled or self._weighs:
+            raise ValueError(
+                "reduction='weighted', and a LossScaleOptimizer around an optimizer with "
+                "accum_iters > 1, need the gradients before they are summed over replicas: leave "
+                "skip_gradients_aggregation=False."
+            )
+
+    @property
+    def _is_scaled(self):
+        """Whether a LossScaleOptimizer skips micro-batches that a window would count."""
+        return self._accumulates and getattr(self, "_is_wrapped_by_loss_scale_optimizer", False)
+
+    @property
+    def _summed(self):
+        # The replicas whose gradients are summed and not applied yet. Past attribute tracking.
+        return self.__dict__.setdefault("_replicas_summed", set())
+
+    @property
+    def _weight(self):
+        return None if self._window is None else self._window.get(states.WEIGHT)
+
+    def aggregate_gradients(self, grads_and_vars):
+        """Sum over replicas, and take back what a LossScaleOptimizer counted.
+
+        It calls this on every micro-batch, and adds to `iterations` in place of us where it skips
+        one. `unapplied` is 1 from here to the end of a micro-batch: what it is here is what was
+        added.
+        """
+        pairs = list(grads_and_vars)
+        if not self._accumulates:
+            return super().aggregate_gradients(pairs)
+        self.build([variable for _, variable in pairs])
+        self._summed.add(self._replica())  # until they are handed to `apply_gradients`
+        if self._weighs:
+            pairs = self._weighted(pairs)
+        if not self._reduces_late:
+            pairs = list(super().aggregate_gradients(pairs))
+        if self._is_scaled:
+            self._iterations.assign_sub(tf.convert_to_tensor(self._window["unapplied"]))
+            self._window["unapplied"].assign(1)
+        return pairs
+
+    def _weighted(self, pairs):
+        """The gradients times the weight of their micro-batch, which comes after them as one more.
+
+        So it's summed over replicas as they are, each of which is a part of the mean over replicas.
+        """
+        weight = tf.cast(self._take_weight(), self._weight.dtype)
+        is_weight = tf.logical_and(weight >= 0, tf.math.is_finite(weight))
+        weight = tf.where(is_weight, weight, tf.zeros_like(weight))
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        factor = tf.where(is_weight, weight * replicas, np.nan * tf.ones_like(weight))
+
+        def times(gradient, variable):
+            dtype = self._sum_of(variable).dtype  # half precision could overflow
+            return kernels.gate(tf.cast(gradient, dtype), tf.cast(factor, dtype))
+
+        return [(times(g, v), v) for g, v in pairs if g is not None] + [(weight, self._weight)]
+
+    def _index(self, variable):
+        """Which of the optimizer's variables this is."""
+        key = self._var_key(variable)
+        if key not in self._index_dict:
+            raise KeyError(
+                f"The optimizer cannot recognize variable {variable.name}. Call "
+                "`optimizer.build(variables)` with all trainable variables before the first step."
+            )
+        return self._index_dict[key]
+
+    def _sum_of(self, variable):
+        return self._sums[self._index(variable)]
+
+    def _take_micro_batch(self, grads, variables):
+        """Add the gradients of one micro-batch, and update if that closes the window."""
+        self._summed.discard(self._replica())
+        self._count_trace()
+        weight = None
+        if self._weighs:
+            (*grads, weight), (*variables, _) = grads, variables
+        present = [self._index(variable) for variable in variables]
+        arguments.check_once(present, lambda index: self._trainable[index].name)
+        counted = tf.ones([], tf.int64)
+        if self.skip_nonfinite:
+            counted = tf.cast(kernels.all_finite(grads), tf.int64)
+            grads = [kernels.gate(g, tf.cast(counted, g.dtype)) for g in grads]
+        self._write_norm(monitor.MICRO_BATCH_NORM, grads, counted)
+        step = window.advance(tf, *self._window_state(), counted=counted)
+        known = range(len(self._trainable)) if self._accumulates else ()
+        absent = sorted(set(known) - set(present))
+        if absent:
+            missing = tf.convert_to_tensor(self._window[states.MISSING])
+            number = tf.convert_to_tensor(self._iterations)
+            step = window.miss(tf, step, missing, number, absent, counted)
+        if self._weighs:
+            weight = weight * tf.cast(counted, weight.dtype)
+            step = step._replace(divisor=tf.convert_to_tensor(self._weight) + weight)
+        if self._branches:
+            across_replicas(self._branch, grads, step, variables=variables, absent=absent)
+        elif self._picked is False:
+            across_replicas(self._accumulate, grads, step, variables=variables)
+        else:
+            if self._picked:
+                step = step._replace(switch=1)
+            self._update_from(grads, step, variables, absent)
+
+    def _branch(self, distribution, grads, step, variables, absent):
+        """One conditional: the update of a window's end, or the additions inside it."""
+
+        def update(grads, step):
+            return self._update_from(grads, step._replace(switch=1), variables, absent)
+
+        def accumulate(grads, step):
+            return across_replicas(self._accumulate, grads, step, variables=variables)
+
+        kernels.branch(distribution, step.switch, update, accumulate, grads, step)
+
+    def _accumulate(self, distribution, grads, step, variables):
+        """A micro-batch inside a window. This runs across replicas."""
+        update = functools.partial(distribution.extended.update, group=False)
+        if self._accumulates:
+            for gradient, variable in zip(grads, variables):
+                update(self._sum_of(variable), kernels.accumulate, args=(gradient,))
+        self._write_counters(update, step, switch=0)
+
+    def _update_from(self, grads, step, variables, absent):
+        """The update at the end of a window, or what is not to be one inside it.
+
+        The variables with the indices `absent` are covered if they had a gradient earlier in the
+        window.
+        """
+        if self._accumulates:
+            totals = [kernels.add(self._sum_of(v), g) for g, v in zip(grads, variables)]
+            totals += [tf.convert_to_tensor(self._sums[index]) for index in absent]
+        else:
+            totals = list(map(tf.convert_to_tensor, grads))
+        variables = [*variables, *(self._trainable[index] for index in absent)]
+        self._update(totals, step, variables, absent)
+
+    def _update(self, totals, step, variables, absent=()):
+        step, totals = self._reduced(step, totals, variables)
+        own_steps = [window.of_variable(step, index) for index in absent]
+        steps = [step] * (len(variables) - len(absent)) + own_steps
+
+        def average(step, total):
+            scale = window.scale(tf, step, self.reduction, lambda x: tf.cast(x, total.dtype))
+            return kernels.gate(total, scale)
+
+        averages = list(map(average, steps, totals))
+        self._write_norm(monitor.UPDATE_NORM, averages, step.switch)
+        averages = [
+            tf.cast(a, getattr(v, "true_dtype", v.dtype))
+            for a, v in zip(self._clip_gradients(averages), variables)
+        ]
+        switches = [own.switch for own in steps]
+        across_replicas(self._write, averages, totals, switches, step, variables=variables)
+
+    def _reduced(self, step, totals, variables):
+        """The window's sums over all replicas, where each has had its own until now."""
+        if not self._reduces_late:
+            return step, totals
+        pairs = list(zip(totals, variables))
+        if self._weighs:
+            # One replica's sum is what it was, and in a branch all must be of the branch.
+            pairs.append((tf.identity(step.divisor), self._weight))
+        totals = [total for total, _ in super().aggregate_gradients(pairs)]
+        if self._weighs:
+            step = step._replace(divisor=totals.pop())
+        return step, totals
+
+    def _window_state(self):
+        """Position, length and next length of the window, as values."""
+        if self._window is None:
+            return [tf.constant(value, tf.int64) for value in (0, 1, 1)]
+        return [tf.convert_to_tensor(variable) for variable in self._counters().values()]
+
+    def apply_partial_window(self):
+        """Close the open window now: one update from the micro-batches that it holds.
+
+        With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
+        they weigh. Does nothing when no window is open. To be called between train steps.
+
+        Raises:
+            RuntimeError: if it's called in a function that is traced.
+        """
+        self._check_is_between_steps()
+        if self.window_position == 0:
+            return
+        self._check_is_built("apply_partial_window")
+        missing = self._window[states.MISSING].numpy()
+        seen = window.was_seen(missing, self.completed_updates, self.window_position)
+        variables = [v for v, is_seen in zip(self._trainable, seen) if is_seen]
+        updates = self.completed_updates
+
+        def update():
+            position, length, _ = self._window_state()
+            step = window.close(position, length)
+            if self._weighs:
+                step = step._replace(divisor=tf.convert_to_tensor(self._weight))
+            self._update([tf.convert_to_tensor(self._sum_of(v)) for v in variables], step, variables)
+
+        self._set_count(self._iterations, updates)  # without what a LossScaleOptimizer has added
+        kernels.in_replicas(self._distribution_strategy, update)
+
+    # -- what is written, across replicas --------------------------------------------------------
+
+    def _write(self, distribution, averages, totals, switches, step, variables):
+        update = functools.partial(distribution.extended.update, group=False)
+        self._write_of_all(update, step.switch)
+        overwrites = None
+        if self.use_ema and self.ema_overwrite_frequency:
+            due = (self._iterations + 1) % self.ema_overwrite_frequency == 0
+            overwrites = tf.cast(due, tf.int64)
+        for variable, average, total, switch in zip(variables, averages, totals, switches):
+            gradient = average, switch, overwrites
+            update(variable, self._write_variable, args=(gradient, total, step.switch))
+        self._write_counters(update, step, step.switch)
+
+    def _write_of_all(self, update, switch):
+        """Write what an update writes once, before any variable."""
+        if isinstance(self._learning_rate, _schedules.LearningRateSchedule):
+            rate = self._learning_rate(self._iterations)
+            update(self._current_learning_rate, _assign_if, args=(rate, switch))
+
+    def _write_variable(self, variable, gradient, total, switch):
+        """Write a variable and all that belongs to it, in each replica."""
+        if self.jit_compile:
+            self._update_step_xla(gradient, variable, id(self._var_key(variable)))
+        else:
+            self._update_step(gradient, variable)
+        if variable.constraint is not None:  # not in XLA, as in the stock optimizer
+            with _selecting(gradient[1], [variable]):
+                variable.assign(variable.constraint(variable))
+        if self._accumulates:
+            rest = kernels.gate(total, tf.cast(1 - switch, total.dtype))
+            self._sum_of(variable).assign(rest)
+
+    def _update_step(self, gradient, variable):
+        """An update of one variable: decay, the rule, the moving average and what it overwrites."""
+        if self._is_stock:
+            super()._update_step(gradient, variable)
+            return
+        gradient, switch, overwrites = gradient
+        plain = super(StockOptimizer, self)  # without a strategy: this is in each replica
+        with _selecting(switch, [variable, *self._belonging_to(variable)]):
+            plain._apply_weight_decay([variable])
+            super()._update_step(gradient, variable)
+            plain._update_model_variables_moving_average([variable])
+            if overwrites is not None:
+                with _selecting(overwrites, [variable]):
+                    plain._overwrite_model_variables_with_average_value([variable])
+
+    def _belonging_to(self, variable):
+        """What an update of a variable may write besides."""
+        index = self._index(variable)
+        slots = [found[index] for found in self._rule_slot_variables.values()]
+        averages = [averages_of(self)[index]] if self.use_ema else []
+        return [*slots, *averages, *self._rule_scalar_variables.values()]
+
+    def _write_counters(self, update, step, switch):
+        if self._accumulates:
+            counters = {
+                "window_position": step.position,
+                "window_length": step.length,
+                "unapplied": 0,
+            }
+            if step.missing is not None:
+                counters[states.MISSING] = step.missing
+            if self._weighs:
+                counters[states.WEIGHT] = step.divisor * tf.cast(1 - switch, step.divisor.dtype)
+            for name, value in counters.items():
+                update(self._window[name], _assign, args=(value,))
+        update(self._iterations, _assign_add, args=(tf.cast(switch, tf.int64),))
+
+    def _write_norm(self, name, tensors, switch):
+        """Write the norm of these tensors together, where it's watched and the switch is on."""
+        if name in self._watched:
+            dtype = self._scalar_dtype
+            squares = [
+                tf.reduce_sum(tf.square(tf.cast(tf.convert_to_tensor(t), dtype))) for t in tensors
+            ]
+            _assign_if(self._norms[name], tf.sqrt(tf.add_n(squares)), switch)
+
+
+class AccumulatingNadam(AccumulatingNewStyleOptimizer):
+    """Nadam as its formula is, and as the stock optimizer has it in eager mode.
+
+    In a graph, the stock optimizer multiplies its product of rates once for each variable instead
+    of once for each update, by a conditional. With `accum_iters=1` this is the stock optimizer.
+    """
+
+    def _write_of_all(self, update, switch):
+        super()._write_of_all(update, switch)
+
+        def multiply(product, switch):
+            _assign_if(product, product * self._rate_of_momentum(1, product.dtype), switch)
+
+        update(self._u_product, multiply, args=(switch,))
+
+    def _rate_of_momentum(self, ahead, dtype):
+        update = tf.cast(self._iterations + ahead, dtype)
+        power = tf.pow(tf.cast(0.96, dtype), update)
+        return tf.cast(self.beta_1, dtype) * (1.0 - 0.5 * power)
+
+    def update_step(self, gradient, variable):
+        if self._is_stock:
+            super().update_step(gradient, variable)
+            return
+        dtype, index = variable.dtype, self._index(variable)
+        m, v = self._momentums[index], self._velocities[index]
+        beta_1, beta_2 = tf.cast(self.beta_1, dtype), tf.cast(self.beta_2, dtype)
+        rate, next_rate = self._rate_of_momentum(1, dtype), self._rate_of_momentum(2, dtype)
+        product = tf.cast(self._u_product, dtype)
+        m.assign_add((gradient - m) * (1 - beta_1))
+        v.assign_add((tf.square(gradient) - v) * (1 - beta_2))
+        m_hat = next_rate * m / (1 - product * next_rate) + (1 - rate) * gradient / (1 - product)
+        v_hat = v / (1 - tf.pow(beta_2, tf.cast(self._iterations + 1, dtype)))
+        learning_rate = tf.cast(self.learning_rate, dtype)
+        variable.assign_sub((m_hat * learning_rate) / (tf.sqrt(v_hat) + self.epsilon))
+
+
+def across_replicas(function, *tensors, **known):
+    """Call `function(strategy, *tensors, **known)` once for all replicas."""
+    tf.__internal__.distribute.interim.maybe_merge_call(
+        lambda distribution, *values: function(distribution, *values, **known),
+        tf.distribute.get_strategy(),
+        *tensors,
+    )
+
+
+def _assign(variable, value):
+    variable.assign(value)
+
+
+def _assign_add(variable, value):
+    variable.assign_add(value)
+
+
+def _assign_if(variable, value, switch):
+    variable.assign(tf.where(switch > 0, tf.cast(value, variable.dtype), variable))
+
+
+def _keywords_of(stock):
+    """The keywords, with defaults, that a class hands on to Keras's optimizer as **kwargs."""
+    own = inspect.signature(stock.__init__).parameters
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
+        return {}
+    of_keras = inspect.signature(StockOptimizer.__init__).parameters
+    return {
+        name: parameter.default
+        for name, parameter in of_keras.items()
+        if parameter.default is not inspect.Parameter.empty and name not in own
+    }
+
+
+_made = {}
+
+
+def accumulating(stock):
+    """The class of a stock optimizer that isn't legacy with `accum_iters`, made once."""
+    if stock not in _made:
+        _check(stock)
+        _made[stock] = _make(stock)
+    return _made[stock]
+
+
+def _check(stock):
+    """Raise a TypeError for a class whose updates aren't made by `update_step` alone."""
+    base.check_members(AccumulatingNewStyleOptimizer, stock, keras.__name__)
+    own = [cls for cls in stock.__mro__ if not _is_of_keras(cls) and cls is not object]
+    overridden = sorted({name for cls in own for name in _STEPS if name in vars(cls)})
+    if _is_nadam(stock) and any("update_step" in vars(cls) for cls in own):
+        overridden.append("update_step of Nadam")
+    if overridden:
+        raise TypeError(
+            f"{stock.__name__} overrides {', '.join(overridden)}, which accumulating optimizers "
+            "have in their own way: write the whole of an update into `update_step` of a "
+            f"subclass of {StockOptimizer.__module__}.{StockOptimizer.__name__}. "
+            f"Received: optimizer_class={stock}"
+        )
+
+
+def _is_of_keras(cls):
+    return cls.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow")
+
+
+def _is_nadam(stock):
+    return issubclass(stock, keras.optimizers.Nadam)
+
+
+def _make(stock):
+    name = f"{stock.__name__}Accumulate"
+    family = AccumulatingNadam if _is_nadam(stock) else AccumulatingNewStyleOptimizer
+    # `keras_accum>AdamAccumulate` is the legacy class.
+    package = "keras_accum.new_style" if _is_of_keras(stock) else stock.__module__
+    members = {
+        "__module__": __name__ if _is_of_keras(stock) else stock.__module__,
+        "_made_by": (accumulating, (stock,)),
+    }
+    return keras.utils.register_keras_serializable(package)(type(name, (family, stock), members))

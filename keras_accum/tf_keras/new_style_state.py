@@ -1,0 +1,396 @@
+"""The state of an accumulating new-style optimizer: which variable it is that has which name."""
+
+import contextlib
+import importlib
+
+import numpy as np
+import tensorflow as tf
+
+from keras_accum import base, host, kernels, states
+
+keras = host.import_keras_2()
+# Up to TensorFlow 2.10, Keras has legacy optimizers only, by this name too.
+StockOptimizer = keras.optimizers.Optimizer
+utilities = importlib.import_module(StockOptimizer.__module__).optimizer_utils
+
+# What stock classes call their slots, by attribute and without underscores. Other attributes are
+# called in a state what they are.
+_SLOTS = {
+    "momentums": "momentum",
+    "velocities": "velocity",
+    "velocity_hats": "velocity_hat",
+    "average_gradients": "average_gradient",
+    "accumulated_grads": "accumulated_grad",
+    "accumulated_delta_vars": "accumulated_delta_var",
+    "accumulators": "accumulator",
+    "linears": "linear",
+    "m": "momentum",
+    "v": "velocity",
+    "u": "norm",
+}
+
+# Attributes of every optimizer that hold variables, but none of a rule: Keras's and ours.
+_NOT_OF_A_RULE = (
+    *("_variables", "_iterations", "_learning_rate", "_current_learning_rate"),
+    *("_model_variables_moving_average", "_trainable", "_norm_variables"),
+)
+
+
+def rule_variables(optimizer, count, is_slot):
+    """What a built optimizer keeps: {slot: its variables} and {scalar: variable}.
+
+    A slot has a variable for each of the model's, which are `count`. Of lists that are as long,
+    `is_slot(attribute, variables)` says which are slots. All else is called a scalar, of any shape.
+    """
+    slots, scalars = {}, {}
+    for attribute, value in vars(optimizer).items():
+        if attribute in _NOT_OF_A_RULE or attribute.startswith("_self_"):  # TensorFlow's
+            continue
+        name, found = attribute.strip("_"), _variables_in(value)
+        if isinstance(value, tf.Variable):
+            scalars[name] = value
+        elif found and len(found) == count and is_slot(attribute, found):
+            slots[_SLOTS.get(name, name)] = found
+        else:
+            scalars.update({f"{name}_{i}": variable for i, variable in enumerate(found)})
+    known = [optimizer.iterations, *averages_of(optimizer), *scalars.values()]
+    known = set(map(id, known + [variable for found in slots.values() for variable in found]))
+    rest = [variable for variable in optimizer._variables if id(variable) not in known]
+    scalars.update({f"variable_{i}": variable for i, variable in enumerate(rest)})
+    return slots, scalars
+
+
+def averages_of(optimizer):
+    """The moving averages of the weights, where there are any."""
+    return getattr(optimizer, "_model_variables_moving_average", ())
+
+
+def _variables_in(value):
+    if not isinstance(value, (list, tuple, dict)):
+        return []
+    return [item for item in tf.nest.flatten(value) if isinstance(item, tf.Variable)]
+
+
+class State(base.Optimizer):
+    """Comes before a stock optimizer class."""
+
+    _can_reduce_late = True
+    _replica = staticmethod(kernels.replica)
+    _is_traced = staticmethod(tf.inside_function)
+
+    # Counters, if they are there, and what the optimizer keeps besides.
+    _window = None
+
+    def build(self, var_list):
+        if getattr(self, "_built", False):
+            return
+        variables = list(var_list)
+        own = self.__dict__  # past attribute tracking
+        with tf.init_scope():
+            if not tf.executing_eagerly() or self._run_with_dtensor:
+                raise ValueError(
+                    f"{type(self).__name__} needs the eager execution of TensorFlow 2, and no "
+                    "DTensor: leave tf.compat.v1.disable_eager_execution() and a mesh out."
+                )
+            state = self._released(variables, [self._var_key(v) for v in variables])
+            super().build(variables)
+            own["_trainable"] = variables
+            own["_rule_slot_variables"], own["_rule_scalar_variables"] = rule_variables(
+                self, len(variables), self._is_slot
+            )
+            self._build_window()
+            if state is not None:
+                self.set_state(state)
+
+    def _build_window(self):
+        if not (self._accumulates and self._is_built):
+            return
+        with tf.init_scope(), self._strategy_scope():
+            position = self._add_counter("window_position", 0)
+            length = self._add_counter("window_length", self._accum_iters)
+            next_length = self._add_counter("accum_iters", self._accum_iters)
+            found = {
+                "state_format": self._add_counter("state_format", states.FORMAT),
+                **dict(zip(states.WINDOW, (position, length, next_length))),
+                "unapplied": self._add_counter("unapplied", 0),
+                states.MISSING: self._add_counter(
+                    states.MISSING, np.zeros(len(self._trainable) + 1, "int64")
+                ),
+            }
+            with self._sum_scope():
+                if self._weighs:
+                    found[states.WEIGHT] = self._add_counter(states.WEIGHT, 0, self._scalar_dtype)
+                for i, variable in enumerate(self._trainable):
+                    found[f"accumulator.{i}"] = self._add_sum(variable)
+            self.__dict__["_window"] = found
+
+    def _add_counter(self, name, value, dtype=tf.int64):
+        return self.add_variable(
+            np.shape(value), dtype, keras.initializers.Constant(value), name=name
+        )
+
+    def _add_sum(self, variable):
+        # A sum of many half precision gradients overflows or stalls in half precision.
+        is_half = getattr(variable, "true_dtype", variable.dtype) in (tf.float16, tf.bfloat16)
+        in_float32 = kernels.variables_in_float32 if is_half else contextlib.nullcontext
+        with in_float32():
+            return self.add_variable_from_reference(variable, "window_accumulator")
+
+    def _strategy_scope(self):
+        if tf.distribute.has_strategy():
+            return contextlib.nullcontext()
+        return self._distribution_strategy.scope()
+
+    def _sum_scope(self):
+        """Where the variables are made that hold a window's sums."""
+        if not self._reduces_late:
+            return contextlib.nullcontext()
+        return kernels.sums_of_replicas(None)
+
+    @property
+    def _sums(self):
+        return [self._window[f"accumulator.{i}"] for i in range(len(self._trainable))]
+
+    @property
+    def _scalar_dtype(self):
+        return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
+
+    @property
+    def completed_updates(self):
+        """The number of updates made: what schedules and bias correction count. An int."""
+        updates = int(self._iterations.numpy())
+        if self._window is not None:
+            updates -= int(self._window["unapplied"].numpy())
+        return self._count("completed_updates", updates)
+
+    def _counters(self):
+        if self._pending:
+            return self._pending.counters
+        return {} if self._window is None else {name: self._window[name] for name in states.WINDOW}
+
+    def _get_scalar(self, variable):
+        return variable.numpy()
+
+    def _set_count(self, counter, value):
+        kernels.write(counter, value)
+
+    @property
+    def _is_built(self):
+        return bool(self.__dict__.get("_trainable"))
+
+    # -- names ---------------------------------------------------------------------------------
+
+    @property
+    def _rule_slots(self):
+        return tuple(self._known()._rule_slot_variables)
+
+    @property
+    def _rule_scalars(self):
+        return tuple(self._known()._rule_scalar_variables)
+
+    def _known(self):
+        return self if self._is_built else self._scratch([_of_shape(())], stock=True)
+
+    def _scratch(self, variables, stock):
+        """An optimizer as this one, or as the stock optimizer, built for other variables."""
+        config = constructor_arguments(self)
+        if stock:
+            config["accum_iters"] = 1
+        scratch = type(self)(**config)
+        scratch.build(variables)
+        return scratch
+
+    def _is_slot(self, attribute, found):
+        """Whether a list of variables has one for each of the model's, that goes with it."""
+        if self._stock_class.__module__.split(".")[0] in ("keras", "tf_keras"):
+            return True
+        return all(slot.shape == v.shape for slot, v in zip(found, self._trainable))
+
+    def _state_variables(self):
+        """All variables by their names in a state, in the order of files: the stock ones first."""
+        if self._pending:
+            return self._pending.variables
+        found = {"completed_updates": self._iterations}
+        if self._is_built:
+            found.update(self._named_rule_variables(self))
+        places = {id(variable): place for place, variable in enumerate(self._variables)}
+        found = dict(sorted(found.items(), key=lambda item: places.get(id(item[1]), len(places))))
+        return {**found, **(self._window or {})}
+
+    def _named_rule_variables(self, optimizer):
+        """Of this optimizer, or a stock one of as many variables, what it keeps by its names."""
+        if optimizer is self:
+            slots, scalars = self._rule_slot_variables, self._rule_scalar_variables
+        else:
+            names = self._rule_slots
+            count = len(optimizer._index_dict)
+            slots, scalars = rule_variables(
+                optimizer,
+                count,
+                lambda attribute, found: (
+                    _SLOTS.get(attribute.strip("_"), attribute.strip("_")) in names
+                ),
+            )
+        found = {f"moving_average.{i}": v for i, v in enumerate(averages_of(optimizer))}
+        for slot, variables in slots.items():
+            for i, variable in enumerate(variables):
+                if self._is_kept(slot, variable):
+                    found[states.slot_name(self._rule_name, slot, i)] = variable
+        for scalar, variable in scalars.items():
+            found[states.scalar_name(self._rule_name, scalar)] = variable
+        return found
+
+    def _is_kept(self, slot, variable):
+        """Whether a slot's variable is part of the state."""
+        if self._rule_name == "SGD" and slot == "momentum":
+            return self.momentum != 0  # it's there, and has no say
+        # Adafactor has an integer where a variable has less than two dimensions.
+        return variable.dtype.is_floating or self._rule_name != "Adafactor"
+
+    def _list_names(self, variables, stock):
+        if self._is_built and len(self._trainable) == variables:
+            names = self._state_variables()
+        else:
+            names = self._scratch([_of_shape(())] * variables, stock)._state_variables()
+        return [n for n in names if not (stock and n in (self._window or ()))]
+
+    def _state_names(self, variables):
+        names = self._list_names(variables, stock=False)
+        return [name for name in names if name != "unapplied"] + list(self._rate_state())
+
+    def _layout(self):
+        found = {**self._state_variables(), **self._shared_variables()}
+        names = self._state_names(len(self._trainable))
+        return {name: tuple(found[name].shape) for name in names if name != "state_format"}
+
+    def _expected_layout(self, state, variables):
+        if self._has_uniform_slots:
+            return super()._expected_layout(state, variables)
+        # Which names and shapes there are depends on the variables: `build` looks at them.
+        rule = f"{self._rule_name}."
+        known = {"completed_updates", "learning_rate", *states.WINDOW, states.WEIGHT}
+        return {
+            name: np.shape(array)
+            for name, array in state.items()
+            if name.startswith((rule, "moving_average.", "accumulator.", states.MISSING))
+            or name in known
+        }
+
+    @property
+    def _has_uniform_slots(self):
+        """Whether each variable has the same slots, of its own shape, and all else is scalars."""
+        shapes = (), (1, 1)
+        scratch = self._scratch([_of_shape(shape) for shape in shapes], stock=True)
+        return all(
+            tuple(variable.shape) == shape and self._is_kept(slot, variable)
+            for slot, found in scratch._rule_slot_variables.items()
+            if slot != "momentum"
+            for variable, shape in zip(found, shapes)
+        ) and not any(v.shape.rank for v in scratch._rule_scalar_variables.values())
+
+    # -- reading and writing ---------------------------------------------------------------------
+
+    @property
+    def variables(self):
+        """All of the state as variables, in the order of files."""
+        # Keras 2 lists can be called.
+        return type(super().variables)(self._state_variables().values())
+
+    def _read_state(self):
+        state = {name: variable.numpy() for name, variable in self._state_variables().items()}
+        state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
+        state.pop("state_format", None)
+        return states.without_idle({**state, **self._rate_state()})
+
+    def _rate_state(self):
+        rate = self._learning_rate
+        return {"learning_rate": rate.numpy()} if isinstance(rate, tf.Variable) else {}
+
+    def _write_state(self, state):
+        variables = {**self._state_variables(), **self._shared_variables()}
+        if self._window is not None:
+            state = {**state, "unapplied": np.asarray(0)}
+        for name, value in state.items():
+            kernels.write(variables[name], value)
+        if hasattr(self, "_u_product_counter"):  # of Nadam, which counts in Python
+            self._u_product_counter = int(state["completed_updates"]) + 1
+
+    def _shared_variables(self):
+        found = {"completed_updates": self._iterations}
+        if isinstance(self._learning_rate, tf.Variable):
+            found["learning_rate"] = self._learning_rate
+        return found
+
+    def _add_waiting(self, name, array):
+        return keras.backend.variable(array, dtype=np.asarray(array).dtype, name=name)
+
+    def _write_shared(self, state):
+        for name, variable in self._shared_variables().items():
+            if name in state:
+                kernels.write(variable, state[name])
+
+    def _named(self, arrays):
+        """The state that a list of arrays is, this class's or the stock optimizer's."""
+        arrays = [np.asarray(array) for array in arrays]
+        self._check_is_built("set_weights")
+        own = self._state_variables()
+        names = {id(variable): name for name, variable in own.items()}
+        window = set(map(id, (self._window or {}).values()))
+        # The stock optimizer's lists have what isn't part of a state, and not all that is.
+        of_stock = [variable for variable in self._variables if id(variable) not in window]
+        for variables in (own.values(), of_stock):
+            if [array.shape for array in arrays] == [tuple(v.shape) for v in variables]:
+                break
+        else:
+            raise states.StateError(
+                f"A list of {len(arrays)} arrays is not a state of {self._described}: it is "
+                "another optimizer's, truncated, or of a newer keras_accum. Nothing was changed."
+            )
+        state = {names.get(id(variable)): array for variable, array in zip(variables, arrays)}
+        state.pop(None, None)
+        for scalar in self._rule_scalars:
+            name = states.scalar_name(self._rule_name, scalar)
+            state.setdefault(name, own[name].numpy())
+        state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
+        return state
+
+    def __reduce__(self):
+        return base.restored, (*self._how_made(), self.get_config(), self.get_state())
+
+    def __deepcopy__(self, memo):
+        make, made_of = self._how_made()
+        new = base.restored(make, made_of, self.get_config(), self.get_state())
+        copy_exclusions(self, new)
+        return new
+
+    # -- norms that train steps write --------------------------------------------------------------
+
+    def _add_norm(self, name):
+        with tf.init_scope(), self._strategy_scope():
+            return tf.Variable(-1.0, trainable=False, name=name, dtype=self._scalar_dtype)
+
+    def _rate_in_use(self):
+        rate = self._learning_rate
+        if not isinstance(rate, tf.Variable):
+            rate = rate(tf.constant(self.completed_updates, tf.int64))
+        return float(rate)
+
+
+def _of_shape(shape):
+    return tf.Variable(np.zeros(shape, keras.backend.floatx()))
+
+
+def constructor_arguments(optimizer):
+    """Of any new-style optimizer: its config, less what it does to a schedule."""
+    config = optimizer.get_config()
+    if not isinstance(optimizer._learning_rate, tf.Variable):
+        config["learning_rate"] = optimizer._learning_rate
+    config.pop("is_legacy_optimizer", None)
+    return config
+
+
+def copy_exclusions(source, target):
+    """What `exclude_from_weight_decay` was told, which is in no config."""
+    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_names"):
+        if hasattr(source, name):
+            setattr(target, name, list(getattr(source, name)))
