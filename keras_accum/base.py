@@ -552,6 +552,7 @@ class Optimizer:
     def _check_can_be_stock(self):
         """Raise what keeps the stock optimizer from going on as this one would."""
         own = set(self.get_config()) - set(type(self).__signature__.parameters)
+        own.discard("is_legacy_optimizer")  # what Keras 2 adds to a config
         if own:
             raise ValueError(
                 f"{type(self).__name__} has arguments that no stock optimizer has: "

@@ -52,6 +52,15 @@ def _selecting(switch, variables):
         variable.assign(tf.where(switch > 0, variable, value))
 
 
+def _after(distribution, tensors):
+    """What is written in here is written when these tensors of the replicas are there.
+
+    Else a train step that finds no more data could decay weights, or count, before it ends.
+    """
+    of_replicas = map(distribution.experimental_local_results, tensors)
+    return tf.control_dependencies([tensor for found in of_replicas for tensor in found])
+
+
 class AccumulatingNewStyleOptimizer(State):
     """Everything Keras, for all classes. A class names it before its stock optimizer and has
 
@@ -340,10 +349,11 @@ class AccumulatingNewStyleOptimizer(State):
     def _accumulate(self, distribution, grads, step, variables):
         """A micro-batch inside a window. This runs across replicas."""
         update = functools.partial(distribution.extended.update, group=False)
-        if self._accumulates:
-            for gradient, variable in zip(grads, variables):
-                update(self._sum_of(variable), kernels.accumulate, args=(gradient,))
-        self._write_counters(update, step, switch=0)
+        with _after(distribution, grads):
+            if self._accumulates:
+                for gradient, variable in zip(grads, variables):
+                    update(self._sum_of(variable), kernels.accumulate, args=(gradient,))
+            self._write_counters(update, step, switch=0)
 
     def _update_from(self, grads, step, variables, absent):
         """The update at the end of a window, or what is not to be one inside it.
@@ -419,7 +429,9 @@ class AccumulatingNewStyleOptimizer(State):
             step = window.close(position, length)
             if self._weighs:
                 step = step._replace(divisor=tf.convert_to_tensor(self._weight))
-            self._update([tf.convert_to_tensor(self._sum_of(v)) for v in variables], step, variables)
+            self._update(
+                [tf.convert_to_tensor(self._sum_of(v)) for v in variables], step, variables
+            )
 
         self._set_count(self._iterations, updates)  # without what a LossScaleOptimizer has added
         kernels.in_replicas(self._distribution_strategy, update)
@@ -428,15 +440,16 @@ class AccumulatingNewStyleOptimizer(State):
 
     def _write(self, distribution, averages, totals, switches, step, variables):
         update = functools.partial(distribution.extended.update, group=False)
-        self._write_of_all(update, step.switch)
-        overwrites = None
-        if self.use_ema and self.ema_overwrite_frequency:
-            due = (self._iterations + 1) % self.ema_overwrite_frequency == 0
-            overwrites = tf.cast(due, tf.int64)
-        for variable, average, total, switch in zip(variables, averages, totals, switches):
-            gradient = average, switch, overwrites
-            update(variable, self._write_variable, args=(gradient, total, step.switch))
-        self._write_counters(update, step, step.switch)
+        with _after(distribution, averages):
+            overwrites = None
+            if self.use_ema and self.ema_overwrite_frequency:
+                due = (self._iterations + 1) % self.ema_overwrite_frequency == 0
+                overwrites = tf.cast(due, tf.int64)
+            self._write_of_all(update, step.switch)
+            for variable, average, total, switch in zip(variables, averages, totals, switches):
+                gradient = average, switch, overwrites
+                update(variable, self._write_variable, args=(gradient, total, step.switch))
+            self._write_counters(update, step, step.switch)
 
     def _write_of_all(self, update, switch):
         """Write what an update writes once, before any variable."""
@@ -454,8 +467,7 @@ class AccumulatingNewStyleOptimizer(State):
             with _selecting(gradient[1], [variable]):
                 variable.assign(variable.constraint(variable))
         if self._accumulates:
-            rest = kernels.gate(total, tf.cast(1 - switch, total.dtype))
-            self._sum_of(variable).assign(rest)
+            _assign_rest(self._sum_of(variable), total, switch)
 
     def _update_step(self, gradient, variable):
         """An update of one variable: decay, the rule, the moving average and what it overwrites."""
@@ -488,11 +500,11 @@ class AccumulatingNewStyleOptimizer(State):
             }
             if step.missing is not None:
                 counters[states.MISSING] = step.missing
-            if self._weighs:
-                counters[states.WEIGHT] = step.divisor * tf.cast(1 - switch, step.divisor.dtype)
             for name, value in counters.items():
                 update(self._window[name], _assign, args=(value,))
-        update(self._iterations, _assign_add, args=(tf.cast(switch, tf.int64),))
+            if self._weighs:
+                update(self._weight, _assign_rest, args=(step.divisor, switch))
+        update(self._iterations, _assign_add, args=(switch,))
 
     def _write_norm(self, name, tensors, switch):
         """Write the norm of these tensors together, where it's watched and the switch is on."""
@@ -555,7 +567,11 @@ def _assign(variable, value):
 
 
 def _assign_add(variable, value):
-    variable.assign_add(value)
+    variable.assign_add(tf.cast(value, variable.dtype))
+
+
+def _assign_rest(variable, value, switch):
+    variable.assign(kernels.gate(value, tf.cast(1 - switch, value.dtype)))
 
 
 def _assign_if(variable, value, switch):

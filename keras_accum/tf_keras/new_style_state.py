@@ -32,7 +32,7 @@ _SLOTS = {
 # Attributes of every optimizer that hold variables, but none of a rule: Keras's and ours.
 _NOT_OF_A_RULE = (
     *("_variables", "_iterations", "_learning_rate", "_current_learning_rate"),
-    *("_model_variables_moving_average", "_trainable", "_norm_variables"),
+    *("_model_variables_moving_average", "_coalesced_children", "_trainable", "_norm_variables"),
 )
 
 
@@ -276,6 +276,17 @@ class State(base.Optimizer):
             or name in known
         }
 
+    def _hold(self, state):
+        if self._has_uniform_slots:
+            super()._hold(state)
+            return
+        state = self._fitted(state, states.by_index(state))
+        self._write_shared(state)
+        self._pending.drop()
+        if states.count(state):
+            names = [name for name in state if name != "learning_rate"]
+            self._pending.hold(state, names, self._shared_variables(), self._add_waiting)
+
     @property
     def _has_uniform_slots(self):
         """Whether each variable has the same slots, of its own shape, and all else is scalars."""
@@ -289,6 +300,27 @@ class State(base.Optimizer):
         ) and not any(v.shape.rank for v in scratch._rule_scalar_variables.values())
 
     # -- reading and writing ---------------------------------------------------------------------
+
+    def set_state(self, state):
+        if self._is_built and states.count(state) == 0 and not state.get("completed_updates", 1):
+            state = {**self._initial_arrays(), **state}  # of an optimizer that has none yet
+        super().set_state(state)
+
+    set_state.__doc__ = base.Optimizer.set_state.__doc__
+
+    def _initial_arrays(self):
+        """What an optimizer that has just been built keeps, by its names."""
+        scratch = self._scratch([_of_shape(())], stock=True)
+        found = {f"moving_average.{i}": v for i, v in enumerate(self._trainable)}
+        found = found if self.use_ema else {}
+        for slot, (first, *_) in scratch._rule_slot_variables.items():
+            for i, variable in enumerate(self._rule_slot_variables[slot]):
+                if self._is_kept(slot, variable):
+                    name = states.slot_name(self._rule_name, slot, i)
+                    found[name] = tf.fill(variable.shape, tf.cast(first, variable.dtype))
+        for scalar, variable in scratch._rule_scalar_variables.items():
+            found[states.scalar_name(self._rule_name, scalar)] = variable
+        return {name: value.numpy() for name, value in found.items()}
 
     @property
     def variables(self):
