@@ -344,3 +344,50 @@ def docstring(name, host, import_keras, stock=None):
         more_state=_MORE_STATE[host],
         paper=texts["paper"],
     )
+
+
+_NEW_STYLE = """{stock} that isn't legacy, one update per window of micro-batches.
+
+    An update is that of `{module}.{stock}`, from the average gradient of a window of `accum_iters`
+    micro-batches. Inside a window weights and slots are exactly unchanged. The traced graph has no
+    branch, unless `gate` asks for one.{more}
+
+    Args:
+        The arguments of `{stock}` in their order, those that every optimizer of its kind has, and
+
+{shared_arguments}
+
+    State, all of it in `variables`: that of `{stock}` and, with accum_iters > 1,
+        accumulator: the gradient sum of the open window, of its variable's shape and data type,
+            float32 for float16 and bfloat16.
+        state_format: integer scalar, the version of this list, 1.
+        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
+            open window, how many close it, and how many will close the next.{more_state}
+        `get_state` has it by names that are the same on every Keras.
+
+    Raises:
+        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
+            is allowed and what was received.
+        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
+            what is wrong with it.
+"""
+
+_NEW_STYLE_NADAM = """
+
+    In a graph, the stock optimizer multiplies its product of rates once for each variable instead
+    of once for each update. This one does what the formula says, as the stock one in eager mode. At
+    `accum_iters=1` it is the stock one."""
+
+
+def of_new_style(stock):
+    """The docstring of the class for a stock optimizer of Keras 2 that isn't legacy."""
+    shared = _SHARED_ARGUMENTS.format(
+        reduction=_REDUCTION["tf_keras"], all_reduce=_ALL_REDUCE["tf_keras"]
+    )
+    return _NEW_STYLE.format(
+        stock=stock.__name__,
+        module=stock.__module__,
+        more=_NEW_STYLE_NADAM if stock.__name__ == "Nadam" else "",
+        shared_arguments=shared.partition("\n        decay:")[0],  # which legacy ones have
+        more_state=_MORE_STATE["tf_keras"].replace(" and once one is missing", " only"),
+    )

@@ -1,6 +1,7 @@
 """The optimizers of tf_keras that aren't legacy: each equals the stock one at the big batch."""
 
 import copy
+import inspect
 import pickle
 import subprocess
 import sys
@@ -182,6 +183,15 @@ def test_a_class_that_somebody_else_wrote():
     again = pickle.loads(pickle.dumps(optimizer))
     assert type(again) is type(optimizer)
     assert_same(again.get_state(), optimizer.get_state())
+
+
+def test_docstring_and_signature():
+    for name, _ in ROWS.values():
+        cls = accumulating(getattr(O, name))
+        assert cls.__doc__.startswith(f"{name} that isn't legacy")
+        assert "accum_iters: Integer" in cls.__doc__ and "decay: Float" not in cls.__doc__
+        stock = list(inspect.signature(getattr(O, name)).parameters)[:-1]  # without **kwargs
+        assert list(inspect.signature(cls).parameters)[: len(stock)] == stock
 
 
 def test_the_same_class_for_the_same_class():
@@ -537,9 +547,11 @@ def test_monitor_and_partial_window():
     assert len(model.optimizer.variables) == len(model.optimizer._state_variables())
 
 
-@pytest.mark.parametrize("callbacks", [[], [hosts.accum.PythonGate]], ids=str)
-@pytest.mark.parametrize("name", ["adamw", "nadam"])
-def test_a_step_that_finds_no_more_data(name, callbacks):
+@pytest.mark.parametrize(
+    "how", [None, "picked", pytest.param("scaled", marks=thorough), "conditional"]
+)
+@quick_first("name", ["adamw", "nadam"])
+def test_a_step_that_finds_no_more_data(name, how):
     """It may run in part before it fails; nothing of that is to be seen."""
     name, arguments = ROWS[name]
     arguments = {**arguments, "weight_decay": 0.25}
@@ -551,11 +563,14 @@ def test_a_step_that_finds_no_more_data(name, callbacks):
     )
     states = []
     for steps in (None, LENGTH - 1):
-        optimizer = accumulating(getattr(O, name))(**arguments, accum_iters=LENGTH)
+        gate = "conditional" if how == "conditional" else "select"
+        optimizer = accumulating(getattr(O, name))(**arguments, accum_iters=LENGTH, gate=gate)
+        if how == "scaled":
+            optimizer = hosts.loss_scaled(optimizer, initial_scale=2.0)
         model = compiled(dense_model(), optimizer, run_eagerly=False)
-        fit_callbacks = [callback() for callback in callbacks]
+        callbacks = [hosts.accum.PythonGate()] if how == "picked" else []
         for _ in range(5):
-            model.fit(generated, steps_per_epoch=steps, verbose=0, callbacks=fit_callbacks)
+            model.fit(generated, steps_per_epoch=steps, verbose=0, callbacks=callbacks)
         states.append(all_of(model))
     assert_same(*states)
 
@@ -791,7 +806,7 @@ def test_deep_copy_keeps_exclusions():
     assert new._exclude_from_weight_decay_names == ["bias"]
 
 
-@pytest.mark.parametrize("name", ["adam", "amsgrad", "sgd", "momentum"])
+@quick_first("name", ["adam", "amsgrad", "sgd", "momentum"])
 def test_states_of_legacy_optimizers(name):
     """The same mathematics: a state goes from one style to the other and back."""
     name, arguments = ROWS[name]

@@ -13,7 +13,7 @@ import inspect
 import numpy as np
 import tensorflow as tf
 
-from keras_accum import arguments, base, kernels, states, window
+from keras_accum import arguments, base, docs, kernels, states, window
 from keras_accum.callbacks import monitor
 from keras_accum.tf_keras.new_style_state import (
     State,
@@ -76,6 +76,7 @@ class AccumulatingNewStyleOptimizer(State):
         if issubclass(stock, StockOptimizer) and not issubclass(stock, base.Optimizer):
             cls._stock_class = stock
             cls.__signature__ = arguments.signature(stock, cls.fixed, _keywords_of(stock))
+            cls.__doc__ = cls.__doc__ or docs.of_new_style(stock)
 
     def __init__(self, *args, **kwargs):
         kwargs.pop("is_legacy_optimizer", None)  # of a config
@@ -157,6 +158,7 @@ class AccumulatingNewStyleOptimizer(State):
     @classmethod
     def _config_of_legacy(cls, optimizer):
         config = {name: v for name, v in optimizer.get_config().items() if v is not None}
+        config.update(optimizer.fixed)
         rate = optimizer._hyper["learning_rate"]
         if callable(rate):
             config["learning_rate"] = rate
@@ -268,8 +270,9 @@ class AccumulatingNewStyleOptimizer(State):
         if not self._reduces_late:
             pairs = list(super().aggregate_gradients(pairs))
         if self._is_scaled:
-            self._iterations.assign_sub(tf.convert_to_tensor(self._window["unapplied"]))
-            self._window["unapplied"].assign(1)
+            with tf.control_dependencies([gradient for gradient, _ in pairs]):  # see `_after`
+                self._iterations.assign_sub(tf.convert_to_tensor(self._window["unapplied"]))
+                self._window["unapplied"].assign(1)
         return pairs
 
     def _weighted(self, pairs):
