@@ -20,7 +20,7 @@ from test_graph import conditionals, operations
 from training import BIG, LENGTH, MICRO, Shrink, compiled, dense_model, fit, weights
 
 from keras_accum import StateError
-from keras_accum.tf_keras.new_style import accumulating
+from keras_accum.tf_keras import accumulating
 
 tf = hosts.tf
 O = keras.optimizers  # noqa: E741
@@ -196,7 +196,9 @@ def test_docstring_and_signature():
 
 def test_the_same_class_for_the_same_class():
     assert accumulating(O.AdamW) is Accumulating
-    assert Accumulating.__name__ == "AdamWAccumulate"
+    assert hosts.accum.AdamWAccumulate is Accumulating
+    assert hosts.accum.AdamAccumulate is not accumulating(O.Adam)
+    assert issubclass(hosts.accum.AdamAccumulate, O.legacy.Adam)
 
 
 @pytest.mark.parametrize(

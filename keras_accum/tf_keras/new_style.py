@@ -15,13 +15,13 @@ import tensorflow as tf
 
 from keras_accum import arguments, base, docs, kernels, states, window
 from keras_accum.callbacks import monitor
+from keras_accum.tf_keras.library import keras
 from keras_accum.tf_keras.new_style_state import (
     State,
     StockOptimizer,
     averages_of,
     constructor_arguments,
     copy_exclusions,
-    keras,
     utilities,
 )
 
@@ -594,15 +594,19 @@ def _keywords_of(stock):
     }
 
 
-_made = {}
+def make(stock, made_by):
+    """The class of a stock optimizer that isn't legacy, with `accum_iters`.
 
-
-def accumulating(stock):
-    """The class of a stock optimizer that isn't legacy with `accum_iters`, made once."""
-    if stock not in _made:
-        _check(stock)
-        _made[stock] = _make(stock)
-    return _made[stock]
+    `made_by` are a function and its arguments that give this class.
+    """
+    _check(stock)
+    is_nadam = issubclass(stock, keras.optimizers.Nadam)
+    family = AccumulatingNadam if is_nadam else AccumulatingNewStyleOptimizer
+    name, module, package = f"{stock.__name__}Accumulate", stock.__module__, stock.__module__
+    if _is_of_keras(stock):  # `keras_accum>AdamAccumulate` is the legacy class
+        module, package = "keras_accum.tf_keras", "keras_accum.new_style"
+    made = type(name, (family, stock), {"__module__": module, "_made_by": made_by})
+    return keras.utils.register_keras_serializable(package)(made)
 
 
 def _check(stock):
@@ -610,7 +614,7 @@ def _check(stock):
     base.check_members(AccumulatingNewStyleOptimizer, stock, keras.__name__)
     own = [cls for cls in stock.__mro__ if not _is_of_keras(cls) and cls is not object]
     overridden = sorted({name for cls in own for name in _STEPS if name in vars(cls)})
-    if _is_nadam(stock) and any("update_step" in vars(cls) for cls in own):
+    if issubclass(stock, keras.optimizers.Nadam) and any("update_step" in vars(c) for c in own):
         overridden.append("update_step of Nadam")
     if overridden:
         raise TypeError(
@@ -623,19 +627,3 @@ def _check(stock):
 
 def _is_of_keras(cls):
     return cls.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow")
-
-
-def _is_nadam(stock):
-    return issubclass(stock, keras.optimizers.Nadam)
-
-
-def _make(stock):
-    name = f"{stock.__name__}Accumulate"
-    family = AccumulatingNadam if _is_nadam(stock) else AccumulatingNewStyleOptimizer
-    # `keras_accum>AdamAccumulate` is the legacy class.
-    package = "keras_accum.new_style" if _is_of_keras(stock) else stock.__module__
-    members = {
-        "__module__": __name__ if _is_of_keras(stock) else stock.__module__,
-        "_made_by": (accumulating, (stock,)),
-    }
-    return keras.utils.register_keras_serializable(package)(type(name, (family, stock), members))

@@ -6,9 +6,9 @@ import importlib
 import numpy as np
 import tensorflow as tf
 
-from keras_accum import base, host, kernels, states
+from keras_accum import base, kernels, states
+from keras_accum.tf_keras.library import keras
 
-keras = host.import_keras_2()
 # Up to TensorFlow 2.10, Keras has legacy optimizers only, by this name too.
 StockOptimizer = keras.optimizers.Optimizer
 utilities = importlib.import_module(StockOptimizer.__module__).optimizer_utils

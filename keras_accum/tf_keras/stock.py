@@ -1,11 +1,12 @@
 """The stock optimizers of this Keras, and the class that accumulates for each."""
 
 from keras_accum import base, names
+from keras_accum.tf_keras import new_style
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
 from keras_accum.tf_keras.optimizer import AccumulatingOptimizer
 
-# For the optimizers that are such ones, the class that comes before theirs. The first that fits.
-FAMILIES = {legacy.Optimizer: AccumulatingOptimizer}
+# The same up to TensorFlow 2.10.
+_KINDS = (legacy.Optimizer, new_style.StockOptimizer)
 
 _WRAPPERS = tuple(
     kind
@@ -42,10 +43,10 @@ def accumulating(optimizer_class):
     >>> NadamAccumulate(accum_iters=5).accum_iters
     5
     """
-    base.check_stock_class(optimizer_class, tuple(FAMILIES), _WRAPPERS)
+    base.check_stock_class(optimizer_class, _KINDS, _WRAPPERS)
     if optimizer_class not in _made:
-        family = next(FAMILIES[kind] for kind in FAMILIES if issubclass(optimizer_class, kind))
-        _made[optimizer_class] = _make(family, optimizer_class)
+        make = _make if issubclass(optimizer_class, legacy.Optimizer) else new_style.make
+        _made[optimizer_class] = make(optimizer_class, (accumulating, (optimizer_class,)))
     return _made[optimizer_class]
 
 
@@ -64,17 +65,16 @@ _BEFORE_THE_GATE = (
 )
 
 
-def _make(family, stock):
-    base.check_members(family, stock, _KERAS[0])
-    if family is AccumulatingOptimizer:
-        _check_methods(stock)
+def _make(stock, made_by):
+    base.check_members(AccumulatingOptimizer, stock, _KERAS[0])
+    _check_methods(stock)
     members = {"__module__": __name__, "__qualname__": f"{stock.__name__}Accumulate"}
     if stock.__module__.split(".")[0] in _KERAS:
         members["__module__"], package = "keras_accum.tf_keras", "keras_accum"
     else:
         package = stock.__module__
-    members["_made_by"] = accumulating, (stock,)
-    made = type(f"{stock.__name__}Accumulate", (family, stock), members)
+    members["_made_by"] = made_by
+    made = type(f"{stock.__name__}Accumulate", (AccumulatingOptimizer, stock), members)
     return keras.utils.register_keras_serializable(package=package)(made)
 
 
@@ -99,6 +99,6 @@ def ready():
     found = {"AMSGradAccumulate": _make_amsgrad()}
     for name in names.OPTIMIZERS:
         stock = getattr(legacy, name, None) or getattr(keras.optimizers, name, None)
-        if isinstance(stock, type) and issubclass(stock, tuple(FAMILIES)):
+        if isinstance(stock, type) and issubclass(stock, _KINDS):
             found[f"{name}Accumulate"] = accumulating(stock)
     return found
