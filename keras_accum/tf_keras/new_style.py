@@ -314,7 +314,8 @@ class AccumulatingNewStyleOptimizer(State):
             (*grads, weight), (*variables, _) = grads, variables
         present = [self._index(variable) for variable in variables]
         arguments.check_once(present, lambda index: self._trainable[index].name)
-        counted = tf.ones([], tf.int64)
+        with tf.control_dependencies(grads):  # see `_after`: this holds for all that's counted
+            counted = tf.identity(tf.ones([], tf.int64))
         if self.skip_nonfinite:
             counted = tf.cast(kernels.all_finite(grads), tf.int64)
             grads = [kernels.gate(g, tf.cast(counted, g.dtype)) for g in grads]
@@ -352,11 +353,10 @@ class AccumulatingNewStyleOptimizer(State):
     def _accumulate(self, distribution, grads, step, variables):
         """A micro-batch inside a window. This runs across replicas."""
         update = functools.partial(distribution.extended.update, group=False)
-        with _after(distribution, grads):
-            if self._accumulates:
-                for gradient, variable in zip(grads, variables):
-                    update(self._sum_of(variable), kernels.accumulate, args=(gradient,))
-            self._write_counters(update, step, switch=0)
+        if self._accumulates:
+            for gradient, variable in zip(grads, variables):
+                update(self._sum_of(variable), kernels.accumulate, args=(gradient,))
+        self._write_counters(update, step, switch=0)
 
     def _update_from(self, grads, step, variables, absent):
         """The update at the end of a window, or what is not to be one inside it.
