@@ -592,7 +592,7 @@ _OPTIMIZERS = {
     },
     "ScheduleFreeAdamWAccumulate": {
         "rate": 0.0025,
-        "line": "Adam with an average in place of a schedule, one update per window of micro-batches.",
+        "line": "Adam with an average in place of a schedule, per window of micro-batches.",
         "mathematics": """\
     With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
     number of the update:
