@@ -57,7 +57,7 @@ CASES.update(
     }
 )
 CASES = {
-    name: case for name, case in CASES.items() if hasattr(hosts.accum, f"{case.name}Accumulate")
+    name: case for name, case in CASES.items() if f"{case.name}Accumulate" in vars(hosts.accum)
 }
 
 if hosts.IS_KERAS2:  # its RMSprop has neither

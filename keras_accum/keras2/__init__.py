@@ -1,13 +1,17 @@
 """The optimizers for standalone Keras 2.2 and 2.3 on TensorFlow 1.
 
 Each class is the stock optimizer of its name with another `get_updates`: it adds the gradients to
-the accumulators and runs the rule with gated scalars (see `_rules`), at `accum_iters=1` as well.
+the accumulators and makes the update of their average, at `accum_iters=1` as well. SGD, Adam and
+RMSprop run their rule with gated scalars (see `rules`). All others run the stock `get_updates` (see
+`stock`), and what it writes is selected.
 
 TensorFlow 1 orders nothing within a train step, and the stock optimizers leave it at that: a weight
 may be overwritten before back-propagation has read it, a counter before the bias correction has.
 Here all that a step computes is computed before its first write, and the counters come last.
 """
 
+import contextlib
+import inspect
 import math
 import numbers
 from collections import namedtuple
@@ -23,16 +27,18 @@ keras = host.import_standalone_keras_2()
 import tensorflow as tf  # noqa: E402, the line above says what is wrong where it can't be
 
 from keras_accum import kernels  # noqa: E402
+from keras_accum.keras2 import stock  # noqa: E402
 
-_stock = keras.optimizers
+_optimizers = keras.optimizers
 K = keras.backend
 ops = tf.compat.v2  # whose `where` isn't deprecated
 
 
 class AccumulatingOptimizer(base.Optimizer):
-    """Everything Keras, for all classes. A class names it before its stock optimizer and has
+    """Everything Keras, for all classes. A class names it before its stock optimizer and may have
 
-    * `_rule()`: the rule that belongs to the stock optimizer as it was constructed;
+    * `_rule()`: the rule that belongs to the stock optimizer as it was constructed, if an update
+      isn't to be made by the stock optimizer's own code;
     * `fixed`: the stock arguments that the class decides itself;
     * `rule_arguments`: what the rule takes and the stock optimizer doesn't, with defaults.
     """
@@ -40,19 +46,18 @@ class AccumulatingOptimizer(base.Optimizer):
     fixed = {}
     rule_arguments = {}
     _can_reduce_late = False
-    # Arguments that Keras 2.3 takes and doesn't have in its signatures.
-    unsigned = ("epsilon",)
-
     _remedy = "compile the loaded model with {name}.from_optimizer(model.optimizer, accum_iters=5)"
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         if AccumulatingOptimizer in cls.__bases__:
             cls._stock_class = cls.__bases__[-1]
-            names = ("learning_rate", *cls.unsigned, "clipnorm", "clipvalue", "global_clipnorm")
-            more = {**cls.rule_arguments, **dict.fromkeys(names)}
+            more = dict.fromkeys(["learning_rate", *_keywords(cls._stock_class)])
+            more = {**cls.rule_arguments, **more}
             cls.__signature__ = arguments.signature(cls._stock_class, cls.fixed, more)
-            cls.__doc__ = cls.__doc__ or docs.docstring(cls.__name__, "keras2", "import keras")
+            cls.__doc__ = cls.__doc__ or docs.docstring(
+                cls.__name__, "keras2", "import keras", cls._stock_class
+            )
 
     def __init__(self, *args, **kwargs):
         given = arguments.bind(type(self), args, kwargs, unknown=TypeError)
@@ -62,13 +67,17 @@ class AccumulatingOptimizer(base.Optimizer):
                 "reduction='weighted' isn't there on Keras 2.0 to 2.3, whose train step has no "
                 "place for a weight: use 'mean', or a loss that sums and 'sum'."
             )
-        given["decay"] = arguments.check_decay(given.pop("decay", None))
+        if "decay" in given:
+            given["decay"] = arguments.check_decay(given["decay"])
         if "learning_rate" in given:
-            given["lr"] = arguments.check_number("learning_rate", given.pop("learning_rate"))
+            rate = arguments.check_number("learning_rate", given.pop("learning_rate"))
+            given[_rate_name(self._stock_class)] = rate
         given.update(_clips(given))
         added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
 
-        super().__init__(**given, **self.fixed)
+        self._given = {**given, **self.fixed}
+        super().__init__(**self._given)
+        _check_members(self)
         for name, value in added.items():
             setattr(self, name, value)
         self.reduction = own["reduction"]
@@ -77,13 +86,15 @@ class AccumulatingOptimizer(base.Optimizer):
         self.all_reduce = own["all_reduce"]
         self._accum_iters = own["accum_iters"]
         self._next_length = None  # one for all models, as are `iterations` and the learning rate
+        self._layouts = {}  # of the stock optimizer's state, by how many variables it is for
         self._positions = {}  # in the windows of models, by the names of their variables
         self._forget()
 
     def _forget(self):
         """Be without variables, as before the first model and between two."""
         self._variables = []
-        self._slots = {}
+        self._kept = {}  # slots and scalars, by their names in a state
+        self._made = None  # the variables that the stock optimizer has made
         self._window = None
         self._accumulators = []
         self._closing = None
@@ -91,18 +102,17 @@ class AccumulatingOptimizer(base.Optimizer):
     # -- state ---------------------------------------------------------------------------------
 
     def _build(self, params):
-        """Create the state for these variables, once more for each model that is compiled."""
-        state = self._released([_Shape(K.int_shape(variable)) for variable in params])
+        """Create the state for these variables, once more for each model that is compiled.
+
+        Without slots and scalars where the stock optimizer makes them, as a part of an update.
+        """
         self._forget()
         self._variables, rule = list(params), self._rule()
-        for slot in rule.slots:
+        for slot in rule.slots if rule else ():
             for i, variable in enumerate(self._variables):
                 name = states.slot_name(self._rule_name, slot, i)
-                self._slots[slot, i] = _zeros(variable, K.dtype(variable), name)
+                self._kept[name] = _zeros(variable, K.dtype(variable), name)
         self._build_window()
-        if state is not None:
-            self._write_state(state)
-        self.weights = list(self._state_variables().values())
 
     def _build_window(self):
         if not (self._accumulates and self._variables):
@@ -141,11 +151,30 @@ class AccumulatingOptimizer(base.Optimizer):
     def _set_count(self, counter, value):
         K.set_value(counter, value)
 
-    _rule_scalars = ()
+    def _rule(self):
+        return None
 
     @property
     def _rule_slots(self):
-        return self._rule().slots
+        rule = self._rule()
+        return rule.slots if rule else self._named_in_layout(lambda i: i == 0)
+
+    @property
+    def _rule_scalars(self):
+        return () if self._rule() else self._named_in_layout(lambda i: i is None)
+
+    def _named_in_layout(self, belongs):
+        """The slots or scalars of the stock optimizer, without rule and number."""
+        names = [name for name in self._layout_of(1).names if belongs(states.index_of(name))]
+        return tuple(name.split(".")[1] for name in names)
+
+    def _layout_of(self, variables):
+        """How the stock optimizer keeps its state for so many variables."""
+        if variables not in self._layouts:
+            self._layouts[variables] = stock.layout(
+                lambda: self._stock_class(**self._given), self._rule_name, variables
+            )
+        return self._layouts[variables]
 
     @property
     def _is_built(self):
@@ -156,9 +185,10 @@ class AccumulatingOptimizer(base.Optimizer):
         return self._is_built  # the train step is a part of the graph
 
     def _list_names(self, variables, stock):
-        return states.slot_major(
-            self._rule_name, (), self._rule_slots, variables, self._accumulates and not stock
-        )
+        if not variables:
+            return ["completed_updates"]
+        of_rule = self._rule_name, self._rule_scalars, self._rule_slots
+        return states.slot_major(*of_rule, variables, self._accumulates and not stock)
 
     def _state_names(self, variables):
         return self._list_names(variables, stock=False) + list(self._rate_state())
@@ -168,8 +198,7 @@ class AccumulatingOptimizer(base.Optimizer):
         if self._pending:
             return dict(self._pending.variables)
         found = {"completed_updates": self.iterations}
-        for (slot, i), variable in self._slots.items():
-            found[states.slot_name(self._rule_name, slot, i)] = variable
+        found.update(self._kept)
         if self._window is not None:
             found["state_format"] = self._state_format
             found.update(self._counters())
@@ -219,7 +248,7 @@ class AccumulatingOptimizer(base.Optimizer):
 
     @learning_rate.setter
     def learning_rate(self, learning_rate):
-        if isinstance(learning_rate, numbers.Real):
+        if isinstance(learning_rate, numbers.Real) and "_rate" in vars(self):
             K.set_value(self._rate, arguments.check_number("learning_rate", learning_rate))
         else:
             self._rate = learning_rate  # the stock constructor
@@ -270,10 +299,7 @@ class AccumulatingOptimizer(base.Optimizer):
         if isinstance(optimizer, AccumulatingOptimizer):
             state = optimizer.get_state()
         elif optimizer.weights:
-            state = states.from_keras_2(
-                K.batch_get_value(optimizer.weights), new._rule_name, new._rule_slots
-            )
-            state["completed_updates"] = np.asarray(K.get_value(optimizer.iterations))
+            state = new._state_of_stock(optimizer)
         else:
             return new
         new._continue_from(state, optimizer)
@@ -293,12 +319,25 @@ class AccumulatingOptimizer(base.Optimizer):
             del config[name]
         if "global_clipnorm" in config:
             config["clipnorm"] = config.pop("global_clipnorm")
-        stock = self._stock_class(**config)
-        state = self.get_state()
-        K.set_value(stock.iterations, state["completed_updates"])
+        optimizer, state = self._stock_class(**config), self.get_state()
+        K.set_value(optimizer.iterations, state["completed_updates"])
         if states.count(state):
-            _start_from(stock, states.to_keras_2(state, self._rule_name))
-        return stock
+            layout, arrays = self._layout_of(states.count(state)), states.by_index(state)
+            for name, attribute in layout.attributes.items():
+                K.set_value(getattr(optimizer, attribute), state[name])
+            _start_from(optimizer, [_stock_array(name, state, arrays) for name in layout.files])
+        return optimizer
+
+    def _state_of_stock(self, optimizer):
+        """The state of a stock optimizer that has its variables."""
+        one, two = (len(self._layout_of(variables).files) for variables in (1, 2))
+        layout = self._layout_of((len(optimizer.weights) - one) // (two - one) + 1)
+        variables = dict(zip(layout.files, optimizer.weights))
+        for name, attribute in layout.attributes.items():
+            variables[name] = getattr(optimizer, attribute)
+        variables["completed_updates"] = optimizer.iterations
+        names = set(self._list_names(states.count(layout.names), stock=True)) & set(variables)
+        return dict(zip(names, K.batch_get_value([variables[name] for name in names])))
 
     def __reduce__(self):
         return base.restored, (*self._how_made(), self.get_config(), self.get_state())
@@ -310,7 +349,9 @@ class AccumulatingOptimizer(base.Optimizer):
 
     def get_updates(self, loss, params):
         """The operation that makes one micro-batch's step, in a list."""
-        grads = self._unclipped_gradients(loss, params)
+        with self._unclipped():
+            grads = _optimizers.Optimizer.get_gradients(self, loss, params)
+        state = self._released([_Shape(K.int_shape(variable)) for variable in params])
         self._build(params)
         counted = tf.ones([], tf.int64)
         if self.skip_nonfinite:
@@ -321,6 +362,9 @@ class AccumulatingOptimizer(base.Optimizer):
             self.updates = [self._branch(step, grads, after=[loss])]
         else:
             self.updates = [self._write(step, self._totals(grads), after=[loss])]
+        if state is not None:
+            self._write_state(state)
+        self.weights = list(self._state_variables().values())
         return self.updates
 
     def apply_partial_window(self):
@@ -352,11 +396,12 @@ class AccumulatingOptimizer(base.Optimizer):
                 "optimizer each."
             )
 
-    def _unclipped_gradients(self, loss, params):
-        """The stock gradients; what is clipped is the window's average."""
+    @contextlib.contextmanager
+    def _unclipped(self):
+        """The stock code doesn't clip: we do, the window's average."""
         clips = {n: self.__dict__.pop(n) for n in ("clipnorm", "clipvalue") if n in self.__dict__}
         try:
-            return self.get_gradients(loss, params)
+            yield
         finally:
             self.__dict__.update(clips)
 
@@ -390,16 +435,42 @@ class AccumulatingOptimizer(base.Optimizer):
         # A step has nothing of missing gradients here, which are an error.
         step = window.Step(*(None if v is None else tf.cast(v, tf.int64) for v in step))
         averages = self._clipped([self._average(step, total) for total in totals])
-        scalars = {
-            dtype: self._scalars(step, dtype) for dtype in set(map(K.dtype, self._variables))
-        }
-        operations = []
-        with _barrier([after, totals, averages, scalars, step]):
-            for i, variable in enumerate(self._variables):
-                operations += self._write_variable(
-                    i, variable, averages[i], totals[i], scalars[K.dtype(variable)]
-                )
+        if self._rule():
+            values = {
+                dtype: self._scalars(step, dtype) for dtype in set(map(K.dtype, self._variables))
+            }
+        else:
+            values = self._selected(step.switch, averages)
+        with _barrier([after, totals, averages, values, step]):
+            if self._rule():
+                operations = self._write_by_rule(averages, values)
+            else:
+                operations = [K.update(variable, value) for variable, value in values]
+            if self._accumulates:
+                operations += [
+                    K.update(sums, kernels.gate(total, tf.cast(1 - step.switch, total.dtype)))
+                    for sums, total in zip(self._accumulators, totals)
+                ]
         return self._write_counters(step, after=operations)
+
+    def _selected(self, switch, averages):
+        """What the stock optimizer writes: variables, each with its new or its old value."""
+        averages = [tf.cast(g, v.dtype.base_dtype) for g, v in zip(averages, self._variables)]
+        get_updates = super().get_updates
+        with self._unclipped():
+            recorded = stock.record(self, get_updates, self._variables, averages, self._made)
+        if self._made is None:
+            names = self._layout_of(len(self._variables)).names
+            stock.check_shapes(self._stock_class.__name__, recorded.kept, names, self._variables)
+            kept = dict(zip(names, recorded.kept))
+            ordered = self._list_names(len(self._variables), stock=True)[1:]
+            self._kept = {name: kept[name] for name in ordered}
+            self._made = recorded.made
+        return [
+            (variable, ops.where(switch > 0, value, tf.convert_to_tensor(variable)))
+            for variable, value in recorded.writes
+            if variable is not self.iterations  # which we count
+        ]
 
     def _write_counters(self, step, after):
         operations = list(after)
@@ -438,28 +509,63 @@ class AccumulatingOptimizer(base.Optimizer):
         }
         update = tf.cast(self.iterations + 1, dtype)
         coefficients = rule.coefficients(ops, switch, rate, update, **hyperparameters)
-        return {
-            "switch": switch,
-            "hold": 1 - switch,
-            "rule": kernels.kernel_scalars(rule, coefficients),
-        }
+        return {"switch": switch, "rule": kernels.kernel_scalars(rule, coefficients)}
 
-    def _write_variable(self, i, variable, average, total, scalars):
-        rule = self._rule()
-        slots = [self._slots[slot, i] for slot in rule.slots]
-        switch = scalars["switch"]
-        average = tf.cast(average, variable.dtype.base_dtype)
-        operations = kernels.apply_rule(rule, scalars["rule"], average, variable, slots)
-        if self._accumulates:
-            hold = tf.cast(scalars["hold"], total.dtype)
-            operations.append(K.update(self._accumulators[i], kernels.gate(total, hold)))
-        constraint = getattr(variable, "constraint", None)
-        if constraint is not None:
-            with tf.control_dependencies(operations):
-                value = variable.read_value()
-                chosen = ops.where(switch > 0, constraint(value), value)
-                operations.append(K.update(variable, chosen))
+    def _write_by_rule(self, averages, scalars):
+        operations, rule = [], self._rule()
+        for i, (variable, average) in enumerate(zip(self._variables, averages)):
+            found = scalars[K.dtype(variable)]
+            names = [states.slot_name(self._rule_name, slot, i) for slot in rule.slots]
+            slots = [self._kept[name] for name in names]
+            average = tf.cast(average, variable.dtype.base_dtype)
+            written = kernels.apply_rule(rule, found["rule"], average, variable, slots)
+            constraint = getattr(variable, "constraint", None)
+            if constraint is not None:
+                with tf.control_dependencies(written):
+                    value = variable.read_value()
+                    chosen = ops.where(found["switch"] > 0, constraint(value), value)
+                    written.append(K.update(variable, chosen))
+            operations += written
         return operations
+
+
+# What Keras 2.3 takes and doesn't have in its signatures, by the class whose constructor does.
+_UNSIGNED = {
+    "Optimizer": ("clipnorm", "clipvalue", "global_clipnorm"),
+    **dict.fromkeys(("RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax"), ("epsilon",)),
+    "Nadam": ("epsilon", "schedule_decay"),
+}
+
+
+def _keywords(stock_class):
+    """What a class takes by keyword without having it in its signature."""
+    names = []
+    for cls in stock_class.__mro__:
+        if "__init__" not in vars(cls):
+            continue
+        parameters = inspect.signature(cls.__init__).parameters.values()
+        names += [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if cls.__module__ == _optimizers.__name__:
+            names += _UNSIGNED.get(cls.__name__, ())
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            break
+    return [name for name in names if name not in ("self", *arguments.OWN)]
+
+
+def _rate_name(stock_class):
+    """What the constructor calls the learning rate, if it isn't silent about it."""
+    names = inspect.signature(stock_class.__init__).parameters
+    return "learning_rate" if "learning_rate" in names else "lr"
+
+
+def _check_members(optimizer):
+    """Raise a TypeError unless the stock class has made what all of Keras's own have."""
+    for name, held in (("learning_rate", "_rate"), ("iterations", "iterations")):
+        if not hasattr(vars(optimizer).get(held), "initializer"):
+            raise TypeError(
+                f"{optimizer._stock_class.__name__} can't accumulate: it has no variable "
+                f"`{name}`, which Keras's own optimizers have."
+            )
 
 
 # A variable as far as a state goes: here a variable's own shape is a list of `Dimension`.
@@ -517,30 +623,44 @@ def _scalar(value, dtype):
     return tf.cast(value, dtype) if tf.is_tensor(value) else tf.convert_to_tensor(value, dtype)
 
 
-def _start_from(stock, arrays):
+def _stock_array(name, state, arrays):
+    """What a stock optimizer has for a name in its files. None is a place that isn't used."""
+    if name is None:
+        return np.zeros(1, K.floatx())
+    return np.asarray(state.get(name, np.zeros_like(arrays[states.index_of(name) or 0])))
+
+
+def _start_from(optimizer, arrays):
     """Have a stock optimizer save these arrays, and go on from them when it gets its variables."""
-    get_updates = stock.get_updates
+    get_updates = optimizer.get_updates
 
     def get_updates_and_restore(*args, **kwargs):
-        del stock.get_updates
+        del optimizer.get_updates
         updates = get_updates(*args, **kwargs)
-        stock.set_weights(arrays)
+        optimizer.set_weights(arrays)
         return updates
 
-    stock.weights = [K.variable(array, array.dtype) for array in arrays]
-    stock.get_updates = get_updates_and_restore
+    optimizer.weights = [K.variable(array, array.dtype) for array in arrays]
+    optimizer.get_updates = get_updates_and_restore
 
 
 def _register(cls):
-    """Files with these classes load without `custom_objects`."""
-    keras.utils.get_custom_objects()[cls.__name__] = cls
+    """Files with these classes load without `custom_objects`, by the name alone."""
+    known, theirs = keras.utils.get_custom_objects(), cls._stock_class
+    other = getattr(known.get(cls.__name__), "_stock_class", theirs)
+    # A class that is defined once more, as in a notebook, takes the place of the old one.
+    if (other.__module__, other.__qualname__) != (theirs.__module__, theirs.__qualname__):
+        raise TypeError(
+            f"There is a {cls.__name__} already, for {other.__module__}.{other.__qualname__}, and "
+            "this Keras knows classes by their names alone. Give this one another name. "
+            f"Received: optimizer_class={theirs}"
+        )
+    known[cls.__name__] = cls
     return cls
 
 
 @_register
-class SGDAccumulate(AccumulatingOptimizer, _stock.SGD):
-    unsigned = ()
-
+class SGDAccumulate(AccumulatingOptimizer, _optimizers.SGD):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._has_momentum = K.get_value(self.momentum) != 0
@@ -550,13 +670,13 @@ class SGDAccumulate(AccumulatingOptimizer, _stock.SGD):
 
 
 @_register
-class AdamAccumulate(AccumulatingOptimizer, _stock.Adam):
+class AdamAccumulate(AccumulatingOptimizer, _optimizers.Adam):
     def _rule(self):
         return rules.AMSGrad() if self.amsgrad else rules.Adam()
 
 
 @_register
-class AMSGradAccumulate(AccumulatingOptimizer, _stock.Adam):
+class AMSGradAccumulate(AccumulatingOptimizer, _optimizers.Adam):
     fixed = {"amsgrad": True}
 
     def _rule(self):
@@ -564,11 +684,36 @@ class AMSGradAccumulate(AccumulatingOptimizer, _stock.Adam):
 
 
 @_register
-class RMSpropAccumulate(AccumulatingOptimizer, _stock.RMSprop):
+class RMSpropAccumulate(AccumulatingOptimizer, _optimizers.RMSprop):
     momentum = 0.0  # the stock optimizer of this Keras has none
 
     def _rule(self):
         return rules.RMSprop(self.momentum, centered=False, epsilon_in_root=False)
+
+
+_accumulating = {
+    _optimizers.SGD: SGDAccumulate,
+    _optimizers.Adam: AdamAccumulate,
+    _optimizers.RMSprop: RMSpropAccumulate,
+}
+
+
+def accumulating(optimizer_class):
+    base.check_stock_class(optimizer_class, (_optimizers.Optimizer,), (_optimizers.TFOptimizer,))
+    if optimizer_class not in _accumulating:
+        base.check_members(AccumulatingOptimizer, optimizer_class, "keras")
+        members = {"__module__": __name__, "_made_by": (accumulating, (optimizer_class,))}
+        bases = AccumulatingOptimizer, optimizer_class
+        made = type(f"{optimizer_class.__name__}Accumulate", bases, members)
+        _accumulating[optimizer_class] = _register(made)
+    return _accumulating[optimizer_class]
+
+
+accumulating.__doc__ = docs.ACCUMULATING.format(host="keras2", import_keras="import keras")
+
+for _name in names.OPTIMIZERS:
+    if f"{_name}Accumulate" not in globals() and hasattr(_optimizers, _name):
+        globals()[f"{_name}Accumulate"] = accumulating(getattr(_optimizers, _name))
 
 
 class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Callback):
