@@ -84,11 +84,18 @@ def in_order(optimizer):
 
     def get_updates_in_order(loss, params):
         writes = []
-        with mock.patch.object(keras.backend, "update", lambda x, new: writes.append((x, new))):
-            with mock.patch.object(
-                keras.backend, "update_add", lambda x, more: writes.append((x, x + more))
-            ):
-                updates = get_updates(loss=loss, params=params)
+
+        def note(x, new):
+            writes.append((x, new))
+            return new
+
+        functions = {
+            "update": note,
+            "update_add": lambda x, more: note(x, x + more),
+            "update_sub": lambda x, less: note(x, x - less),
+        }
+        with mock.patch.multiple(keras.backend, **functions):
+            updates = get_updates(loss=loss, params=params)
         writes += [update for update in updates if isinstance(update, tuple)]  # Nadam's scalar
         with tf.control_dependencies([loss] + [new for _, new in writes]):
             return [tf.assign(x, new) for x, new in writes]

@@ -3,7 +3,7 @@
 Each class is the stock optimizer of its name with another `get_updates`: it adds the gradients to
 the accumulators and makes the update of their average, at `accum_iters=1` as well. SGD, Adam and
 RMSprop run their rule with gated scalars (see `rules`). All others run the stock `get_updates` (see
-`stock`), and what it writes is selected.
+`recording`), and what it writes is selected.
 
 TensorFlow 1 orders nothing within a train step, and the stock optimizers leave it at that: a weight
 may be overwritten before back-propagation has read it, a counter before the bias correction has.
@@ -27,9 +27,9 @@ keras = host.import_standalone_keras_2()
 import tensorflow as tf  # noqa: E402, the line above says what is wrong where it can't be
 
 from keras_accum import kernels  # noqa: E402
-from keras_accum.keras2 import stock  # noqa: E402
+from keras_accum.keras2 import recording  # noqa: E402
 
-_optimizers = keras.optimizers
+_stock = keras.optimizers
 K = keras.backend
 ops = tf.compat.v2  # whose `where` isn't deprecated
 
@@ -171,7 +171,7 @@ class AccumulatingOptimizer(base.Optimizer):
     def _layout_of(self, variables):
         """How the stock optimizer keeps its state for so many variables."""
         if variables not in self._layouts:
-            self._layouts[variables] = stock.layout(
+            self._layouts[variables] = recording.layout(
                 lambda: self._stock_class(**self._given), self._rule_name, variables
             )
         return self._layouts[variables]
@@ -350,7 +350,7 @@ class AccumulatingOptimizer(base.Optimizer):
     def get_updates(self, loss, params):
         """The operation that makes one micro-batch's step, in a list."""
         with self._unclipped():
-            grads = _optimizers.Optimizer.get_gradients(self, loss, params)
+            grads = _stock.Optimizer.get_gradients(self, loss, params)
         state = self._released([_Shape(K.int_shape(variable)) for variable in params])
         self._build(params)
         counted = tf.ones([], tf.int64)
@@ -455,16 +455,18 @@ class AccumulatingOptimizer(base.Optimizer):
 
     def _selected(self, switch, averages):
         """What the stock optimizer writes: variables, each with its new or its old value."""
-        averages = [tf.cast(g, v.dtype.base_dtype) for g, v in zip(averages, self._variables)]
+        params = self._variables
+        averages = [tf.cast(g, v.dtype.base_dtype) for g, v in zip(averages, params)]
         get_updates = super().get_updates
         with self._unclipped():
-            recorded = stock.record(self, get_updates, self._variables, averages, self._made)
+            recorded = recording.record(self, get_updates, params, averages, self._made)
         if self._made is None:
-            names = self._layout_of(len(self._variables)).names
-            stock.check_shapes(self._stock_class.__name__, recorded.kept, names, self._variables)
+            names = self._layout_of(len(params)).names
+            recording.check_shapes(type(self).__name__, recorded.kept, names, params)
             kept = dict(zip(names, recorded.kept))
-            ordered = self._list_names(len(self._variables), stock=True)[1:]
-            self._kept = {name: kept[name] for name in ordered}
+            self._kept = {
+                name: kept[name] for name in self._list_names(len(params), stock=True)[1:]
+            }
             self._made = recorded.made
         return [
             (variable, ops.where(switch > 0, value, tf.convert_to_tensor(variable)))
@@ -545,7 +547,7 @@ def _keywords(stock_class):
             continue
         parameters = inspect.signature(cls.__init__).parameters.values()
         names += [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        if cls.__module__ == _optimizers.__name__:
+        if cls.__module__ == _stock.__name__:
             names += _UNSIGNED.get(cls.__name__, ())
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):
             break
@@ -651,8 +653,8 @@ def _register(cls):
     # A class that is defined once more, as in a notebook, takes the place of the old one.
     if (other.__module__, other.__qualname__) != (theirs.__module__, theirs.__qualname__):
         raise TypeError(
-            f"There is a {cls.__name__} already, for {other.__module__}.{other.__qualname__}, and "
-            "this Keras knows classes by their names alone. Give this one another name. "
+            f"{cls.__name__} is that of {other.__module__}.{other.__qualname__} already, and this "
+            "Keras knows classes by their names alone: give the class another name. "
             f"Received: optimizer_class={theirs}"
         )
     known[cls.__name__] = cls
@@ -660,7 +662,7 @@ def _register(cls):
 
 
 @_register
-class SGDAccumulate(AccumulatingOptimizer, _optimizers.SGD):
+class SGDAccumulate(AccumulatingOptimizer, _stock.SGD):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._has_momentum = K.get_value(self.momentum) != 0
@@ -670,13 +672,13 @@ class SGDAccumulate(AccumulatingOptimizer, _optimizers.SGD):
 
 
 @_register
-class AdamAccumulate(AccumulatingOptimizer, _optimizers.Adam):
+class AdamAccumulate(AccumulatingOptimizer, _stock.Adam):
     def _rule(self):
         return rules.AMSGrad() if self.amsgrad else rules.Adam()
 
 
 @_register
-class AMSGradAccumulate(AccumulatingOptimizer, _optimizers.Adam):
+class AMSGradAccumulate(AccumulatingOptimizer, _stock.Adam):
     fixed = {"amsgrad": True}
 
     def _rule(self):
@@ -684,7 +686,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, _optimizers.Adam):
 
 
 @_register
-class RMSpropAccumulate(AccumulatingOptimizer, _optimizers.RMSprop):
+class RMSpropAccumulate(AccumulatingOptimizer, _stock.RMSprop):
     momentum = 0.0  # the stock optimizer of this Keras has none
 
     def _rule(self):
@@ -692,14 +694,14 @@ class RMSpropAccumulate(AccumulatingOptimizer, _optimizers.RMSprop):
 
 
 _accumulating = {
-    _optimizers.SGD: SGDAccumulate,
-    _optimizers.Adam: AdamAccumulate,
-    _optimizers.RMSprop: RMSpropAccumulate,
+    _stock.SGD: SGDAccumulate,
+    _stock.Adam: AdamAccumulate,
+    _stock.RMSprop: RMSpropAccumulate,
 }
 
 
 def accumulating(optimizer_class):
-    base.check_stock_class(optimizer_class, (_optimizers.Optimizer,), (_optimizers.TFOptimizer,))
+    base.check_stock_class(optimizer_class, (_stock.Optimizer,), (_stock.TFOptimizer,))
     if optimizer_class not in _accumulating:
         base.check_members(AccumulatingOptimizer, optimizer_class, "keras")
         members = {"__module__": __name__, "_made_by": (accumulating, (optimizer_class,))}
@@ -712,8 +714,8 @@ def accumulating(optimizer_class):
 accumulating.__doc__ = docs.ACCUMULATING.format(host="keras2", import_keras="import keras")
 
 for _name in names.OPTIMIZERS:
-    if f"{_name}Accumulate" not in globals() and hasattr(_optimizers, _name):
-        globals()[f"{_name}Accumulate"] = accumulating(getattr(_optimizers, _name))
+    if f"{_name}Accumulate" not in globals() and hasattr(_stock, _name):
+        globals()[f"{_name}Accumulate"] = accumulating(getattr(_stock, _name))
 
 
 class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Callback):
