@@ -699,36 +699,6 @@ _MADE_SLOTS = {
 }
 
 
-# The docstring of the function, with fields in which a host puts its import.
-ACCUMULATING = """The class that accumulates for an optimizer class: its update, once per window.
-
-    It takes the arguments of that class, in their order, and then `accum_iters` and the others that
-    every optimizer of this package has, by keyword. An update is the class's own code, run on the
-    window's average gradient. The same class gives the same result each time. For Keras's own
-    optimizers it is the ready one: accumulating(keras.optimizers.Adam) is AdamAccumulate.
-
-    Args:
-        optimizer_class: A class of optimizers of this Keras, Keras's own or somebody else's.
-
-    Returns:
-        A class named <optimizer_class>Accumulate, with a docstring and a signature. It pickles, and
-        files with it load where `accumulating` has been called before.
-
-    Raises:
-        TypeError: if it isn't such a class, or one that can't be taken, and why.
-
-    Example:
-
-    >>> {import_keras}
-    >>> from keras_accum.{host} import accumulating
-    >>> class Careful(keras.optimizers.Adagrad):
-    ...     pass
-    >>> CarefulAccumulate = accumulating(Careful)
-    >>> CarefulAccumulate(0.1, accum_iters=5).accum_iters
-    5
-"""
-
-
 def docstring(name, host, import_keras, stock=None):
     """The docstring of an optimizer on a host.
 

@@ -238,7 +238,7 @@ def test_the_class():
     assert accum.accumulating(Wander) is WanderAccumulate
     assert accum.accumulating(keras.optimizers.Adam) is accum.AdamAccumulate
     assert accum.accumulating(keras.optimizers.Nadam) is accum.NadamAccumulate
-    assert pickle.loads(pickle.dumps(accum.NadamAccumulate)) is accum.NadamAccumulate
+    assert WanderAccumulate.__module__ == Wander.__module__
     parameters = inspect.signature(WanderAccumulate).parameters
     assert list(parameters)[:3] == ["lr", "pace", "accum_iters"]
     assert {"learning_rate", "decay", "gate", "clipnorm", "global_clipnorm"} <= set(parameters)
