@@ -25,9 +25,6 @@ _SHARED_ARGUMENTS = """\
             "conditional" costs less where parameters dominate, and can't run in torch.compile.
 {all_reduce}
         lr: Another name of `learning_rate`.
-{decay}"""
-
-_DECAY = """\
         decay: Float >= 0, default 0. The learning rate is divided by
             1 + decay * completed updates."""
 
@@ -462,8 +459,6 @@ _OPTIMIZERS = {
         schedule_decay: Float >= 0, default 0.004. How fast mu grows to beta_1.""",
                 "scalars": f"""
         {scalar} (w): float scalar, once for all variables; u_product in `get_state`.""",
-                "decay": """\
-        decay: 0 or None (default). The stock optimizer has no other.""",
                 **more,
             }
             for style, scalar, more in (
@@ -721,7 +716,7 @@ def docstring(name, host, import_keras, stock=None):
         learning_rate=_LEARNING_RATES[style].format(rate=texts["rate"]),
         arguments=texts["arguments"],
         host_arguments=_HOST_ARGUMENTS[style].format(**texts),
-        shared_arguments=_shared_arguments(style, texts.get("decay", _DECAY)),
+        shared_arguments=_shared_arguments(style),
         state_and_errors=_state_and_errors(
             style,
             slots=texts["slots"][style],
@@ -747,7 +742,7 @@ def _made(name, host, stock):
         module=stock.__module__,
         in_a_window=_IN_A_WINDOW,
         arguments=own,
-        shared_arguments=_shared_arguments(style, _DECAY),
+        shared_arguments=_shared_arguments(style),
         state_and_errors=_state_and_errors(style, **texts),
     )
 
@@ -766,10 +761,8 @@ def _style(host, stock, has_legacy):
     return "new_style" if any("use_ema" in names for names in takes) else "tf_keras"
 
 
-def _shared_arguments(style, decay):
-    return _SHARED_ARGUMENTS.format(
-        reduction=_REDUCTION[style], all_reduce=_ALL_REDUCE[style], decay=decay
-    )
+def _shared_arguments(style):
+    return _SHARED_ARGUMENTS.format(reduction=_REDUCTION[style], all_reduce=_ALL_REDUCE[style])
 
 
 def _state_and_errors(style, slots, shapes, scalars):

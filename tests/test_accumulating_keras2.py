@@ -6,7 +6,6 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-from cases import few_cases
 from hosts import accum, keras
 from training import (
     BIG,
@@ -15,11 +14,13 @@ from training import (
     Shrink,
     assert_equal,
     assert_moved,
+    batches,
     compiled,
     data,
     dense_model,
     go_on,
     registered,
+    slots,
     state,
     weights,
 )
@@ -219,8 +220,43 @@ def test_one_optimizer_in_two_models():
         assert_equal(actual, other)
 
 
-@few_cases
-def test_a_missing_gradient(case):
+def test_decay():
+    """Also of an optimizer that has none."""
+    reference = compiled(dense_model(), hosts.in_order(Wander(0.25)))
+    optimizer = WanderAccumulate(0.25, decay=0.5, accum_iters=LENGTH)
+    model = compiled(dense_model(), optimizer)
+    for update, (x, y) in enumerate(batches(BIG)):
+        K.set_value(reference.optimizer.lr, 0.25 / (1 + 0.5 * update))
+        reference.train_on_batch(x, y)
+        go_on(model, arrays=(x, y))
+    assert_equal(weights(model), weights(reference))
+    assert optimizer.get_config()["decay"] == 0.5 and K.get_value(optimizer.lr) == 0.25
+    with pytest.raises(ValueError, match="decay=0.5: Wander of this Keras has no decay"):
+        optimizer.to_stock()
+
+
+@pytest.mark.parametrize("name", ["Adadelta", "Adagrad", "Adamax", "Nadam"])
+def test_from_stock_through_a_file_and_back(name, tmp_path):
+    """An update by the stock optimizer, one and a part by ours, one from a file, one by stock."""
+    reference = compiled(dense_model(), hosts.stock(name))
+    model = compiled(dense_model(), hosts.stock(name))
+    for each in (reference, model):
+        go_on(each, stop=1, batch_size=BIG)
+    go_on(reference, 1, batch_size=BIG)
+    go_on(reference, stop=1, batch_size=BIG)
+    ours = getattr(accum, f"{name}Accumulate")
+    model.compile(ours.from_optimizer(model.optimizer, accum_iters=LENGTH), "mse")
+    go_on(model, LENGTH, 2 * LENGTH + 1).save(str(tmp_path / "m.h5"))
+    again = keras.models.load_model(str(tmp_path / "m.h5"))
+    assert type(again.optimizer) is ours and again.optimizer.window_position == 1
+    go_on(again, 2 * LENGTH + 1)
+    again.compile(hosts.in_order(again.optimizer.to_stock()), "mse")
+    go_on(again, stop=1, batch_size=BIG)
+    assert_equal(weights(again), weights(reference))
+    assert_equal(slots(again), slots(reference))
+
+
+def test_a_missing_gradient():
     """As in the stock optimizer."""
     unused = K.variable(np.ones(2))
     said = []

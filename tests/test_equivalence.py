@@ -71,8 +71,6 @@ def test_schedule_counts_updates(case, schedule):
 
 @every_case
 def test_decay_counts_updates(case):
-    if hosts.IS_KERAS2 and case.name == "Nadam":
-        pytest.skip("Keras 2.0 to 2.3 has no decay of Nadam's rate")
     stock = hosts.decayed(case.arguments["learning_rate"], 0.25, UPDATES)
     assert_equals_big_batch(case, ours={"decay": 0.25}, stock=stock)
 

@@ -23,7 +23,12 @@ SLOTS = {
     "rmsprop_momentum": ("RMSprop.velocity", "RMSprop.momentum"),
     "rmsprop_centered": ("RMSprop.velocity", "RMSprop.average_gradient"),
     "rmsprop_both": ("RMSprop.velocity", "RMSprop.momentum", "RMSprop.average_gradient"),
+    "adadelta": ("Adadelta.accumulated_grad", "Adadelta.accumulated_delta_var"),
+    "adagrad": ("Adagrad.accumulator",),
+    "adamax": ("Adamax.momentum", "Adamax.norm"),
+    "nadam": ("Nadam.momentum", "Nadam.velocity"),
 }
+SCALARS = {"nadam": ("Nadam.u_product",)}
 COUNTERS = {"state_format", "completed_updates", "window_position", "window_length", "accum_iters"}
 SHAPES = {0: (2, 3), 1: (3,)}
 
@@ -68,7 +73,7 @@ def test_names_shapes_and_types(name):
     state = trained(CASES[name])[0].get_state()
     per_variable = (*SLOTS[name], "accumulator")
     expected = {f"{slot}.{i}": shape for slot in per_variable for i, shape in SHAPES.items()}
-    expected.update(dict.fromkeys({*COUNTERS, "learning_rate"}, ()))
+    expected.update(dict.fromkeys({*COUNTERS, *SCALARS.get(name, ()), "learning_rate"}, ()))
     assert {name: array.shape for name, array in state.items()} == expected
     assert {name: int(state[name]) for name in COUNTERS} == {
         "state_format": 1,

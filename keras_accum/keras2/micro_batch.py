@@ -79,6 +79,18 @@ class MicroBatches:
         finally:
             self.__dict__.update(clips)
 
+    @contextlib.contextmanager
+    def _at_decayed_rate(self):
+        """The stock code takes the rate as it is, where it has no decay of its own."""
+        rate = self._rate
+        if self._added_decay:
+            updates = K.cast(self.iterations, K.dtype(rate))
+            self._rate = rules.decayed(rate, self._added_decay, updates)
+        try:
+            yield
+        finally:
+            self._rate = rate
+
     def _window_state(self):
         """Position, length and next length of the window, as values."""
         if self._window is None:
@@ -132,7 +144,7 @@ class MicroBatches:
         params = self._variables
         averages = [tf.cast(g, v.dtype.base_dtype) for g, v in zip(averages, params)]
         get_updates = super().get_updates
-        with self._unclipped():
+        with self._unclipped(), self._at_decayed_rate():
             recorded = recording.record(self, get_updates, params, averages, self._made)
         if self._made is None:
             names = self._layout_of(len(params)).names

@@ -30,7 +30,8 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
         super().__init_subclass__(**kwargs)
         if AccumulatingOptimizer in cls.__bases__:
             cls._stock_class = cls.__bases__[-1]
-            more = dict.fromkeys(["learning_rate", *stock.keywords_of(cls._stock_class)])
+            names = ["learning_rate", *stock.keywords_of(cls._stock_class)]
+            more = {name: None for name in names if name not in (*cls.fixed, *arguments.OWN)}
             more = {**cls.rule_arguments, **more}
             cls.__signature__ = arguments.signature(cls._stock_class, cls.fixed, more)
             cls.__doc__ = cls.__doc__ or docs.docstring(
@@ -45,7 +46,10 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
                 "reduction='weighted' isn't there on Keras 2.0 to 2.3, whose train step has no "
                 "place for a weight: use 'mean', or a loss that sums and 'sum'."
             )
-        if "decay" in given:
+        self._added_decay = None  # of a stock optimizer that has none
+        if "decay" not in stock.keywords_of(self._stock_class):
+            self._added_decay = arguments.check_decay(given.pop("decay", None))
+        elif "decay" in given:
             given["decay"] = arguments.check_decay(given["decay"])
         if "learning_rate" in given:
             rate = arguments.check_number("learning_rate", given.pop("learning_rate"))
@@ -94,6 +98,8 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
             config[name] = getattr(self, name)
         if "clipnorm" in config:  # which is what all other hosts call it
             config["global_clipnorm"] = config.pop("clipnorm")
+        if self._added_decay is not None:
+            config["decay"] = self._added_decay
         config.update(arguments.own_config(self))
         return config
 

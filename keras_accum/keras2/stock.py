@@ -57,9 +57,16 @@ class FromAndToStock:
             ValueError: if a window is open, and if the rule is none of a stock optimizer.
         """
         self._check_can_be_stock()
+        if self._added_decay:
+            raise ValueError(
+                f"`to_stock` with decay={self._added_decay}: {self._stock_class.__name__} of this "
+                "Keras has no decay."
+            )
         config = {**self.get_config(), **self.fixed}
         for name in arguments.own_config(self):
             del config[name]
+        if self._added_decay is not None:
+            del config["decay"]
         if "global_clipnorm" in config:
             config["clipnorm"] = config.pop("global_clipnorm")
         optimizer, state = self._stock_class(**config), self.get_state()
@@ -107,13 +114,14 @@ def _start_from(optimizer, arrays):
 # What Keras 2.3 takes and doesn't have in its signatures, by the class whose constructor does.
 _UNSIGNED = {
     "Optimizer": ("clipnorm", "clipvalue", "global_clipnorm"),
-    **dict.fromkeys(("RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax"), ("epsilon",)),
+    "SGD": ("decay",),
+    **dict.fromkeys(("RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax"), ("epsilon", "decay")),
     "Nadam": ("epsilon", "schedule_decay"),
 }
 
 
 def keywords_of(stock_class):
-    """What a class takes by keyword without having it in its signature."""
+    """What a class takes by keyword, also without having it in its signature."""
     names = []
     for cls in stock_class.__mro__:
         if "__init__" not in vars(cls):
@@ -124,7 +132,7 @@ def keywords_of(stock_class):
             names += _UNSIGNED.get(cls.__name__, ())
         if all(p.kind is not p.VAR_KEYWORD for p in parameters):
             break
-    return [name for name in names if name not in ("self", *arguments.OWN)]
+    return [name for name in names if name != "self"]
 
 
 def rate_name_of(stock_class):
