@@ -700,10 +700,10 @@ def docstring(name, host, import_keras, stock=None):
     `stock` is the stock class. Without it the name must be a ready one; the docstring is None if it
     isn't. With it any class has a docstring.
     """
-    texts = _OPTIMIZERS.get(name)
-    if texts is None or stock is not None and not _is_of_keras(stock):
-        return None if stock is None else _made(name, host, stock)
+    texts = _OPTIMIZERS.get(name, {"slots": {}})
     style = _style(host, stock, "tf_keras" in texts["slots"])
+    if style not in texts["slots"] or stock is not None and not _is_of_keras(stock):
+        return None if stock is None else _made(name, host, style, stock)
     texts = {**texts, **texts.get(style, {})}
     texts.setdefault("weight_decay", "Float >= 0 or None (default)")
     return _READY.format(
@@ -727,9 +727,8 @@ def docstring(name, host, import_keras, stock=None):
     )
 
 
-def _made(name, host, stock):
+def _made(name, host, style, stock):
     """The docstring of a class that `accumulating` made: what the stock class says, and ours."""
-    style = _style(host, stock, has_legacy=True)
     own = _stock_arguments(stock)
     if "clipnorm" not in own:
         host_arguments = _HOST_ARGUMENTS[style].format(weight_decay="Float >= 0 or None (default)")

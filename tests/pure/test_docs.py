@@ -85,6 +85,9 @@ def test_a_name_of_keras_for_another_class():
 
 def test_unknown():
     assert docs.docstring("MyOptimizer", "keras3", "import keras") is None
+    assert docs.docstring("LionAccumulate", "keras2", "import keras") is None
+    text = docs.docstring("LionAccumulate", "keras2", "import keras", Documented)
+    assert text.startswith("Documented, one update per")
 
 
 HOSTS = ("keras3", "tf_keras", "keras2")
