@@ -319,6 +319,26 @@ def test_a_class_that_is_defined_again():
     assert keras.utils.get_custom_objects()["AdamAccumulate"] is accum.AdamAccumulate
 
 
+def test_an_order_of_its_own():
+    """Of the second slots backwards: the state has them in the order of all others."""
+
+    def backwards(optimizer, loss, params):
+        grads = optimizer.get_gradients(loss, params)
+        pairs = [[K.zeros(K.int_shape(p)) for p in params] for _ in range(2)]
+        optimizer.weights = [*pairs[0], *reversed(pairs[1])]
+        updates = [K.update(slot, g) for slot, g in zip(pairs[0], grads)]
+        return updates + [K.update(slot, g * 2) for slot, g in zip(pairs[1], grads)]
+
+    made = accum.accumulating(type("Backwards", (Wander,), {"get_updates": backwards}))
+    model = go_on(compiled(dense_model(), made()), stop=1)
+    state = model.optimizer.get_state()
+    for i, weight in enumerate(model.get_weights()):
+        assert state[f"Backwards.slot_0.{i}"].shape == weight.shape
+        first, second = (state[f"Backwards.slot_{slot}.{i}"] for slot in range(2))
+        np.testing.assert_array_equal(second, first * 2)
+        assert first.any()
+
+
 # -- refusals ----------------------------------------------------------------------------------
 
 REFUSED = {

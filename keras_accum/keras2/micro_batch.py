@@ -147,7 +147,9 @@ class MicroBatches:
         with self._unclipped(), self._at_decayed_rate():
             recorded = recording.record(self, get_updates, params, averages, self._made)
         if self._made is None:
-            names = self._layout_of(len(params)).names
+            # A layout takes as long as an update does to be made, so the smallest is asked.
+            names = recording.names_for(self._layout_of(2).names, len(params))
+            names = names or self._layout_of(len(params)).names
             recording.check_shapes(type(self).__name__, recorded.kept, names, params)
             kept = dict(zip(names, recorded.kept))
             self._kept = {

@@ -82,13 +82,13 @@ def record(optimizer, get_updates, params, averages, made=None):
     }
     with _replaced(functions):
         updates = get_updates(loss=_Loss(), params=params)
-    noted = [id(value) for _, value in writes]
+    noted = {id(value) for _, value in writes}
     for update in updates:
         if isinstance(update, tuple):  # a variable and its new value, for `K.function` to write
             note(*update)
         elif id(update) not in noted:
             raise _unknown_write(name, getattr(update, "name", update))
-    initializers = [variable.initializer for variable in new]
+    initializers = {variable.initializer for variable in new}
     for operation in graph.get_operations()[before:]:
         if _WRITES.match(operation.type) and operation not in initializers:
             raise _unknown_write(name, operation.name)
@@ -162,6 +162,34 @@ def layout(make, rule, variables):
             if id(value) in names and names[id(value)] not in files
         }
         return Layout([names[id(variable)] for variable in kept], files, attributes)
+
+
+def names_for(two, variables):
+    """The names for so many variables, if those for two are in an order that tells them, or None.
+
+    That is slot by slot, as Keras's own have it, or variable by variable.
+    """
+
+    def by_slot(variables):
+        for name in two:
+            index, stem = states.index_of(name), name.rpartition(".")[0]
+            if index is None:
+                yield name
+            elif index == 0:
+                yield from (f"{stem}.{i}" for i in range(variables))
+
+    def by_variable(variables):
+        stems = [name.rpartition(".")[0] for name in two if states.index_of(name) == 0]
+        for name in two:
+            if states.index_of(name) is None:
+                yield name
+            elif name == f"{stems[0]}.0":
+                yield from (f"{stem}.{i}" for i in range(variables) for stem in stems)
+
+    for order in (by_slot, by_variable):
+        if list(order(2)) == two:
+            return list(order(variables))
+    return None
 
 
 def check_shapes(name, kept, names, params):

@@ -92,7 +92,7 @@ class State(base.Optimizer):
 
     def _named_in_layout(self, belongs):
         """The slots or scalars of the stock optimizer, without rule and number."""
-        names = [name for name in self._layout_of(1).names if belongs(states.index_of(name))]
+        names = [name for name in self._layout_of(2).names if belongs(states.index_of(name))]
         return tuple(name.split(".")[1] for name in names)
 
     def _layout_of(self, variables):
