@@ -32,6 +32,7 @@ from test_keras2 import CONTROL_FLOW, operations, races
 
 K, tf = keras.backend, hosts.tf
 Optimizer = keras.optimizers.Optimizer
+RATE = "lr" if keras.__version__ < "2.3" else "learning_rate"  # of which the other one reads
 
 
 @registered
@@ -46,7 +47,7 @@ class Wander(Optimizer):
     def __init__(self, lr=0.125, pace=0.5, **kwargs):
         super().__init__(**kwargs)
         self.iterations = K.variable(0, dtype="int64", name="iterations")
-        self.lr = K.variable(lr, name="lr")
+        setattr(self, RATE, K.variable(lr, name="lr"))
         self.pace = pace
 
     def make_state(self, params):
@@ -420,7 +421,7 @@ def test_a_rate_that_is_no_variable():
         def __init__(self, lr=0.1, **kwargs):
             super().__init__(**kwargs)
             self.iterations = K.variable(0, dtype="int64", name="iterations")
-            self.lr = lr
+            setattr(self, RATE, lr)
 
     with pytest.raises(TypeError, match="Fixed can't accumulate: it has no variable `learning_ra"):
         accum.accumulating(Fixed)()
