@@ -24,6 +24,9 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
     fixed = {}
     rule_arguments = {}
     _can_reduce_late = False
+    # What an instance has. A stock class that sets one of them is refused.
+    reduction = skip_nonfinite = gate = all_reduce = _given = _added_decay = None
+    _accum_iters = _next_length = _layouts = _positions = None
     _remedy = "compile the loaded model with {name}.from_optimizer(model.optimizer, accum_iters=5)"
 
     def __init_subclass__(cls, **kwargs):
@@ -46,9 +49,9 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
                 "reduction='weighted' isn't there on Keras 2.0 to 2.3, whose train step has no "
                 "place for a weight: use 'mean', or a loss that sums and 'sum'."
             )
-        self._added_decay = None  # of a stock optimizer that has none
+        added_decay = None  # of a stock optimizer that has none
         if "decay" not in stock.keywords_of(self._stock_class):
-            self._added_decay = arguments.check_decay(given.pop("decay", None))
+            added_decay = arguments.check_decay(given.pop("decay", None))
         elif "decay" in given:
             given["decay"] = arguments.check_decay(given["decay"])
         if "learning_rate" in given:
@@ -57,9 +60,11 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
         given.update(_clips(given))
         added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
 
-        self._given = {**given, **self.fixed}
-        super().__init__(**self._given)
+        given.update(self.fixed)
+        super().__init__(**given)
+        base.check_attributes(self, set(vars(self)))
         stock.check_variables(self)
+        self._given, self._added_decay = given, added_decay
         for name, value in added.items():
             setattr(self, name, value)
         self.reduction = own["reduction"]

@@ -19,6 +19,8 @@ K = keras.backend
 class State(base.Optimizer):
     """Comes before a stock optimizer class."""
 
+    _variables = _kept = _made = _window = _accumulators = _closing = _state_format = None
+
     def _forget(self):
         """Be without variables, as before the first model and between two."""
         self._variables = []
