@@ -1,4 +1,14 @@
-"""The public docstrings, put together from what the optimizers share and what they don't."""
+"""The public docstrings, put together from what the optimizers share and what they don't.
+
+Texts that depend on the Keras have a key for each style of optimizers: "keras3", "tf_keras" for the
+legacy ones of tf_keras, "new_style" for its others, "keras2". No host is imported here.
+"""
+
+import inspect
+import re
+import textwrap
+
+from keras_accum import arguments
 
 _SHARED_ARGUMENTS = """\
         accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
@@ -9,9 +19,10 @@ _SHARED_ARGUMENTS = """\
             NaN element: it isn't added and doesn't count. Otherwise it spoils its own window, as it
             would spoil the big batch, and nothing after it but what the weights carry on.
         gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window: factors of zero in the update's scalars, or one conditional around the update.
-            Numbers and state are the same. "conditional" costs less where parameters dominate, and
-            can't run in torch.compile.
+            window. "select": an update is computed in every micro-batch, and what it writes is
+            selected, the new value or the old one, without a conditional in the graph.
+            "conditional": one conditional around the update. Numbers and state are the same.
+            "conditional" costs less where parameters dominate, and can't run in torch.compile.
 {all_reduce}
         lr: Another name of `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
@@ -26,6 +37,7 @@ _WEIGHTED = """\
 _REDUCTION = {
     "keras3": _WEIGHTED,
     "tf_keras": _WEIGHTED,
+    "new_style": _WEIGHTED,
     "keras2": """\
         reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
             average, which is the gradient of the big batch if the loss averages over samples, or
@@ -43,23 +55,32 @@ _LATE = """\
 _ALL_REDUCE = {
     "keras3": _LATE.format(where=" (TensorFlow)"),
     "tf_keras": _LATE.format(where=""),
+    "new_style": _LATE.format(where=""),
     "keras2": """\
         all_reduce: "per_micro_batch". Nothing is reduced over devices here.""",
 }
 
-_HOST_ARGUMENTS = {
-    "keras3": """\
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
+_KERAS_3_ARGUMENTS = """\
+        weight_decay: {weight_decay}. Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
         clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
         use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
             default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
             overwrite the weights with it every so many updates.
+"""
+
+_HOST_ARGUMENTS = {
+    "keras3": f"""\
+{_KERAS_3_ARGUMENTS}\
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.""",
+    "new_style": f"""\
+{_KERAS_3_ARGUMENTS}\
+        jit_compile: Boolean, default True. Have XLA compile the update, where there is a GPU.
+        name: String, default the class's name.""",
     "tf_keras": """\
         name: String, default the class's name.
         clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
@@ -79,12 +100,13 @@ _WINDOW_WEIGHT = """
             float64 where that is Keras's floatx, else float32."""
 
 _MISSING = """
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1 {when}:
-            for each variable in how many micro-batches of the open window its gradient has been
-            missing, and last the number of the window."""
+        missing_gradients: integers, one more than there are variables, with accum_iters > 1
+            {when}: for each variable in how many micro-batches of the open window
+            its gradient has been missing, and last the number of the window."""
 
 _MORE_STATE = {
     "keras3": _WINDOW_WEIGHT + _MISSING.format(when="only"),
+    "new_style": _WINDOW_WEIGHT + _MISSING.format(when="and once one is missing"),
     "tf_keras": f"""{_WINDOW_WEIGHT}{_MISSING.format(when="and once one is missing")}
         unapplied: integer scalar, with accum_iters > 1 only: 1 after a micro-batch that
             a LossScaleOptimizer skipped, which it has added to iterations, else 0.""",
@@ -98,6 +120,7 @@ _LEARNING_RATE = """\
 _LEARNING_RATES = {
     "keras3": _LEARNING_RATE,
     "tf_keras": _LEARNING_RATE,
+    "new_style": _LEARNING_RATE,
     "keras2": """\
         learning_rate: Float >= 0, default {rate}. Keras 2.2 calls it `lr`.""",
 }
@@ -116,7 +139,12 @@ _OPTIMIZERS = {
         "arguments": """\
         momentum: Float in [0, 1], default 0.
         nesterov: Boolean, default False.""",
-        "slots": dict.fromkeys(("keras3", "tf_keras", "keras2"), "`momentum` (u)"),
+        "slots": {
+            "keras3": "`momentum` (u)",
+            "tf_keras": "`momentum` (u)",
+            "new_style": "`m` (u)",
+            "keras2": "`momentum` (u)",
+        },
         "paper": """\
     On the importance of initialization and momentum in deep learning. Ilya Sutskever, James
     Martens, George Dahl, Geoffrey Hinton, 2013.""",
@@ -142,6 +170,7 @@ _OPTIMIZERS = {
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v), with amsgrad `velocity_hat`",
             "tf_keras": "`m`, `v`, with amsgrad `vhat`",
+            "new_style": "`m`, `v`, with amsgrad `vhat`",
             "keras2": "`momentum` (m), `velocity` (v), with amsgrad `velocity_hat`",
         },
         "paper": """\
@@ -167,6 +196,7 @@ _OPTIMIZERS = {
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v), `velocity_hat` (w)",
             "tf_keras": "`m`, `v`, `vhat` (w)",
+            "new_style": "`m`, `v`, `vhat` (w)",
             "keras2": "`momentum` (m), `velocity` (v), `velocity_hat` (w)",
         },
         "paper": """\
@@ -194,17 +224,21 @@ _OPTIMIZERS = {
         "slots": {
             "keras3": "`velocity` (v), with momentum `momentum` (u), centered `average_gradient`",
             "tf_keras": "`rms` (v), with momentum `momentum` (u), centered `mg`",
+            "new_style": "`velocity` (v), `momentum` (u), centered `average_gradient`",
             "keras2": "`velocity` (v)",
         },
         "paper": """\
     Lecture 6.5, RMSprop: divide the gradient by a running average of its recent magnitude. Tijmen
     Tieleman, Geoffrey Hinton, 2012. Centered: Generating Sequences With Recurrent Neural Networks.
     Alex Graves, 2013.""",
-        "keras3": {
-            "root": "sqrt(v - a^2 + epsilon)",
-            "convention": "Epsilon is under the root in Keras 3; Keras 2 without momentum has it "
-            "outside.",
-        },
+        **dict.fromkeys(
+            ("keras3", "new_style"),
+            {
+                "root": "sqrt(v - a^2 + epsilon)",
+                "convention": "Epsilon is under the root in Keras 3; Keras 2 without momentum has "
+                "it outside.",
+            },
+        ),
         "tf_keras": {
             "root": "(sqrt(v - a^2) + epsilon)",
             "convention": "With momentum, this host has epsilon under the root, as Keras 3 always "
@@ -223,38 +257,379 @@ _OPTIMIZERS = {
         epsilon: Float >= 0, default 1e-7; None is the default.""",
         },
     },
+    "AdamWAccumulate": {
+        "rate": 0.001,
+        "line": "Adam with decoupled weight decay, one update per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
+    number of the update:
+
+        p <- p - learning_rate * weight_decay * p
+        m <- m + (1 - beta_1) * (G - m)
+        v <- v + (1 - beta_2) * (G^2 - v)
+        p <- p - learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)
+
+    The decay is a part of the update: the weights shrink once a window. Epsilon is outside the
+    root, as in AdamAccumulate.""",
+        "arguments": """\
+        beta_1: Float in [0, 1), default 0.9.
+        beta_2: Float in [0, 1), default 0.999.
+        epsilon: Float >= 0, default 1e-7; None is the default.
+        amsgrad: Boolean, default False. See AMSGradAccumulate.""",
+        "weight_decay": "Float >= 0, default 0.004",
+        "slots": {
+            "keras3": "`momentum` (m), `velocity` (v), with amsgrad `velocity_hat`",
+            "new_style": "`m`, `v`, with amsgrad `vhat`",
+        },
+        "paper": """\
+    Decoupled Weight Decay Regularization. Ilya Loshchilov, Frank Hutter, 2017.""",
+    },
+    "AdadeltaAccumulate": {
+        "rate": 0.001,
+        "line": "Adadelta, one update per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches:
+
+        a <- rho * a + (1 - rho) * G^2
+        d <- sqrt(b + epsilon) / sqrt(a + epsilon) * G
+        b <- rho * b + (1 - rho) * d^2
+        p <- p - learning_rate * d
+
+    Epsilon is under both roots, as in the paper and in every Keras. The paper has no learning rate,
+    which is a learning_rate of 1.""",
+        "arguments": """\
+        rho: Float in [0, 1), default 0.95.
+        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        "slots": {
+            "keras3": "`accumulated_grad` (a), `accumulated_delta_var` (b)",
+            "tf_keras": "`accum_grad` (a), `accum_var` (b)",
+            "new_style": "`accumulated_grad` (a), `accumulated_delta_var` (b)",
+            "keras2": "`accumulated_grad` (a), `accumulated_delta_var` (b)",
+        },
+        "paper": """\
+    ADADELTA: An Adaptive Learning Rate Method. Matthew D. Zeiler, 2012.""",
+        "keras2": {"rate": 1.0},
+    },
+    "AdagradAccumulate": {
+        "rate": 0.001,
+        "line": "Adagrad, one update per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches, and a beginning as
+    {beginning}:
+
+        a <- a + G^2
+        p <- p - learning_rate * G / {root}
+
+    {convention}""",
+        "arguments": """\
+        initial_accumulator_value: Float >= 0, default 0.1.
+        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        "beginning": "initial_accumulator_value",
+        "root": "sqrt(a + epsilon)",
+        "convention": "Epsilon is under the root in Keras 3 and in the new-style optimizers of "
+        "tf_keras.\n    Legacy tf_keras and Keras 2 have it outside.",
+        "slots": {
+            "keras3": "`accumulator` (a), not the `accumulator` of a window",
+            "tf_keras": "`accumulator` (a), not the `accumulator` of a window",
+            "new_style": "`accumulator` (a), not the `accumulator` of a window",
+            "keras2": "`accumulator` (a), not the `accumulator` of a window",
+        },
+        "paper": """\
+    Adaptive Subgradient Methods for Online Learning and Stochastic Optimization. John Duchi, Elad
+    Hazan, Yoram Singer, 2011.""",
+        "tf_keras": {
+            "root": "(sqrt(a) + epsilon)",
+            "convention": "Epsilon is outside the root, where Keras 3 has it inside.",
+        },
+        "keras2": {
+            "rate": 0.01,
+            "beginning": "0",
+            "root": "(sqrt(a) + epsilon)",
+            "convention": "Epsilon is outside the root, where Keras 3 has it inside. Newer Keras "
+            "versions begin with\n    a = 0.1.",
+            "arguments": """\
+        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        },
+    },
+    "AdamaxAccumulate": {
+        "rate": 0.001,
+        "line": "Adamax, Adam by the largest gradient, one update per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
+    number of the update:
+
+        m <- m + (1 - beta_1) * (G - m)
+        u <- max(beta_2 * u, |G|)
+        p <- p - learning_rate / (1 - beta_1^t) * m / (u + epsilon)
+
+    The paper has no epsilon; every Keras adds it to u.""",
+        "arguments": """\
+        beta_1: Float in [0, 1), default 0.9.
+        beta_2: Float in [0, 1), default 0.999.
+        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        "slots": {
+            "keras3": "`momentum` (m), `norm` (u)",
+            "tf_keras": "`m`, `v` (u)",
+            "new_style": "`m`, `u`",
+            "keras2": "`momentum` (m), `norm` (u)",
+        },
+        "paper": """\
+    Adam: A Method for Stochastic Optimization, section 7.1. Diederik P. Kingma, Jimmy Ba, 2014.""",
+        "keras2": {"rate": 0.002},
+    },
+    "AdafactorAccumulate": {
+        "rate": 0.001,
+        "line": "Adafactor, a second moment of rows and columns, per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches, t = 1, 2, ... the number
+    of the update, and RMS(x) the root of the mean of x^2:
+
+        alpha <- max(epsilon_2, RMS(p)) * min(learning_rate, 1 / sqrt(t))
+        beta <- 1 - t^beta_2_decay
+        r <- beta * r + (1 - beta) * mean of (G^2 + epsilon_1) over the last dimension
+        c <- beta * c + (1 - beta) * mean of (G^2 + epsilon_1) over the last but one
+        v <- r / (mean of r over its last dimension) * c        an outer product
+        d <- G / sqrt(v)
+        p <- p - alpha * d / max(1, RMS(d) / clip_threshold)
+
+    A variable with less than two dimensions has the whole of v, and neither r nor c:
+
+        v <- beta * v + (1 - beta) * (G^2 + epsilon_1)
+
+    The sizes of a weight and of a whole update are in this rule, so it has no meaning for a part of
+    a weight.""",
+        "arguments": """\
+        beta_2_decay: Float < 0, default -0.8.
+        epsilon_1: Float >= 0, default 1e-30. Keeps the second moment from being 0.
+        epsilon_2: Float >= 0, default 1e-3. The least size that a weight is taken to have.
+        clip_threshold: Float > 0, default 1. The largest RMS of an update, before the rate.
+        relative_step: Boolean, default True. Keep a learning rate that isn't a schedule or another
+            callable from being above 1 / sqrt(t). Keras has this bound in `alpha` in any case, so
+            False gives the same numbers.""",
+        "slots": {
+            "keras3": "`r`, `c`, `velocity` (v)",
+            "new_style": "`r`, `c`, `v`",
+        },
+        "shapes": "of its variable's data type; `r` without the last dimension, `c` without the "
+        "last but one, v of the variable's shape. Below two dimensions `r` and `c` aren't used",
+        "paper": """\
+    Adafactor: Adaptive Learning Rates with Sublinear Memory Cost. Noam Shazeer, Mitchell Stern,
+    2018.""",
+    },
+    "NadamAccumulate": {
+        "rate": 0.001,
+        "line": "Nadam, Adam with Nesterov momentum, one update per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches, t = 1, 2, ... the number
+    of the update, and mu(t) = beta_1 * (1 - 0.5 * 0.96^{exponent}):
+
+        w <- w * mu(t)
+        m <- m + (1 - beta_1) * (G - m)
+        v <- v + (1 - beta_2) * (G^2 - v)
+        d <- mu(t + 1) * m / (1 - w * mu(t + 1)) + (1 - mu(t)) * G / (1 - w)
+        p <- p - learning_rate * d / (sqrt(v / (1 - beta_2^t)) + epsilon)
+
+    w begins as 1, and there is one w for all variables. {convention}""",
+        "arguments": """\
+        beta_1: Float in [0, 1), default 0.9.
+        beta_2: Float in [0, 1), default 0.999.
+        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        "exponent": "t",
+        "convention": "Epsilon is outside the root.\n    Legacy tf_keras and Keras 2 let mu grow "
+        "more slowly: t * schedule_decay in place of t.",
+        "slots": {
+            "keras3": "`momentum` (m), `velocity` (v)",
+            "tf_keras": "`m`, `v`",
+            "new_style": "`m`, `v`",
+            "keras2": "`momentum` (m), `velocity` (v)",
+        },
+        "scalars": """
+        u_product (w): float scalar, once for all variables.""",
+        "paper": """\
+    Incorporating Nesterov Momentum into Adam. Timothy Dozat, 2016.""",
+        "new_style": {
+            "convention": "Epsilon is outside the root.\n    In a graph, the stock optimizer "
+            "multiplies w once for each variable in place of once for each\n    update. This one "
+            "does what the formula says, as the stock one does in eager mode."
+        },
+        **{
+            style: {
+                "exponent": "(t * schedule_decay)",
+                "convention": "Epsilon is outside the root.\n    Keras 3 has t in place of "
+                "t * schedule_decay.",
+                "arguments": """\
+        beta_1: Float in [0, 1), default 0.9.
+        beta_2: Float in [0, 1), default 0.999.
+        epsilon: Float >= 0, default 1e-7; None is the default.
+        schedule_decay: Float >= 0, default 0.004. How fast mu grows to beta_1.""",
+                "scalars": f"""
+        {scalar} (w): float scalar, once for all variables; u_product in `get_state`.""",
+                **more,
+            }
+            for style, scalar, more in (
+                ("tf_keras", "momentum_cache", {}),
+                ("keras2", "m_schedule", {"rate": 0.002}),
+            )
+        },
+    },
+    "FtrlAccumulate": {
+        "rate": 0.001,
+        "line": "FTRL-Proximal, one update per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches, q = -learning_rate_power
+    and l1, l2, shrinkage the three regularization strengths:
+
+        n' <- n + G^2
+        z <- z + G + 2 * shrinkage * p - (n'^q - n^q) / learning_rate * p
+        p <- (clip(z, -l1, l1) - z) / ((n'^q + beta) / learning_rate + 2 * l2)
+        n <- n'
+
+    n begins as initial_accumulator_value, z as 0. A weight is made anew from z in each update: what
+    it was before counts through z alone.""",
+        "arguments": """\
+        learning_rate_power: Float <= 0, default -0.5. 0 is a fixed learning rate.
+        initial_accumulator_value: Float >= 0, default 0.1.
+        l1_regularization_strength: Float >= 0, default 0.
+        l2_regularization_strength: Float >= 0, default 0. It pulls towards 0 without being a part
+            of the gradient.
+        l2_shrinkage_regularization_strength: Float >= 0, default 0. The L2 penalty as a part of the
+            gradient in z, not in n.
+        beta: Float >= 0, default 0. It is added to n'^q.""",
+        "slots": dict.fromkeys(
+            ("keras3", "tf_keras", "new_style"),
+            "`accumulator` (n), not the `accumulator` of a window, and `linear` (z)",
+        ),
+        "paper": """\
+    Ad Click Prediction: a View from the Trenches. H. Brendan McMahan and others, 2013.""",
+    },
+    "LionAccumulate": {
+        "rate": 0.001,
+        "line": "Lion, steps by the sign of a momentum, one update per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches:
+
+        p <- p - learning_rate * sign(beta_1 * m + (1 - beta_1) * G)
+        m <- beta_2 * m + (1 - beta_2) * G
+
+    Each element moves by learning_rate or not at all, so the rate is smaller than Adam's: three to
+    ten times, the authors say, and the weight decay larger by as much.""",
+        "arguments": """\
+        beta_1: Float in (0, 1], default 0.9. The share of m in the sign.
+        beta_2: Float in [0, 1), default 0.99.""",
+        "slots": {"keras3": "`momentum` (m)", "new_style": "`m`"},
+        "paper": """\
+    Symbolic Discovery of Optimization Algorithms. Xiangning Chen and others, 2023.""",
+        "new_style": {"rate": 0.0001},
+    },
+    "LambAccumulate": {
+        "rate": 0.001,
+        "line": "LAMB, Adam in steps of each weight's own size, per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches, t = 1, 2, ... the number
+    of the update, and |x| the norm of all of a variable:
+
+        m <- m + (1 - beta_1) * (G - m)
+        v <- v + (1 - beta_2) * (G^2 - v)
+        d <- m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon)
+        p <- p - learning_rate * |p| / |d| * d          |p| = 0 or |d| = 0: without the ratio
+
+    Epsilon is outside the root, after the bias correction. In the paper the weight decay is a part
+    of d; in Keras 3 it stands before the update, as in AdamW.""",
+        "arguments": """\
+        beta_1: Float in [0, 1), default 0.9.
+        beta_2: Float in [0, 1), default 0.999.
+        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        "slots": {"keras3": "`momentum` (m), `velocity` (v)"},
+        "paper": """\
+    Large Batch Optimization for Deep Learning: Training BERT in 76 minutes. Yang You and others,
+    2019.""",
+    },
+    "MuonAccumulate": {
+        "rate": 0.001,
+        "line": "Muon for matrices and Adam for the rest, one update per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches. For a variable of two
+    dimensions that isn't excluded:
+
+        m <- momentum * m + G
+        x <- G + momentum * m                           nesterov, else x = m
+        x <- x / (|x| + 1e-7)                           |x| is the Frobenius norm
+        y <- x x^T;  x <- muon_a * x + (muon_b * y + muon_c * y y) x            ns_steps times
+        p <- p - learning_rate * rms_rate * sqrt(max(rows, columns)) * x
+
+    A matrix with more rows than columns is transposed for the third and fourth line. For every
+    other variable, with t = 1, 2, ... the number of the update:
+
+        m <- m + (1 - adam_beta_1) * (G - m)
+        v <- v + (1 - adam_beta_2) * (G^2 - v)
+        r <- adam_lr_ratio * learning_rate * sqrt(1 - adam_beta_2^t) / (1 - adam_beta_1^t)
+        p <- p - r * m / (sqrt(v) + epsilon)
+
+    With gate="select" the matrix products of an update are made in every micro-batch. Where they
+    are dear, gate="conditional" or the callback PythonGate saves them.""",
+        "arguments": """\
+        adam_beta_1: Float in [0, 1), default 0.9.
+        adam_beta_2: Float in [0, 1), default 0.999.
+        adam_weight_decay: Float >= 0 or None, default 0.004. `weight_decay` of the variables that
+            Adam updates.
+        epsilon: Float >= 0, default 1e-7; None is the default. Adam's.
+        exclude_layers: List of strings or None (default). Regular expressions: a variable in whose
+            path one is found is updated by Adam. The last layer of a model should be.
+        exclude_embeddings: Boolean, default True. Update variables with "embedding" in their path
+            by Adam.
+        muon_a, muon_b, muon_c: Float, default 3.4445, -4.775, 2.0315.
+        adam_lr_ratio: Float >= 0, default 1.
+        momentum: Float in [0, 1), default 0.95.
+        ns_steps: Integer >= 0, default 5. Steps of the Newton-Schulz iteration.
+        nesterov: Boolean, default True.
+        rms_rate: Float > 0 or None, default 0.2. With None, rms_rate and the root after it are left
+            out.""",
+        "weight_decay": "Float >= 0 or None, default 0.004",
+        "slots": {"keras3": "`momentum` (m), and `velocity` (v) where Adam updates"},
+        "paper": """\
+    Muon: An optimizer for hidden layers in neural networks. Keller Jordan and others, 2024. The
+    scale of an update: Muon is Scalable for LLM Training. Jingyuan Liu and others, 2025.""",
+    },
+    "ScheduleFreeAdamWAccumulate": {
+        "rate": 0.0025,
+        "line": "Adam with an average in place of a schedule, per window of micro-batches.",
+        "mathematics": """\
+    With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
+    number of the update:
+
+        rate <- learning_rate * min(1, t / warmup_steps)                no warm-up: learning_rate
+        x <- (p - (1 - beta_1) * z) / beta_1
+        v <- v + (1 - beta_2) * (G^2 - v)
+        z <- z - rate * G / (sqrt(v / (1 - beta_2^t)) + epsilon)
+        x <- (1 - 1 / t) * x + z / t
+        p <- (1 - beta_1) * z + beta_1 * x
+
+    z begins as the weights. x, the average that the paper evaluates a model at, isn't stored: the
+    weights p stand between z and x. With TensorFlow and PyTorch, Keras 3.15 has the new z in the
+    line that begins with x <- (p, where with JAX it has the old one, as the paper has. The numbers
+    are those of the stock optimizer on the same backend.""",
+        "arguments": """\
+        beta_1: Float in (0, 1], default 0.9. The share of x in the weights.
+        beta_2: Float in [0, 1), default 0.999.
+        epsilon: Float >= 0, default 1e-8; None is the default.
+        warmup_steps: Integer >= 0, default 0. Updates in which the learning rate grows to its full
+            value.""",
+        "slots": {"keras3": "`momentum` (z), `velocity` (v)"},
+        "paper": """\
+    The Road Less Scheduled. Aaron Defazio and others, 2024.""",
+    },
 }
 
-_TEMPLATE = """{line}
+_READY = """{line}
 
 {mathematics}
-
-    Inside a window weights and slots are exactly unchanged. The traced graph has no branch, unless
-    `gate` asks for one.
-
+{in_a_window}
     Args:
 {learning_rate}
 {arguments}
 {host_arguments}
 {shared_arguments}
-
-    State, all of it in `{variables}`:
-        iterations: integer scalar, completed updates.
-        {slots}: each of its variable's shape and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.{more_state}
-        `get_state` has it by names that are the same on every Keras.
-
-    Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
-
+{state_and_errors}
     Paper:
 {paper}
 
@@ -270,96 +645,37 @@ _TEMPLATE = """{line}
     1
 """
 
+_MADE = """{stock}, one update per window of micro-batches.
 
-_OF_ANY = """{stock}, one update per window of micro-batches.
-
-    The update is that of `{module}.{stock}`, from the average gradient of a window of `accum_iters`
-    micro-batches. Inside a window weights and slots are exactly unchanged.
-
+    An update is the own code of
+    {module}.{stock}.
+    It is run on the average gradient of a window of `accum_iters` micro-batches.
+{in_a_window}
     Args:
-        The arguments of `{stock}` in their order, then:
-{host_arguments}
+{arguments}
 {shared_arguments}
-
-    State, all of it in `{variables}`: that of `{stock}` and, with accum_iters > 1,
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.{more_state}
-        `get_state` has it by names.
-
-    Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
-
+{state_and_errors}
     Example:
 
-    >>> from keras_accum.{host} import accumulating
     >>> from {module} import {stock}
-    >>> optimizer = accumulating({stock})(accum_iters=5)
+    >>> from keras_accum.{host} import accumulating
+    >>> {name} = accumulating({stock})
+    >>> optimizer = {name}(accum_iters=5)
     >>> optimizer.accum_iters
     5
 """
 
+_IN_A_WINDOW = """
+    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    unless `gate` asks for one.
+"""
 
-def _of_any(host, stock):
-    return _OF_ANY.format(
-        stock=stock.__name__,
-        module=stock.__module__,
-        host=host,
-        host_arguments=_HOST_ARGUMENTS[host],
-        shared_arguments=_SHARED_ARGUMENTS.format(
-            reduction=_REDUCTION[host], all_reduce=_ALL_REDUCE[host]
-        ),
-        variables="variables" if host == "keras3" else "weights",
-        more_state=_MORE_STATE[host],
-    )
-
-
-def docstring(name, host, import_keras, stock=None):
-    """The docstring of an optimizer on a host, that of a `stock` class if it has no own text here.
-
-    None if there is neither.
-    """
-    if name not in _OPTIMIZERS:
-        return stock and _of_any(host, stock)
-    texts = {**_OPTIMIZERS[name], **_OPTIMIZERS[name].get(host, {})}
-    return _TEMPLATE.format(
-        name=name,
-        host=host,
-        import_keras=import_keras,
-        line=texts["line"],
-        mathematics=texts["mathematics"].format(**texts),
-        learning_rate=_LEARNING_RATES[host].format(rate=texts["rate"]),
-        arguments=texts["arguments"],
-        host_arguments=_HOST_ARGUMENTS[host],
-        shared_arguments=_SHARED_ARGUMENTS.format(
-            reduction=_REDUCTION[host], all_reduce=_ALL_REDUCE[host]
-        ),
-        variables="variables" if host == "keras3" else "weights",
-        slots=texts["slots"][host],
-        more_state=_MORE_STATE[host],
-        paper=texts["paper"],
-    )
-
-
-_NEW_STYLE = """{stock} that isn't legacy, one update per window of micro-batches.
-
-    An update is that of `{module}.{stock}`, from the average gradient of a window of `accum_iters`
-    micro-batches. Inside a window weights and slots are exactly unchanged. The traced graph has no
-    branch, unless `gate` asks for one.{more}
-
-    Args:
-        The arguments of `{stock}` in their order, those that every optimizer of its kind has, and
-
-{shared_arguments}
-
-    State, all of it in `variables`: that of `{stock}` and, with accum_iters > 1,
+_STATE_AND_ERRORS = """
+    State, all of it in `{variables}`:
+        iterations: integer scalar, completed updates.
+{slots}{scalars}
         accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16.
+            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
         state_format: integer scalar, the version of this list, 1.
         window_position, window_length, accum_iters: integer scalars, the micro-batches in the
             open window, how many close it, and how many will close the next.{more_state}
@@ -367,27 +683,123 @@ _NEW_STYLE = """{stock} that isn't legacy, one update per window of micro-batche
 
     Raises:
         ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received.
+            is allowed and what was received. At the first step, for gate="conditional" where a
+            conditional can't run.
         keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
             what is wrong with it.
 """
 
-_NEW_STYLE_NADAM = """
+_SHAPES = "each of its variable's shape and data type"
 
-    In a graph, the stock optimizer multiplies its product of rates once for each variable instead
-    of once for each update. This one does what the formula says, as the stock one in eager mode. At
-    `accum_iters=1` it is the stock one."""
+_MADE_SLOTS = {
+    "slots": "the slots of {stock}",
+    "shapes": _SHAPES,
+    "scalars": """
+        the scalars of {stock}: what it keeps once for all variables.""",
+}
 
 
-def of_new_style(stock):
-    """The docstring of the class for a stock optimizer of Keras 2 that isn't legacy."""
-    shared = _SHARED_ARGUMENTS.format(
-        reduction=_REDUCTION["tf_keras"], all_reduce=_ALL_REDUCE["tf_keras"]
+def docstring(name, host, import_keras, stock=None):
+    """The docstring of an optimizer on a host.
+
+    `stock` is the stock class. Without it the name must be a ready one; the docstring is None if it
+    isn't. With it any class has a docstring.
+    """
+    texts = _OPTIMIZERS.get(name, {"slots": {}})
+    style = _style(host, stock, "tf_keras" in texts["slots"])
+    if style not in texts["slots"] or stock is not None and not _is_of_keras(stock):
+        return None if stock is None else _made(name, host, style, stock)
+    texts = {**texts, **texts.get(style, {})}
+    texts.setdefault("weight_decay", "Float >= 0 or None (default)")
+    return _READY.format(
+        name=name,
+        host=host,
+        import_keras=import_keras,
+        in_a_window=_IN_A_WINDOW,
+        line=texts["line"],
+        mathematics=texts["mathematics"].format(**texts),
+        learning_rate=_LEARNING_RATES[style].format(rate=texts["rate"]),
+        arguments=texts["arguments"],
+        host_arguments=_HOST_ARGUMENTS[style].format(**texts),
+        shared_arguments=_shared_arguments(style),
+        state_and_errors=_state_and_errors(
+            style,
+            slots=texts["slots"][style],
+            shapes=texts.get("shapes", _SHAPES),
+            scalars=texts.get("scalars", ""),
+        ),
+        paper=texts["paper"],
     )
-    return _NEW_STYLE.format(
+
+
+def _made(name, host, style, stock):
+    """The docstring of a class that `accumulating` made: what the stock class says, and ours."""
+    own = _stock_arguments(stock)
+    if "clipnorm" not in own:
+        host_arguments = _HOST_ARGUMENTS[style].format(weight_decay="Float >= 0 or None (default)")
+        own = f"{own}\n{host_arguments}" if own else host_arguments
+    texts = {text: value.format(stock=stock.__name__) for text, value in _MADE_SLOTS.items()}
+    return _MADE.format(
+        name=name,
+        host=host,
         stock=stock.__name__,
         module=stock.__module__,
-        more=_NEW_STYLE_NADAM if stock.__name__ == "Nadam" else "",
-        shared_arguments=shared.partition("\n        decay:")[0],  # which legacy ones have
-        more_state=_MORE_STATE["tf_keras"].replace(" and once one is missing", " only"),
+        in_a_window=_IN_A_WINDOW,
+        arguments=own,
+        shared_arguments=_shared_arguments(style),
+        state_and_errors=_state_and_errors(style, **texts),
     )
+
+
+def _is_of_keras(stock):
+    return stock.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow")
+
+
+def _style(host, stock, has_legacy):
+    """The key of a text. Of tf_keras without a stock class: legacy, where there is a legacy one."""
+    if host != "tf_keras":
+        return host
+    if stock is None:
+        return "tf_keras" if has_legacy else "new_style"
+    takes = [inspect.signature(cls.__init__).parameters for cls in stock.__mro__[:-1]]
+    return "new_style" if any("use_ema" in names for names in takes) else "tf_keras"
+
+
+def _shared_arguments(style):
+    return _SHARED_ARGUMENTS.format(reduction=_REDUCTION[style], all_reduce=_ALL_REDUCE[style])
+
+
+def _state_and_errors(style, slots, shapes, scalars):
+    indents = {"initial_indent": " " * 8, "subsequent_indent": " " * 12}
+    return _STATE_AND_ERRORS.format(
+        variables="variables" if style in ("keras3", "new_style") else "weights",
+        slots=textwrap.fill(f"{slots}: {shapes}.", 100, **indents),
+        scalars=scalars,
+        more_state=_MORE_STATE[style],
+    )
+
+
+_HEADS = ("Args:", "Arguments:", "# Arguments")  # the last in Keras 2
+
+
+def _stock_arguments(stock):
+    """The arguments of a stock class, as its docstring has them or else by name and default.
+
+    Without those that we say ourselves.
+    """
+    lines = inspect.cleandoc(vars(stock).get("__doc__") or "").splitlines()
+    head = next((i for i, line in enumerate(lines) if line in _HEADS), None)
+    if head is not None:
+        section = "\n".join(lines[head + 1 :])
+        section = textwrap.dedent(re.split(r"\n(?=\S)", section)[0]).strip("\n")
+        entries = re.split(r"\n(?=\S)", section)
+    else:
+        entries = [
+            f"{name}: Required."
+            if parameter.default is inspect.Parameter.empty
+            else f"{name}: Default {parameter.default!r}."
+            for name, parameter in inspect.signature(stock.__init__).parameters.items()
+            if name != "self" and parameter.kind is not parameter.VAR_KEYWORD
+        ]
+    ours = [entry for entry in entries if entry.partition(":")[0] not in arguments.OWN]
+    return textwrap.indent("\n".join(ours), " " * 8)

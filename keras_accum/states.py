@@ -29,12 +29,18 @@ WEIGHT = "window_weight"
 MISSING = "missing_gradients"
 
 # What Keras 2.0 to 2.3 wrote after `iterations`, slot by slot, whether it was in use or not.
-_KERAS_2_SLOTS = {
+KERAS_2_SLOTS = {
     "SGD": ("momentum",),
     "Adam": ("momentum", "velocity", "velocity_hat"),
     "AMSGrad": ("momentum", "velocity", "velocity_hat"),
     "RMSprop": ("velocity",),
+    "Adagrad": ("accumulator",),
+    "Adadelta": ("accumulated_grad", "accumulated_delta_var"),
+    "Adamax": ("momentum", "norm"),
+    "Nadam": ("momentum", "velocity"),
 }
+# What it has once for all variables. Keras 2.3 wrote it after `iterations`, before it nobody did.
+KERAS_2_SCALARS = {"Nadam": ("u_product",)}
 
 
 class StateError(RuntimeError):
@@ -291,12 +297,16 @@ def from_keras_2(arrays, rule, used):
     `used` has the slots that the rule uses, as it was constructed.
     """
     arrays = [np.asarray(array) for array in arrays]
-    names = _KERAS_2_SLOTS.get(rule)
+    names = KERAS_2_SLOTS.get(rule)
     if names is None:
         return None
     # RMSprop didn't save how many updates it had made.
     iterations = arrays.pop(0) if arrays and arrays[0].ndim == 0 else np.asarray(0)
     state = {"completed_updates": iterations}
+    scalars = [scalar_name(rule, scalar) for scalar in KERAS_2_SCALARS.get(rule, ())]
+    left_out = [name for name in scalars if not (arrays and arrays[0].ndim == 0)]
+    # Keras 2.3 reads a file of 2.2 so.
+    state.update({name: np.asarray(1.0) if left_out else arrays.pop(0) for name in scalars})
     variables, rest = divmod(len(arrays), len(names))
     if rest or not np.issubdtype(iterations.dtype, np.number):
         return None
@@ -307,17 +317,13 @@ def from_keras_2(arrays, rule, used):
                 state[slot_name(rule, slot, i)] = array
             elif slot == "velocity_hat" and array.shape != (1,):
                 return None  # AMSGrad's, not the placeholder that Adam wrote
+    if left_out and iterations:
+        warnings.warn(
+            f"This list doesn't hold {', '.join(left_out)}, which Keras 2.2 didn't save: 1 is "
+            "taken, as Keras 2.3 does. The first updates are larger than they would have been.",
+            stacklevel=2,
+        )
     return state
-
-
-def to_keras_2(state, rule):
-    """The list of arrays that the stock optimizer of Keras 2.0 to 2.3 has for this state."""
-    arrays = [] if rule == "RMSprop" else [state["completed_updates"]]
-    for slot in _KERAS_2_SLOTS[rule]:
-        for i, array in enumerate(by_index(state)):
-            unused = np.zeros(1 if slot == "velocity_hat" else array.shape, array.dtype)
-            arrays.append(state.get(slot_name(rule, slot, i), unused))
-    return arrays
 
 
 def updates_in(micro_batches, accum_iters):

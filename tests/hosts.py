@@ -84,11 +84,19 @@ def in_order(optimizer):
 
     def get_updates_in_order(loss, params):
         writes = []
-        with mock.patch.object(keras.backend, "update", lambda x, new: writes.append((x, new))):
-            with mock.patch.object(
-                keras.backend, "update_add", lambda x, more: writes.append((x, x + more))
-            ):
-                get_updates(loss=loss, params=params)
+
+        def note(x, new):
+            writes.append((x, new))
+            return new
+
+        functions = {
+            "update": note,
+            "update_add": lambda x, more: note(x, x + more),
+            "update_sub": lambda x, less: note(x, x - less),
+        }
+        with mock.patch.multiple(keras.backend, **functions):
+            updates = get_updates(loss=loss, params=params)
+        writes += [update for update in updates if isinstance(update, tuple)]  # Nadam's scalar
         with tf.control_dependencies([loss] + [new for _, new in writes]):
             return [tf.assign(x, new) for x, new in writes]
 
@@ -309,19 +317,36 @@ def slots(optimizer, weights):
 def _ours_of_keras2(optimizer):
     found = optimizer._state_variables()
     found["iterations"] = found.pop("completed_updates")
-    return {name.partition(".")[2] if name[0].isupper() else name: v for name, v in found.items()}
+    return {_slot(name) if name[0].isupper() else name: v for name, v in found.items()}
 
 
-STOCK_SLOTS = {"SGD": ["momentum"], "Adam": ["momentum", "velocity", "velocity_hat"]}
+def _slot(name):
+    """A slot without its rule, and Adagrad's without the name that the sums of a window have."""
+    return name.partition(".")[2].replace("accumulator", "squares")
+
+
+# In the order of `weights`, where `iterations` and scalars aren't everywhere.
+STOCK_SLOTS = {
+    "SGD": ["momentum"],
+    "RMSprop": ["velocity"],
+    "Adam": ["momentum", "velocity", "velocity_hat"],
+    "Adagrad": ["squares"],
+    "Adadelta": ["accumulated_grad", "accumulated_delta_var"],
+    "Adamax": ["momentum", "norm"],
+    "Nadam": ["momentum", "velocity"],
+}
+STOCK_SCALARS = {"Nadam": {"u_product": "m_schedule"}}
 
 
 def _stock_of_keras2(optimizer, count):
-    names = STOCK_SLOTS.get(type(optimizer).__name__, ["velocity"])
-    arrays = [v for v in optimizer.weights if v is not optimizer.iterations]
-    names = [f"{slot}.{i}" for slot in names for i in range(count)]
-    found = dict(zip(names, arrays))
-    if type(optimizer).__name__ == "SGD" and not array(optimizer.momentum):
-        found = {}  # it has them all the same
+    rule = type(optimizer).__name__
+    scalars = STOCK_SCALARS.get(rule, {})
+    found = {name: getattr(optimizer, scalar) for name, scalar in scalars.items()}
+    others = [optimizer.iterations, *found.values()]
+    arrays = [v for v in optimizer.weights if all(v is not other for other in others)]
+    names = [f"{slot}.{i}" for slot in STOCK_SLOTS[rule] for i in range(count)]
+    if rule != "SGD" or array(optimizer.momentum):  # it has them all the same
+        found.update(zip(names, arrays))
     if not getattr(optimizer, "amsgrad", True):
         found = {name: v for name, v in found.items() if not name.startswith("velocity_hat")}
     return {"iterations": optimizer.iterations, **found}

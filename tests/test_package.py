@@ -13,7 +13,7 @@ import pytest
 from cases import thorough
 
 import keras_accum
-from keras_accum import host
+from keras_accum import host, names
 
 
 def python(program, **environment):
@@ -77,8 +77,11 @@ def test_the_environment_chooses_tf_keras():
     assert python(program, TF_USE_LEGACY_KERAS="1") == "keras_accum.tf_keras"
 
 
-NOT_ON_KERAS_2 = {"AccumulationMonitor", "PythonGate", "MicroBatchWeights"}
-NAMES = sorted(set(keras_accum.__all__) - (NOT_ON_KERAS_2 if hosts.IS_KERAS2 else set()))
+NAMES = [
+    name
+    for name in keras_accum.__all__
+    if not hosts.IS_KERAS2 or names.WHERE[name] == "every Keras"
+]
 
 
 def test_names():

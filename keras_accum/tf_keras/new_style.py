@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_accum import arguments, base, docs, kernels, states, window
 from keras_accum.callbacks import monitor
-from keras_accum.tf_keras.library import keras
+from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 from keras_accum.tf_keras.new_style_state import (
     State,
     StockOptimizer,
@@ -76,7 +76,9 @@ class AccumulatingNewStyleOptimizer(State):
         if issubclass(stock, StockOptimizer) and not issubclass(stock, base.Optimizer):
             cls._stock_class = stock
             cls.__signature__ = arguments.signature(stock, cls.fixed, _keywords_of(stock))
-            cls.__doc__ = cls.__doc__ or docs.of_new_style(stock)
+            cls.__doc__ = cls.__doc__ or docs.docstring(
+                cls.__name__, "tf_keras", IMPORT_KERAS, stock
+            )
 
     def __init__(self, *args, **kwargs):
         kwargs.pop("is_legacy_optimizer", None)  # of a config

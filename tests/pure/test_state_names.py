@@ -94,18 +94,35 @@ def test_every_misfit_is_named():
         states.fitted(bad, LAYOUT, "it")
 
 
+# Of two variables, what Keras 2 wrote after `iterations`. It has momentum in each SGD, which tells
+# how many variables there are, and one element for each in Adam without amsgrad.
+WRITTEN = {"momentum": SHAPES, "velocity": SHAPES, "velocity_hat": [(1,), (1,)]}
+
+
 @pytest.mark.parametrize("rule", [ADAM, SGD, MOMENTUM], ids=["adam", "sgd", "momentum"])
-def test_to_keras_2_and_back(rule):
+def test_from_keras_2(rule):
     rule, slots = rule
-    names = [states.slot_name(rule, slot, i) for slot in slots for i in range(2)]
-    arrays = {name: np.full(SHAPES[states.index_of(name)], i + 1.0) for i, name in enumerate(names)}
-    # Keras 2 has arrays for momentum in each SGD; it tells from them how many variables there are.
-    old = states.to_keras_2({"completed_updates": np.asarray(4), **arrays}, rule)
-    found = states.from_keras_2(old, rule, slots)
+    arrays = {
+        states.slot_name(rule, slot, i): np.full(WRITTEN[slot][i], i + 1.0)
+        for slot in states.KERAS_2_SLOTS[rule]
+        for i in range(2)
+    }
+    found = states.from_keras_2([np.asarray(4), *arrays.values()], rule, slots)
     assert found.pop("completed_updates") == 4
-    assert sorted(found) == sorted(arrays)
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(found[name], array)
+    assert sorted(found) == sorted(name for name in arrays if name.split(".")[1] in slots)
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, arrays[name])
+
+
+def test_a_scalar_of_keras_2():
+    """Keras 2.3 wrote it after `iterations`, and 2.2 didn't."""
+    slots = states.KERAS_2_SLOTS["Nadam"]
+    arrays = [np.ones(2), np.ones(2)]
+    found = states.from_keras_2([np.asarray(4), np.asarray(0.25), *arrays], "Nadam", slots)
+    assert found["Nadam.u_product"] == 0.25 and len(found) == 4
+    with pytest.warns(UserWarning, match="doesn't hold Nadam.u_product.*: 1 is taken"):
+        found = states.from_keras_2([np.asarray(4), *arrays], "Nadam", slots)
+    assert found["Nadam.u_product"] == 1 and len(found) == 4
 
 
 def test_a_list_of_keras_2_that_can_not_be_one():

@@ -1,0 +1,130 @@
+"""The accumulating optimizer of Keras 2: its arguments and its config."""
+
+import numbers
+
+import keras
+
+from keras_accum import arguments, base, docs
+from keras_accum.keras2 import stock
+from keras_accum.keras2.micro_batch import MicroBatches
+from keras_accum.keras2.state import State
+
+K = keras.backend
+
+
+class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
+    """Everything Keras, for all classes. A class names it before its stock optimizer and may have
+
+    * `_rule()`: the rule that belongs to the stock optimizer as it was constructed, if an update
+      isn't to be made by the stock optimizer's own code;
+    * `fixed`: the stock arguments that the class decides itself;
+    * `rule_arguments`: what the rule takes and the stock optimizer doesn't, with defaults.
+    """
+
+    fixed = {}
+    rule_arguments = {}
+    _can_reduce_late = False
+    # What an instance has. A stock class that sets one of them is refused.
+    reduction = skip_nonfinite = gate = all_reduce = _given = _added_decay = None
+    _accum_iters = _next_length = _layouts = _positions = None
+    _remedy = "compile the loaded model with {name}.from_optimizer(model.optimizer, accum_iters=5)"
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if AccumulatingOptimizer in cls.__bases__:
+            cls._stock_class = cls.__bases__[-1]
+            names = ["learning_rate", *stock.keywords_of(cls._stock_class)]
+            more = {name: None for name in names if name not in (*cls.fixed, *arguments.OWN)}
+            more = {**cls.rule_arguments, **more}
+            cls.__signature__ = arguments.signature(cls._stock_class, cls.fixed, more)
+            cls.__doc__ = cls.__doc__ or docs.docstring(
+                cls.__name__, "keras2", "import keras", cls._stock_class
+            )
+
+    def __init__(self, *args, **kwargs):
+        given = arguments.bind(type(self), args, kwargs, unknown=TypeError)
+        own = arguments.pop_own(type(self), given)
+        if own["reduction"] == "weighted":
+            raise ValueError(
+                "reduction='weighted' isn't there on Keras 2.0 to 2.3, whose train step has no "
+                "place for a weight: use 'mean', or a loss that sums and 'sum'."
+            )
+        added_decay = None  # of a stock optimizer that has none
+        if "decay" not in stock.keywords_of(self._stock_class):
+            added_decay = arguments.check_decay(given.pop("decay", None))
+        elif "decay" in given:
+            given["decay"] = arguments.check_decay(given["decay"])
+        if "learning_rate" in given:
+            rate = arguments.check_number("learning_rate", given.pop("learning_rate"))
+            given[stock.rate_name_of(self._stock_class)] = rate
+        given.update(_clips(given))
+        added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
+
+        given.update(self.fixed)
+        super().__init__(**given)
+        base.check_attributes(self, set(vars(self)))
+        stock.check_variables(self)
+        self._given, self._added_decay = given, added_decay
+        for name, value in added.items():
+            setattr(self, name, value)
+        self.reduction = own["reduction"]
+        self.skip_nonfinite = own["skip_nonfinite"]
+        self.gate = own["gate"]
+        self.all_reduce = own["all_reduce"]
+        self._accum_iters = own["accum_iters"]
+        self._next_length = None  # one for all models, as are `iterations` and the learning rate
+        self._layouts = {}  # of the stock optimizer's state, by how many variables it is for
+        self._positions = {}  # in the windows of models, by the names of their variables
+        self._forget()
+
+    @property
+    def learning_rate(self):
+        """The variable of the learning rate. Set it to a number: the next update has it."""
+        return self._rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate):
+        if isinstance(learning_rate, numbers.Real) and "_rate" in vars(self):
+            K.set_value(self._rate, arguments.check_number("learning_rate", learning_rate))
+        else:
+            self._rate = learning_rate  # the stock constructor
+
+    lr = learning_rate
+
+    @classmethod
+    def _from_stock_config(cls, config, custom_objects):
+        return cls(**config)
+
+    def get_config(self):
+        config = super().get_config()
+        for name in self.fixed:
+            del config[name]
+        for name in self.rule_arguments:
+            config[name] = getattr(self, name)
+        if "clipnorm" in config:  # which is what all other hosts call it
+            config["global_clipnorm"] = config.pop("clipnorm")
+        if self._added_decay is not None:
+            config["decay"] = self._added_decay
+        config.update(arguments.own_config(self))
+        return config
+
+    def __reduce__(self):
+        return base.restored, (*self._how_made(), self.get_config(), self.get_state())
+
+    def __repr__(self):
+        return arguments.representation(self, "standalone Keras 2")
+
+
+def _clips(given):
+    """The stock arguments for clipping, taken out of `given`."""
+    names = "clipnorm", "clipvalue", "global_clipnorm"
+    clips = {n: given.pop(n) for n in names if n in given}
+    clips = {n: arguments.check_clip(n, value) for n, value in clips.items() if value is not None}
+    if "global_clipnorm" in clips:
+        if "clipnorm" in clips:
+            raise ValueError(
+                "`clipnorm` is the norm of all gradients together on this Keras, as "
+                f"`global_clipnorm` is: give one of them. Received: {clips}"
+            )
+        clips["clipnorm"] = clips.pop("global_clipnorm")
+    return clips

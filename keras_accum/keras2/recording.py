@@ -1,0 +1,204 @@
+"""An update by the stock optimizer's own code, which is run without being let write.
+
+The `get_updates` of a stock class computes new values from gradients and writes them, both by
+functions of `keras.backend`. Here those functions are others for as long as it runs: the gradients
+are the averages of a window, and what would be written is noted.
+"""
+
+import contextlib
+import re
+from collections import namedtuple
+
+import keras
+import tensorflow as tf
+
+from keras_accum import states
+
+K = keras.backend
+
+# names: of what an update writes beside parameters and `iterations`, as in a state. files: of what
+# the stock optimizer has in `weights`, None for what no update writes. attributes: of the stock
+# optimizer that hold what isn't in `weights`, by names.
+Layout = namedtuple("Layout", "names files attributes")
+
+Recorded = namedtuple("Recorded", "writes kept made")
+
+_WRITES = re.compile("(Resource)?(Sparse)?(Assign|Scatter|Apply)")
+
+
+class _Loss:
+    """What a stock optimizer gets for the loss: there is none of a whole window."""
+
+
+def record(optimizer, get_updates, params, averages, made=None):
+    """What one update writes, without writing it.
+
+    Args:
+        optimizer: Whose `iterations`, `weights` and hyperparameters are used.
+        get_updates: The stock method.
+        params: The variables that the update is of.
+        averages: Their gradients.
+        made: The variables that an earlier call for the same `params` made, to be used again.
+
+    Returns:
+        writes: pairs of variables and new values; kept: those of the variables that are no
+        parameters, in the order of `weights`; made: the variables that were made.
+    """
+    graph = tf.get_default_graph()
+    before = len(graph.get_operations())
+    name = type(optimizer).__name__
+    writes, new, again = [], [], iter(made or ())
+
+    def note(variable, value):
+        value = tf.convert_to_tensor(value, variable.dtype.base_dtype)
+        writes.append((variable, value))
+        return value
+
+    def making(create):
+        def make(*args, **kwargs):
+            if made is not None:
+                return next(again)
+            # Outside of a conditional, and with a short name: see `_no_scope`.
+            with tf.init_scope(), tf.name_scope(""):
+                new.append(create(*args, **kwargs))
+            return new[-1]
+
+        return make
+
+    def gradients(loss, variables):
+        if not isinstance(loss, _Loss) or list(map(id, variables)) != list(map(id, params)):
+            raise ValueError(
+                f"{name} takes gradients of something else than the loss. Of a window there is "
+                "only the average gradient of the loss: such an optimizer can't accumulate."
+            )
+        return list(averages)
+
+    functions = {
+        "update": note,
+        "update_add": lambda x, increment: note(x, x + increment),
+        "update_sub": lambda x, decrement: note(x, x - decrement),
+        "gradients": gradients,
+        **{create: making(getattr(K, create)) for create in ("variable", "zeros", "ones")},
+    }
+    with _replaced(functions):
+        updates = get_updates(loss=_Loss(), params=params)
+    noted = {id(value) for _, value in writes}
+    for update in updates:
+        if isinstance(update, tuple):  # a variable and its new value, for `K.function` to write
+            note(*update)
+        elif id(update) not in noted:
+            raise _unknown_write(name, getattr(update, "name", update))
+    initializers = {variable.initializer for variable in new}
+    for operation in graph.get_operations()[before:]:
+        if _WRITES.match(operation.type) and operation not in initializers:
+            raise _unknown_write(name, operation.name)
+    if len({id(variable) for variable, _ in writes}) < len(writes):
+        raise ValueError(f"{name} writes a variable twice in an update, in no known order.")
+    return Recorded(writes, _kept(optimizer, params, writes), new if made is None else made)
+
+
+def _unknown_write(name, what):
+    return ValueError(
+        f"{name} can't accumulate: its `get_updates` may write only by `update`, `update_add` and "
+        "`update_sub` of keras.backend, to variables that it has made by `zeros`, `ones` and "
+        f"`variable` of keras.backend. Received: {what}"
+    )
+
+
+@contextlib.contextmanager
+def _replaced(functions):
+    """These functions in place of those of `keras.backend`."""
+    originals = {name: getattr(K, name) for name in functions}
+    vars(K).update(functions)
+    try:
+        yield
+    finally:
+        vars(K).update(originals)
+
+
+def _kept(optimizer, params, writes):
+    """What is written beside parameters and `iterations`, in the order of `weights`."""
+    others = {id(variable) for variable in [*params, optimizer.iterations]}
+    written = {id(variable): variable for variable, _ in writes if id(variable) not in others}
+    ordered = [written.pop(id(v)) for v in optimizer.weights if id(v) in written]
+    return ordered + list(written.values())
+
+
+def layout(make, rule, variables):
+    """How a stock optimizer, which `make()` makes, keeps its state for so many variables.
+
+    It is asked in a graph of its own, with variables each of another length: the length of a slot
+    says whose it is. Keras's own are called as in every Keras, others `slot_0`, ..., `scalar_0`,
+    ..., in the order of the stock optimizer's files.
+    """
+    with tf.Graph().as_default():
+        optimizer = make()
+        lengths = {1009 + i: i for i in range(variables)}  # none that something else may have
+        params = [K.zeros(length) for length in lengths]
+        averages = [tf.zeros_like(param) for param in params]
+        kept = record(optimizer, optimizer.get_updates, params, averages).kept
+        slots, scalars = states.KERAS_2_SLOTS.get(rule), states.KERAS_2_SCALARS.get(rule)
+        names, slots_of = {id(optimizer.iterations): "completed_updates"}, [0] * variables
+        for variable in kept:
+            shape = K.int_shape(variable)
+            if shape == ():
+                number = sum(states.index_of(name) is None for name in names.values()) - 1
+                scalar = scalars[number] if scalars else f"scalar_{number}"
+                names[id(variable)] = states.scalar_name(rule, scalar)
+            elif len(shape) == 1 and shape[0] in lengths:
+                i = lengths[shape[0]]
+                slot = slots[slots_of[i]] if slots else f"slot_{slots_of[i]}"
+                names[id(variable)] = states.slot_name(rule, slot, i)
+                slots_of[i] += 1
+            else:
+                raise ValueError(
+                    f"{type(optimizer).__name__} can't accumulate: it keeps a variable of shape "
+                    f"{shape}, which is neither that of a parameter nor a scalar."
+                )
+        files = [names.get(id(variable)) for variable in optimizer.weights]
+        attributes = {
+            names[id(value)]: attribute
+            for attribute, value in vars(optimizer).items()
+            if id(value) in names and names[id(value)] not in files
+        }
+        return Layout([names[id(variable)] for variable in kept], files, attributes)
+
+
+def names_for(two, variables):
+    """The names for so many variables, if those for two are in an order that tells them, or None.
+
+    That is slot by slot, as Keras's own have it, or variable by variable.
+    """
+
+    def by_slot(variables):
+        for name in two:
+            index, stem = states.index_of(name), name.rpartition(".")[0]
+            if index is None:
+                yield name
+            elif index == 0:
+                yield from (f"{stem}.{i}" for i in range(variables))
+
+    def by_variable(variables):
+        stems = [name.rpartition(".")[0] for name in two if states.index_of(name) == 0]
+        for name in two:
+            if states.index_of(name) is None:
+                yield name
+            elif name == f"{stems[0]}.0":
+                yield from (f"{stem}.{i}" for i in range(variables) for stem in stems)
+
+    for order in (by_slot, by_variable):
+        if list(order(2)) == two:
+            return list(order(variables))
+    return None
+
+
+def check_shapes(name, kept, names, params):
+    """Raise a ValueError unless what is kept for these parameters is what the layout says."""
+    shapes = [K.int_shape(param) for param in params]
+    expected = {n: () if states.index_of(n) is None else shapes[states.index_of(n)] for n in names}
+    found = [K.int_shape(variable) for variable in kept]
+    if found != list(expected.values()):
+        raise ValueError(
+            f"{name} can't accumulate: what it keeps for a variable is neither of that variable's "
+            f"shape nor a scalar. Expected: {list(expected.values())}. Received: {found}"
+        )

@@ -1,0 +1,119 @@
+"""The docstrings of classes that `accumulating` makes; `test_package.py` runs the examples."""
+
+import pytest
+
+from keras_accum import docs, names
+
+
+class Documented:
+    """Walks downhill.
+
+    Args:
+        lr: float. The learning rate.
+        pace: How fast it walks,
+            in steps.
+        clipnorm: float. Clips each step.
+
+    Reference:
+        An old book.
+    """
+
+    def __init__(self, lr=0.1, pace=2, clipnorm=None):
+        pass
+
+
+class InTheStyleOfKeras2:
+    """Walks downhill.
+
+    # Arguments
+        pace: How fast it walks.
+
+    # References
+        An old book.
+    """
+
+
+class Undocumented:
+    def __init__(self, pace, shoes="old", **kwargs):
+        pass
+
+
+class Heir(Documented):
+    def __init__(self, lr=0.1, hat=True):
+        pass
+
+
+def made(stock, host="keras3"):
+    name = f"{stock.__name__}Accumulate"
+    return docs.docstring(name, host, "import keras", stock)
+
+
+def test_the_stock_arguments_and_ours():
+    text = made(Documented)
+    head, _, rest = text.partition("\n    Args:\n")
+    arguments = rest.partition("\n\n    State")[0].splitlines()
+    assert head.startswith("Documented, one update per window of micro-batches.\n\n")
+    assert f"own code of\n    {__name__}.Documented.\n" in head
+    first = ["        pace: How fast it walks,", "            in steps."]
+    assert arguments[:3] == [*first, "        clipnorm: float. Clips each step."]
+    assert arguments[3].startswith("        accum_iters: Integer >= 1")
+    assert "old book" not in text and text.count(" lr:") == 1
+
+
+def test_keras_2_has_another_head():
+    text = made(InTheStyleOfKeras2, "keras2")
+    assert "        pace: How fast it walks.\n        clipnorm, clipvalue:" in text
+    assert "old book" not in text
+
+
+def test_without_a_docstring_names_and_defaults():
+    text = made(Undocumented)
+    assert "        pace: Required.\n        shoes: Default 'old'.\n        weight_decay:" in text
+    text = made(Heir)  # not what it inherits
+    assert "        hat: Default True.\n" in text and "How fast" not in text
+
+
+def test_a_name_of_keras_for_another_class():
+    """The ready text is about the mathematics of Keras's class."""
+    lion = type("Lion", (), {"__doc__": "Roars.", "__init__": lambda self, volume=1: None})
+    assert docs.docstring("LionAccumulate", "keras3", "", lion).startswith("Lion, one update per")
+    lion.__module__ = "keras.src.optimizers.lion"
+    text = docs.docstring("LionAccumulate", "keras3", "", lion)
+    assert text == docs.docstring("LionAccumulate", "keras3", "")
+    assert "volume" not in text
+
+
+def test_unknown():
+    assert docs.docstring("MyOptimizer", "keras3", "import keras") is None
+    assert docs.docstring("LionAccumulate", "keras2", "import keras") is None
+    text = docs.docstring("LionAccumulate", "keras2", "import keras", Documented)
+    assert text.startswith("Documented, one update per")
+
+
+HOSTS = ("keras3", "tf_keras", "keras2")
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("name", names.OPTIMIZERS)
+def test_lines(name, host):
+    texts = docs._OPTIMIZERS[f"{name}Accumulate"]
+    if not {host, "new_style" if host == "tf_keras" else host} & set(texts["slots"]):
+        pytest.skip(f"no {name} there")
+    for line in docs.docstring(f"{name}Accumulate", host, "import keras").splitlines():
+        assert len(line) <= 100 and line == line.rstrip() and not {"{", "}"} & set(line)
+
+
+class NewStyle:
+    def __init__(self, use_ema=False, jit_compile=True):
+        pass
+
+
+NewStyle.__module__ = "tf_keras.src.optimizers.adam"
+
+
+def test_the_two_styles_of_tf_keras():
+    legacy = docs.docstring("AdamAccumulate", "tf_keras", "")
+    new = docs.docstring("AdamAccumulate", "tf_keras", "", NewStyle)
+    assert "gradient_transformers" in legacy and "in `weights`" in legacy
+    assert "jit_compile" in new and "in `variables`" in new
+    assert "jit_compile" in docs.docstring("LionAccumulate", "tf_keras", "")
