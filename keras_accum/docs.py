@@ -24,9 +24,14 @@ _SHARED_ARGUMENTS = """\
             "conditional": one conditional around the update. Numbers and state are the same.
             "conditional" costs less where parameters dominate, and can't run in torch.compile.
 {all_reduce}
-        lr: Another name of `learning_rate`.
+        lr: Another name of `learning_rate`.{decay}"""
+
+_DECAY = """
         decay: Float >= 0, default 0. The learning rate is divided by
             1 + decay * completed updates."""
+
+_NO_DECAY = """
+        decay: None. Its learning rate doesn't decay on this Keras; see `schedule_decay`."""
 
 _WEIGHTED = """\
         reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
@@ -106,7 +111,7 @@ _MISSING = """
 
 _MORE_STATE = {
     "keras3": _WINDOW_WEIGHT + _MISSING.format(when="only"),
-    "new_style": _WINDOW_WEIGHT + _MISSING.format(when="and once one is missing"),
+    "new_style": _WINDOW_WEIGHT + _MISSING.format(when="only"),
     "tf_keras": f"""{_WINDOW_WEIGHT}{_MISSING.format(when="and once one is missing")}
         unapplied: integer scalar, with accum_iters > 1 only: 1 after a micro-batch that
             a LossScaleOptimizer skipped, which it has added to iterations, else 0.""",
@@ -467,7 +472,7 @@ _OPTIMIZERS = {
                 **more,
             }
             for style, scalar, more in (
-                ("tf_keras", "momentum_cache", {}),
+                ("tf_keras", "momentum_cache", {"decay": _NO_DECAY}),
                 ("keras2", "m_schedule", {"rate": 0.002}),
             )
         },
@@ -637,7 +642,7 @@ _READY = """{line}
 
     >>> import numpy as np
     >>> {import_keras}
-    >>> from keras_accum.{host} import {name}
+    >>> {import_class}
     >>> model = keras.Sequential([keras.layers.Dense(1)])
     >>> model.compile(optimizer={name}(accum_iters=5), loss="mse")
     >>> history = model.fit(np.ones((50, 3)), np.ones((50, 1)), batch_size=10, verbose=0)
@@ -664,6 +669,14 @@ _MADE = """{stock}, one update per window of micro-batches.
     >>> optimizer.accum_iters
     5
 """
+
+# Of new-style optimizers whose name a legacy one has.
+_NOT_LEGACY = """
+    This is the class for `keras.optimizers.{stock}`, which isn't legacy.
+"""
+
+_MAKE = """from keras_accum.{host} import accumulating
+    >>> {name} = accumulating(keras.optimizers.{stock})"""
 
 _IN_A_WINDOW = """
     Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
@@ -711,17 +724,22 @@ def docstring(name, host, import_keras, stock=None):
         return None if stock is None else _made(name, host, style, stock)
     texts = {**texts, **texts.get(style, {})}
     texts.setdefault("weight_decay", "Float >= 0 or None (default)")
+    in_a_window, import_class = _IN_A_WINDOW, "from keras_accum.{host} import {name}"
+    if style == "new_style" and "tf_keras" in texts["slots"]:
+        in_a_window, import_class = _NOT_LEGACY + _IN_A_WINDOW, _MAKE
+    stock_name = name[: -len("Accumulate")]
     return _READY.format(
         name=name,
         host=host,
         import_keras=import_keras,
-        in_a_window=_IN_A_WINDOW,
+        import_class=import_class.format(host=host, name=name, stock=stock_name),
+        in_a_window=in_a_window.format(stock=stock_name),
         line=texts["line"],
         mathematics=texts["mathematics"].format(**texts),
         learning_rate=_LEARNING_RATES[style].format(rate=texts["rate"]),
         arguments=texts["arguments"],
         host_arguments=_HOST_ARGUMENTS[style].format(**texts),
-        shared_arguments=_shared_arguments(style),
+        shared_arguments=_shared_arguments(style, texts.get("decay", _DECAY)),
         state_and_errors=_state_and_errors(
             style,
             slots=texts["slots"][style],
@@ -765,8 +783,10 @@ def _style(host, stock, has_legacy):
     return "new_style" if any("use_ema" in names for names in takes) else "tf_keras"
 
 
-def _shared_arguments(style):
-    return _SHARED_ARGUMENTS.format(reduction=_REDUCTION[style], all_reduce=_ALL_REDUCE[style])
+def _shared_arguments(style, decay=_DECAY):
+    decay = "" if style == "new_style" else decay
+    reduction, all_reduce = _REDUCTION[style], _ALL_REDUCE[style]
+    return _SHARED_ARGUMENTS.format(reduction=reduction, all_reduce=all_reduce, decay=decay)
 
 
 def _state_and_errors(style, slots, shapes, scalars):

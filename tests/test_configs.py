@@ -31,7 +31,6 @@ VALUES = {
     "momentum": 0.5,
     "nesterov": True,
     "rho": 0.75,
-    "schedule_decay": 0.5,
     "centered": True,
     "beta_1": 0.5,
     "beta_2": 0.75,

@@ -1,6 +1,7 @@
 """The optimizers of tf_keras that aren't legacy: each equals the stock one at the big batch."""
 
 import copy
+import doctest
 import inspect
 import pickle
 import subprocess
@@ -188,8 +189,12 @@ def test_a_class_that_somebody_else_wrote():
 def test_docstring_and_signature():
     for name, _ in ROWS.values():
         cls = accumulating(getattr(O, name))
-        assert cls.__doc__.startswith(f"{name} that isn't legacy")
-        assert "accum_iters: Integer" in cls.__doc__ and "decay: Float" not in cls.__doc__
+        has_namesake = name not in ("AdamW", "Lion", "Adafactor")
+        assert (f"`keras.optimizers.{name}`, which isn't legacy" in cls.__doc__) == has_namesake
+        assert "accum_iters: Integer" in cls.__doc__ and " decay: Float" not in cls.__doc__
+        example = doctest.DocTestFinder(recurse=False).find(cls, name, globs={})[0]
+        failures, attempted = doctest.DocTestRunner().run(example)
+        assert attempted and not failures
         stock = list(inspect.signature(getattr(O, name)).parameters)[:-1]  # without **kwargs
         assert list(inspect.signature(cls).parameters)[: len(stock)] == stock
 

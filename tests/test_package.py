@@ -80,7 +80,10 @@ def test_the_environment_chooses_tf_keras():
 NAMES = [
     name
     for name in keras_accum.__all__
-    if not hosts.IS_KERAS2 or names.WHERE[name] == "every Keras"
+    if names.WHERE[name] == "every Keras"
+    or hosts.IS_KERAS3
+    or hosts.IS_TF_KERAS
+    and "tf_keras" in names.WHERE[name]
 ]
 
 
