@@ -81,7 +81,7 @@ class Optimizer:
 
     # What the host has decided for the train step that is being run or traced: whether it is the
     # one that updates. None where the window's counters decide.
-    _picked = None
+    _decided = None
 
     def _count_trace(self):
         """A micro-batch is being run or traced."""
@@ -101,7 +101,7 @@ class Optimizer:
         """Whether there is an update to be left out, and a conditional is to do that."""
         return (
             self.gate == "conditional"
-            and self._picked is None
+            and self._decided is None
             and (self._accumulates or self.skip_nonfinite)
         )
 
@@ -111,13 +111,13 @@ class Optimizer:
         return self._accumulates and self.all_reduce == "per_window"
 
     @contextlib.contextmanager
-    def _picking(self, update):
+    def _deciding(self, update):
         """Train steps in here update if `update`, and only accumulate if not."""
-        self._picked = update
+        self._decided = update
         try:
             yield
         finally:
-            self._picked = None
+            self._decided = None
 
     @property
     def window_position(self):
@@ -306,7 +306,7 @@ class Optimizer:
                 The optimizer is then what it was.
         """
         if not self._is_built:
-            self._hold(state)
+            self._keep_waiting(state)
             return
         self._check_numbers()
         layout = self._layout()
@@ -317,7 +317,7 @@ class Optimizer:
     def _pending(self):
         return self.__dict__.setdefault("_pending_state", pending.PendingState())  # as above
 
-    def _hold(self, state):
+    def _keep_waiting(self, state):
         """Keep a state until the variables come."""
         has_scalars = any(map(states.is_scalar_of_rule, state))
         state = self._fitted(state, states.by_index(state))
@@ -335,7 +335,7 @@ class Optimizer:
             names = _ending(lambda _: names, [states.MISSING], variables)
         return names
 
-    def _released(self, variables, keys=()):
+    def _take_waiting(self, variables, keys=()):
         """The state that has waited for these variables, None if none has. It waits no longer."""
         if not self._pending:
             return None

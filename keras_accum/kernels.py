@@ -23,6 +23,15 @@ def all_finite(grads):
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in values])
 
 
+def after(grads):
+    """A scope for what must not run before these gradients are there.
+
+    At the end of a dataset of unknown length a train step fails for want of data, and what doesn't
+    depend on the data may have run before it fails.
+    """
+    return tf.control_dependencies([tf.group(*[getattr(g, "values", g) for g in grads])])
+
+
 def add(accumulator, gradient):
     """The accumulator's value plus a gradient, repeated indices of a sparse one added up."""
     if isinstance(gradient, tf.IndexedSlices):

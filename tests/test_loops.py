@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import every_row, skip_file_on_keras2
+from cases import CASES, every_row, quick_first, skip_file_on_keras2
 from training import (
     BIG,
     LENGTH,
@@ -12,9 +12,12 @@ from training import (
     assert_equal,
     assert_moved,
     batches,
+    compiled,
+    dense_model,
     linear_variables,
     squares,
     values,
+    weights,
 )
 
 skip_file_on_keras2("apply: its train step is a part of the graph")
@@ -153,3 +156,27 @@ def test_apply_without_variables(case):
         return values(optimizer, variables)
 
     both_sides(case, loop)
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="tf.data")
+@quick_first("how", ["select", "PythonGate", "conditional"])
+@pytest.mark.parametrize("name", ["adam", "nadam"])
+def test_a_step_that_finds_no_more_data(name, how):
+    """It may run in part before it fails; nothing of that is to be seen."""
+    case, tf = CASES[name], hosts.tf
+    more = {"weight_decay": 0.25} if hosts.IS_KERAS3 else {}
+    gate = "conditional" if how == "conditional" else "select"
+    parts = [(x, y) for x, y in batches(MICRO)[: LENGTH - 1]]
+    dtype = hosts.FLOATX
+    shapes = tf.TensorSpec((None, 3), dtype), tf.TensorSpec((None, 2), dtype)
+    generated = tf.data.Dataset.from_generator(lambda: iter(parts), output_signature=shapes)
+    states = []
+    for steps in (None, LENGTH - 1):
+        ours = hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **case.arguments, **more)
+        model = compiled(dense_model(), ours)
+        gates = [hosts.accum.PythonGate()] if how == "PythonGate" else []
+        for _ in range(5):
+            model.fit(generated, steps_per_epoch=steps, verbose=0, callbacks=gates)
+        states.append({**weights(model), **model.optimizer.get_state()})
+    assert states[1]["completed_updates"] == 3 and states[1]["window_position"] == 3
+    assert_equal(states[0], states[1])

@@ -25,7 +25,7 @@ class MicroBatches:
         """The operation that makes one micro-batch's step, in a list."""
         with self._unclipped():
             grads = keras.optimizers.Optimizer.get_gradients(self, loss, params)
-        state = self._released([Shape(K.int_shape(variable)) for variable in params])
+        state = self._take_waiting([Shape(K.int_shape(variable)) for variable in params])
         self._build(params)
         counted = tf.ones([], tf.int64)
         if self.skip_nonfinite:

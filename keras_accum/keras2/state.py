@@ -162,8 +162,8 @@ class State(base.Optimizer):
         variables = {**self._shared_variables(), "learning_rate": self.learning_rate}
         K.batch_set_value([(v, state[name]) for name, v in variables.items() if name in state])
 
-    def _hold(self, state):
-        super()._hold(state)
+    def _keep_waiting(self, state):
+        super()._keep_waiting(state)
         self.weights = list(self._state_variables().values())
 
     def get_weights(self):

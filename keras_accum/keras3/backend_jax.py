@@ -133,7 +133,7 @@ class Backend:
 
     def _is_due(self, step):
         """Whether the update is, if Python knows; None where the step's switch is a tensor."""
-        return self._picked
+        return self._decided
 
     def _gate_for(self, step, own):
         return SelectWrites(self, step, own)

@@ -4,6 +4,8 @@ Replicas are in step: gradients are summed over them on every micro-batch, so ac
 and counters are the same on all of them and are mirrored like any other variable.
 """
 
+import contextlib
+
 import keras
 import tensorflow as tf
 from keras import ops
@@ -183,13 +185,11 @@ class Backend(backend_jax.Backend):
     # -- a step that finds no more data ----------------------------------------------------------
 
     def _counted_after(self, grads):
-        # At the end of a dataset of unknown length a train step fails for want of data, and what
-        # doesn't depend on the data may have run: all counters and switches depend on this.
-        with tf.control_dependencies([tf.group(*grads)]):
+        with kernels.after(grads):  # all counters and switches depend on it
             return super()._counted_after(grads)
 
     def _update_from(self, grads, step, variables, absent):
-        with tf.control_dependencies([tf.group(*grads)] if self._picked else []):
+        with kernels.after(grads) if self._decided else contextlib.nullcontext():
             super()._update_from(grads, step, variables, absent)
 
     # -- sums ------------------------------------------------------------------------------------

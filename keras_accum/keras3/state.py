@@ -20,7 +20,7 @@ class State(variables.StateByNames, base.Optimizer):
         if self.built or not variables:  # Keras's HDF5 loader has none yet
             return
         with self._eagerly():
-            state = self._released(variables)
+            state = self._take_waiting(variables)
         with self._eagerly():  # ScheduleFreeAdamW writes what it builds
             before = set(vars(self))
             super().build(variables)

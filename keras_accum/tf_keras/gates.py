@@ -22,8 +22,8 @@ Gated = namedtuple("Gated", "write prepared")
 
 def gated(optimizer, micro_batch):
     """The micro-batch as its gate hands it on to where all replicas write."""
-    if optimizer._picked is not None:
-        gate = _UPDATE if optimizer._picked else _ACCUMULATE
+    if optimizer._decided is not None:
+        gate = _UPDATE if optimizer._decided else _ACCUMULATE
     else:
         gate = _CONDITIONAL if optimizer._branches else _SELECT
     return Gated(gate.write, gate.prepare(optimizer, micro_batch))

@@ -62,10 +62,11 @@ class MicroBatches(base.Optimizer):
             pairs = list(super()._aggregate_gradients(pairs))
         if not self._accumulates:
             return pairs
-        taken_back = self._take_back()
-        if tf.compat.v1.executing_eagerly_outside_functions():
-            self._unapplied.assign(1)
-            return pairs
+        with kernels.after([gradient for gradient, _ in pairs]):
+            taken_back = self._take_back()
+            if tf.compat.v1.executing_eagerly_outside_functions():
+                self._unapplied.assign(1)
+                return pairs
         # A TensorFlow 1 graph runs what there is to wait for.
         with tf.control_dependencies([taken_back]):
             unapplied = self._unapplied.assign(1)
@@ -123,7 +124,8 @@ class MicroBatches(base.Optimizer):
                     "reduction='weighted' needs the gradients before they are summed over "
                     "replicas: leave experimental_aggregate_gradients=True."
                 )
-        counted = tf.ones([], tf.int64)
+        with kernels.after(grads):  # all counters and switches depend on it
+            counted = tf.ones([], tf.int64)
         if self.skip_nonfinite:
             counted = tf.cast(kernels.all_finite(grads), tf.int64)
             grads = [kernels.gate(g, tf.cast(counted, g.dtype)) for g in grads]

@@ -334,10 +334,10 @@ class AccumulatingNewStyleOptimizer(State):
             step = step._replace(divisor=tf.convert_to_tensor(self._weight) + weight)
         if self._branches:
             across_replicas(self._branch, grads, step, variables=variables, absent=absent)
-        elif self._picked is False:
+        elif self._decided is False:
             across_replicas(self._accumulate, grads, step, variables=variables)
         else:
-            if self._picked:
+            if self._decided:
                 step = step._replace(switch=1)
             self._update_from(grads, step, variables, absent)
 

@@ -92,7 +92,7 @@ class State(base.Optimizer):
                     f"{type(self).__name__} needs the eager execution of TensorFlow 2, and no "
                     "DTensor: leave tf.compat.v1.disable_eager_execution() and a mesh out."
                 )
-            state = self._released(variables, [self._var_key(v) for v in variables])
+            state = self._take_waiting(variables, [self._var_key(v) for v in variables])
             super().build(variables)
             own["_trainable"] = variables
             own["_rule_slot_variables"], own["_rule_scalar_variables"] = rule_variables(
@@ -276,9 +276,9 @@ class State(base.Optimizer):
             or name in known
         }
 
-    def _hold(self, state):
+    def _keep_waiting(self, state):
         if self._has_uniform_slots:
-            super()._hold(state)
+            super()._keep_waiting(state)
             return
         state = self._fitted(state, states.by_index(state))
         self._write_shared(state)

@@ -35,7 +35,7 @@ class Variables(base.Optimizer):
     def _create_all_weights(self, var_list):
         # A LossScaleOptimizer hands back the weight that `_aggregate_gradients` has added.
         var_list = [variable for variable in var_list if variable is not self._window_weight]
-        state = self._released(var_list, [variable._unique_id for variable in var_list])
+        state = self._take_waiting(var_list, [variable._unique_id for variable in var_list])
         super()._create_all_weights(var_list)
         is_partial = len(var_list) < len(self._variables)
         if self._accumulates and (is_partial or states.MISSING in self._deferred_dependencies):
