@@ -113,9 +113,9 @@ class Backend(backend_jax.Backend):
         grads = [gradient.to(variable.value.dtype) for gradient, variable in pairs]
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 
-    def _keep_sums(self, step, totals, variables):
+    def _keep_sums(self, hold, totals, variables):
         if _is_compiling():
-            super()._keep_sums(step, totals, variables)
+            super()._keep_sums(hold, totals, variables)
         else:
             torch._foreach_zero_([self._sum_of(v).value for v in variables])
 

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_accum import arguments, rules, window
 from keras_accum.callbacks import monitor
-from keras_accum.keras3.variables import path_of
+from keras_accum.keras3.variables import dtype_of, path_of
 
 
 class MicroBatches:
@@ -169,7 +169,11 @@ class MicroBatches:
         with self._gate_for(step, own):
             super().apply(averages, variables)
         if self._accumulates:
-            self._across_replicas(lambda *t: self._keep_sums(step, t, variables), *totals)
+            dtypes = {dtype_of(self._sum_of(v)) for v in variables}
+            hold = {dtype: ops.cast(1 - step.switch, dtype) for dtype in sorted(dtypes)}
+            self._across_replicas(
+                lambda hold, *totals: self._keep_sums(hold, totals, variables), hold, *totals
+            )
 
     def _window_averages(self, step, steps, totals, variables):
         """The averages of the window; what overwrites a variable as it is.
@@ -191,18 +195,14 @@ class MicroBatches:
 
         return list(map(average, totals, variables))
 
-    def _keep_sums(self, step, totals, variables):
+    def _keep_sums(self, hold, totals, variables):
         """Write what stays of the sums: inside a window all, after its end nothing."""
 
-        dtypes = dict.fromkeys(total.dtype for total in totals)
-        hold = {dtype: ops.cast(1 - step.switch, dtype) for dtype in dtypes}
-
-        def keep(variable, target, total):
-            remainder = self._remainder(total, hold[total.dtype], target)
-            self.assign(self._sum_of(variable), remainder)
+        def keep(variable, target, total, hold):
+            self.assign(self._sum_of(variable), self._remainder(total, hold, target))
 
         for variable, total in zip(variables, totals):
-            self._on_variable(variable, keep, total)
+            self._on_variable(variable, keep, total, hold[dtype_of(self._sum_of(variable))])
 
     def _write_counters(self, step):
         """Write the counters. The stock optimizer has written how many updates there were."""

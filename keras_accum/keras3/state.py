@@ -17,7 +17,10 @@ class State(variables.StateByNames, base.Optimizer):
     _window = None
 
     def build(self, variables):
-        if self.built or not variables:  # Keras's HDF5 loader has none yet
+        if self.built:
+            return
+        if not variables:  # Keras's HDF5 loader has none; what it loads into is not to go on afresh
+            self.built = True
             return
         with self._eagerly():
             state = self._take_waiting(variables)
@@ -102,6 +105,10 @@ class State(variables.StateByNames, base.Optimizer):
             if name != "state_format"
         }
         return states.without_idle(state)
+
+    def _keep_waiting(self, state):
+        super()._keep_waiting(state)
+        self.built = False  # Keras's HDF5 loader has built on an empty list
 
     def _rate_state(self):
         if not isinstance(self._learning_rate, keras.Variable):

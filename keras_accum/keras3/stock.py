@@ -122,7 +122,9 @@ def keywords_of(stock):
     own = inspect.signature(stock.__init__).parameters
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
         return {}
-    of_keras = inspect.signature(keras.optimizers.Optimizer.__init__).parameters
+    # On TensorFlow the public class hands on all that it's given.
+    signatures = [inspect.signature(cls.__init__) for cls in keras.optimizers.Optimizer.__mro__]
+    of_keras = next(s.parameters for s in signatures if "clipnorm" in s.parameters)
     return {
         name: parameter.default
         for name, parameter in of_keras.items()
