@@ -33,9 +33,12 @@ def run(block, **names):
 def test_all_blocks_are_tested():
     peers = {"GradientAccumulateModel", "GradientAccumulateOptimizer", "runai"}
     pairs = {f"{when}: {who}" for when in ("before", "after") for who in ("Keras's own", *peers)}
-    alone = {"a schedule in updates", "the noise scale", "one optimizer, two calls", "another optimizer"} | {
-        f"weights in {where}" for where in ("fit", "a train step")
-    }
+    alone = {
+        "a schedule in updates",
+        "the noise scale",
+        "one optimizer, two calls",
+        "another optimizer",
+    } | {f"weights in {where}" for where in ("fit", "a train step")}
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
 
 
@@ -69,7 +72,7 @@ def test_another_optimizer():
     names = run("another optimizer", Yours=Yours)
     assert issubclass(names["YoursAccumulate"], Yours)
     variable, one = hosts.variable([1.0], "w"), np.ones(1, hosts.FLOATX)
-    for micro_batch in range(5):
+    for _ in range(5):
         assert hosts.array(variable) == [1]
         hosts.apply(names["optimizer"], [one], [variable])
     np.testing.assert_allclose(hosts.array(variable), [0.99], rtol=1e-6)
