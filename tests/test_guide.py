@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import hosts
+import numpy as np
 import pytest
 from cases import thorough
 from hosts import keras
@@ -32,9 +33,12 @@ def run(block, **names):
 def test_all_blocks_are_tested():
     peers = {"GradientAccumulateModel", "GradientAccumulateOptimizer", "runai"}
     pairs = {f"{when}: {who}" for when in ("before", "after") for who in ("Keras's own", *peers)}
-    alone = {"a schedule in updates", "the noise scale", "one optimizer, two calls"} | {
-        f"weights in {where}" for where in ("fit", "a train step")
-    }
+    alone = {
+        "a schedule in updates",
+        "the noise scale",
+        "one optimizer, two calls",
+        "another optimizer",
+    } | {f"weights in {where}" for where in ("fit", "a train step")}
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
 
 
@@ -59,6 +63,19 @@ def test_two_calls():
     assert names["optimizer"].completed_updates == 1
     for network in (generator, discriminator):
         assert hosts.array(network.trainable_variables[0]) < 1
+
+
+def test_another_optimizer():
+    class Yours(type(hosts.stock("SGD"))):
+        pass
+
+    names = run("another optimizer", Yours=Yours)
+    assert issubclass(names["YoursAccumulate"], Yours)
+    variable, one = hosts.variable([1.0], "w"), np.ones(1, hosts.FLOATX)
+    for _ in range(5):
+        assert hosts.array(variable) == [1]
+        hosts.apply(names["optimizer"], [one], [variable])
+    np.testing.assert_allclose(hosts.array(variable), [0.99], rtol=1e-6)
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="no weights")
