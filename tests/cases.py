@@ -79,6 +79,10 @@ ADAM = CASES["adam"]
 # One reduction over replicas for each window. It needs the other gate.
 LATE = {"gate": "conditional", "all_reduce": "per_window"}
 NAMES = sorted({case.name for case in CASES.values()})
+_OF_RULES = {CASES[name].name for name in RULES if name in CASES}
+every_name = pytest.mark.parametrize(
+    "name", [n if n in _OF_RULES else pytest.param(n, marks=pytest.mark.thorough) for n in NAMES]
+)
 
 
 def keras2_has_no(what):
@@ -117,8 +121,11 @@ def quick_first(names, values):
     return pytest.mark.parametrize(names, params, ids=ids)
 
 
-# For the plain promise, and for the file in which all features meet at once.
-every_optimizer = over(CASES, quick=CASES)
+# For the plain promise: the rules, and a row for each kind of state that stock code has.
+every_optimizer = over(CASES, quick=[*RULES, "nadam", "adafactor"])
+# For what is asked of all of these kinds: a scalar, factored slots, slots that differ by variable.
+SPECIAL = {name: CASES[name] for name in ("nadam", "adafactor", "muon") if name in CASES}
+every_special = over(SPECIAL, quick=["nadam"])
 # For a promise in which the rule has a say, and that doesn't need `fit`.
 every_row = over({name: CASES[name] for name in RULES if name in CASES}, quick=["adam"])
 # For a promise in which the state has one.

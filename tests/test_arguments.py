@@ -9,11 +9,11 @@ import textwrap
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, NAMES, keras2_has_no, quick_first, thorough
+from cases import LATE, NAMES, every_name, keras2_has_no, quick_first, thorough
 from hosts import keras
 from training import compiled, data, dense_model, fit, slots
 
-every_class = pytest.mark.parametrize("name", NAMES)
+every_class = every_name
 RATE = "lr" if hosts.IS_KERAS2 and keras.__version__ < "2.3" else "learning_rate"
 keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
 

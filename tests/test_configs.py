@@ -7,7 +7,7 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-from cases import NAMES, NO_DECAY, every_case, keras2_has_no, quick_first
+from cases import NO_DECAY, every_case, every_name, keras2_has_no, quick_first
 from hosts import accum, keras
 from training import (
     BIG,
@@ -113,7 +113,7 @@ WAYS = [through_config, through_serialize, through_pickle, copy.deepcopy]
 
 
 @pytest.mark.parametrize("way", [*WAYS, through_constructor])
-@pytest.mark.parametrize("name", NAMES)
+@every_name
 def test_every_argument(name, way):
     arguments = arguments_of(name)
     optimizer = hosts.ours(name, **arguments)
@@ -138,7 +138,7 @@ def test_one_reduction_in_a_window():
 
 @keras2_has_no("schedules")
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", NAMES)
+@every_name
 def test_a_schedule(name, way):
     if name in NO_DECAY:
         pytest.skip("it takes none")

@@ -6,7 +6,7 @@ No `fit`: train steps with given gradients, traced as the backend traces them.
 import hosts
 import numpy as np
 import pytest
-from cases import NO_DECAY, every_optimizer, quick_first
+from cases import every_optimizer, every_special, thorough
 from hosts import keras
 from training import LENGTH, UPDATES, Shrink, assert_equal
 
@@ -101,12 +101,19 @@ def weights_and_state(optimizer, variables):
     }
 
 
-@quick_first("gate", ["select", "conditional"])
+@thorough
+@every_special
+def test_everything_at_once_in_a_conditional(case):
+    everything_at_once(case, "conditional")
+
+
 @every_optimizer
-def test_everything_at_once(case, gate):
+def test_everything_at_once(case):
+    everything_at_once(case, "select")
+
+
+def everything_at_once(case, gate):
     """In a window nothing moves, to the bit; its end has the big batch's weights and state."""
-    if gate == "conditional" and hosts.IS_KERAS2:
-        pytest.skip("all rows are in test_equivalence.py")
     mine, theirs = variables(), variables()
     more = everything(case)
     ours = prepared(hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **more), mine)
@@ -132,9 +139,20 @@ def test_everything_at_once(case, gate):
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are in test_saving.py")
-@quick_first("form", [".keras", ".h5", ".weights.h5", "state"])
 @every_optimizer
-def test_saved_in_a_window(case, form, tmp_path):
+def test_saved_in_a_window(case, tmp_path):
+    saved_in_a_window(case, ".keras", tmp_path)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are in test_saving.py")
+@thorough
+@pytest.mark.parametrize("form", [".h5", ".weights.h5", "state"])
+@every_special
+def test_special_state_saved_in_a_window(case, form, tmp_path):
+    saved_in_a_window(case, form, tmp_path)
+
+
+def saved_in_a_window(case, form, tmp_path):
     """Loaded, it goes on as if it hadn't stopped."""
     from test_saving import CLASSES
     from training import compiled, dense_model, go_on

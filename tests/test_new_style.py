@@ -48,7 +48,11 @@ ROWS = {
     "adafactor": ("Adafactor", {"learning_rate": 2**-3}),
     "adafactor_absolute": ("Adafactor", {"learning_rate": 2**-3, "relative_step": False}),
 }
-every_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+QUICK = "adamw", "nadam", "adafactor"
+every_row = pytest.mark.parametrize(
+    "row",
+    [pytest.param(r, id=n, marks=() if n in QUICK else thorough) for n, r in ROWS.items()],
+)
 few_rows = quick_first("name", ["adamw", "nadam", "adafactor"])
 ADAMW = ROWS["adamw"]
 
