@@ -38,8 +38,10 @@ def train(optimizer, batch_size):
 
 
 def test_the_example_equals_its_big_batch(example):
-    start, stock = train(example["NormalizedSGD"](2**-6), 4 * LENGTH)
-    _, ours = train(example["NormalizedSGDAccumulate"](2**-6, accum_iters=LENGTH), 4)
+    # The base class takes the second.
+    arguments = {"learning_rate": 2**-6, "weight_decay": 2**-2}
+    start, stock = train(example["NormalizedSGD"](**arguments), 4 * LENGTH)
+    _, ours = train(example["NormalizedSGDAccumulate"](accum_iters=LENGTH, **arguments), 4)
     for before, after in zip(start, ours.get_weights()):
         assert np.abs(after - before).max() > 1e-2
     assert ours.optimizer.completed_updates == 6
