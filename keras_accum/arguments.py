@@ -304,8 +304,10 @@ NO_ACCUMULATORS = (
 def representation(optimizer, host):
     """What an error message of another host prints when it is handed this optimizer."""
     cls = type(optimizer)
+    name = f"{cls.__module__}.{cls.__name__}"
+    if not cls.__module__.startswith("keras_accum."):
+        return f"<{name} for {host}>"
     return (
-        f"<{cls.__module__}.{cls.__name__} for {host}; "
-        "other Keras versions have it in keras_accum.keras3, keras_accum.tf_keras and "
-        "keras_accum.keras2>"
+        f"<{name} for {host}; other Keras versions have it in keras_accum.keras3, "
+        "keras_accum.tf_keras and keras_accum.keras2>"
     )

@@ -6,7 +6,7 @@ No `fit`: train steps with given gradients, traced as the backend traces them.
 import hosts
 import numpy as np
 import pytest
-from cases import every_optimizer, every_special, thorough
+from cases import NO_DECAY, every_optimizer, every_special, thorough
 from hosts import keras
 from training import LENGTH, UPDATES, Shrink, assert_equal
 

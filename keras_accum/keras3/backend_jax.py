@@ -32,7 +32,7 @@ class Picker(python_gate.Picker):
     def _read(arrays):
         return [int(array) for array in arrays]
 
-    def _keep_sums(self, after, results):
+    def _keep(self, after, results):
         self._known = after
         self._references = list(map(weakref.ref, self._arrays(results[1])))
 
@@ -83,6 +83,10 @@ class Backend:
 
     def _eagerly(self):
         """A scope in which assigning to a variable isn't part of a graph that is being traced."""
+        return contextlib.nullcontext()
+
+    def _build_scope(self, variables):
+        """Where the stock optimizer is built for these variables."""
         return contextlib.nullcontext()
 
     # -- replicas --------------------------------------------------------------------------------

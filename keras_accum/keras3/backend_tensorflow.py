@@ -47,6 +47,13 @@ class Backend(backend_jax.Backend):
     def _eagerly(self):
         return tf.init_scope()
 
+    def _build_scope(self, variables):
+        # What a stock optimizer writes when it's built is written at once, not in each train step
+        # of the function that is being traced, if the weights have their values already.
+        with tf.init_scope():
+            are_there = all(bool(_native(variable).is_initialized()) for variable in variables)
+        return tf.init_scope() if are_there else contextlib.nullcontext()
+
     # -- replicas --------------------------------------------------------------------------------
 
     def _in_replicas(self, function, *arguments):

@@ -24,7 +24,7 @@ class State(variables.StateByNames, base.Optimizer):
             return
         with self._eagerly():
             state = self._take_waiting(variables)
-        with self._eagerly():  # ScheduleFreeAdamW writes what it builds
+        with self._build_scope(variables):
             before = set(vars(self))
             super().build(variables)
             base.check_attributes(self, set(vars(self)) - before)

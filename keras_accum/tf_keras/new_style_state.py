@@ -94,6 +94,7 @@ class State(base.Optimizer):
                 )
             state = self._take_waiting(variables, [self._var_key(v) for v in variables])
             super().build(variables)
+            self._built = True  # which not every class sets
             own["_trainable"] = variables
             own["_rule_slot_variables"], own["_rule_scalar_variables"] = rule_variables(
                 self, len(variables), self._is_slot
