@@ -221,7 +221,7 @@ def test_the_same_class_for_the_same_class():
         {"learning_rate": hosts.EachUpdate([2**-5, 2**-7, 2**-4, 2**-5])},
         {"amsgrad": True},
     ],
-    ids=str,
+    ids="-".join,
 )
 def test_arguments_of_the_stock_optimizer(more):
     name, arguments = ADAMW

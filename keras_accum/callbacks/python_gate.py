@@ -17,7 +17,7 @@ from keras_accum.callbacks.base import (
 
 
 class PythonGate(SubstitutesTrainFunction):
-    """Let the host pick, for each micro-batch of `fit`, one of two traced train functions.
+    """Let Python pick, for each micro-batch of `fit`, one of two traced train functions.
 
     One only adds gradients to the accumulators, the other makes the update at the end of a window.
     No function has a conditional, and inside a window no update is computed: the cheapest
@@ -26,8 +26,8 @@ class PythonGate(SubstitutesTrainFunction):
     `all_reduce="per_window"` the function that accumulates reduces nothing. Each function is traced
     once, also over several calls of `fit` with the same callback.
 
-    On TensorFlow the host reads the counters of the window before each micro-batch; on JAX it
-    reads them once an epoch and counts for itself. Eager PyTorch decides on the host without it:
+    On TensorFlow Python reads the counters of the window before each micro-batch; on JAX it
+    reads them once an epoch and counts for itself. Eager PyTorch needs no such choice:
     there, and at `accum_iters=1`, it does nothing.
 
     Raises:
@@ -86,7 +86,7 @@ class PythonGate(SubstitutesTrainFunction):
 
 
 class Picker(Substitute):
-    """In the place of a model's train function: two of them, of which the host picks one."""
+    """In the place of a model's train function: two of them, of which Python picks one."""
 
     is_last = True
 
