@@ -14,8 +14,11 @@ SHAPES = [(5_000_000,)] * 4
 Alone = namedtuple("Alone", "step size")
 
 
-def make(host, keras, optimizer, shapes):
+def make(host, keras, optimizer, shapes, xla=False):
+    """`xla` is for TensorFlow, whose steps XLA compiles only when it's asked to."""
     backend = keras.backend.backend() if host == "keras3" else host
+    if xla:
+        return on_tensorflow(keras, optimizer, shapes, jit_compile=True)
     made = {
         "tensorflow": on_tensorflow,
         "tf_keras": on_tensorflow,
@@ -26,9 +29,9 @@ def make(host, keras, optimizer, shapes):
     return made[backend](keras, optimizer, shapes)
 
 
-def windows(host, keras, optimizer, micro_batches):
+def windows(host, keras, optimizer, micro_batches, xla=False):
     """A function that applies gradients of 20 M parameters so many times."""
-    step = make(host, keras, optimizer, SHAPES).step
+    step = make(host, keras, optimizer, SHAPES, xla).step
 
     def run():
         for _ in range(micro_batches - 1):
@@ -44,13 +47,16 @@ def wait(result):
         array.block_until_ready()
 
 
-def on_tensorflow(keras, optimizer, shapes):
+def on_tensorflow(keras, optimizer, shapes, jit_compile=False):
     import tensorflow as tf
 
     variables = [tf.Variable(tf.random.normal(shape)) for shape in shapes]
     grads = [tf.random.normal(shape) for shape in shapes]
 
-    @tf.function
+    if hasattr(optimizer, "build"):  # a compiled function makes no variables
+        optimizer.build(variables)
+
+    @tf.function(jit_compile=jit_compile)
     def step():
         optimizer.apply_gradients(zip(grads, variables))
 

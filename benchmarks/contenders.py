@@ -12,8 +12,8 @@ from collections import namedtuple
 Contender = namedtuple("Contender", "optimizer wrap callbacks big")
 
 STOCK, FLOOR, OWN = "stock Adam", "acc += g", "Keras's own"
-ARITHMETIC, BRANCH, HOST = "select", "conditional", "PythonGate"
-OURS = ARITHMETIC, BRANCH, HOST
+SELECT, CONDITIONAL, PYTHON = "select", "conditional", "PythonGate"
+OURS = SELECT, CONDITIONAL, PYTHON
 BIG, LOOP = "stock, big batch", "PyTorch loop"
 NEEDED = *OURS, STOCK, FLOOR, BIG
 
@@ -35,10 +35,10 @@ def find(host):
     keras, accum, stock = load(host)
     found = {
         gate: contender(lambda k, gate=gate: accum.AdamAccumulate(accum_iters=k, gate=gate))
-        for gate in (ARITHMETIC, BRANCH)
+        for gate in (SELECT, CONDITIONAL)
     }
-    if getattr(accum, "PythonGate", None) and keras.backend.backend() != "torch":
-        found[HOST] = contender(
+    if "PythonGate" in vars(accum) and keras.backend.backend() != "torch":
+        found[PYTHON] = contender(
             lambda k: accum.AdamAccumulate(accum_iters=k), callbacks=lambda: [accum.PythonGate()]
         )
     found[STOCK] = contender(lambda k: stock.Adam())

@@ -19,7 +19,7 @@ import alone
 import contenders
 import keras
 import networks
-from contenders import ARITHMETIC, BRANCH, HOST, OWN, STOCK
+from contenders import CONDITIONAL, OWN, PYTHON, SELECT, STOCK
 from micro_batch import describe, fits
 from timing import medians
 
@@ -43,7 +43,7 @@ def main():
     look_for_syncs()
 
     found = contenders.find("keras3")
-    names = [name for name in (ARITHMETIC, BRANCH, HOST, OWN, STOCK) if name in found]
+    names = [name for name in (SELECT, CONDITIONAL, PYTHON, OWN, STOCK) if name in found]
     print("\n| network | who | over stock Adam | over Keras's own |\n| --- | --- | ---: | ---: |")
     for network in options.networks:
         keras.backend.clear_session()
@@ -67,7 +67,7 @@ def describe_gpu():
 
 def look_for_syncs():
     """Apply the gradients of all but the last micro-batch of a window, the host not waiting."""
-    for gate in (ARITHMETIC, BRANCH):
+    for gate in (SELECT, CONDITIONAL):
         optimizer = contenders.find("keras3")[gate].optimizer(WINDOW)
         step = alone.make("keras3", keras, optimizer, [(1000, 1000)] * 4).step
         for _ in range(WINDOW):

@@ -13,7 +13,7 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from contenders import ARITHMETIC, BRANCH, HOST, OWN, STOCK
+from contenders import CONDITIONAL, OWN, PYTHON, SELECT, STOCK
 
 CONFIGURATIONS = {
     "Keras 3, TensorFlow": {"KERAS_BACKEND": "tensorflow"},
@@ -22,7 +22,7 @@ CONFIGURATIONS = {
     "tf_keras": {"TF_USE_LEGACY_KERAS": "1"},
 }
 ONE = "accum_iters=1"
-COLUMNS = ONE, ARITHMETIC, BRANCH, HOST, OWN
+COLUMNS = ONE, SELECT, CONDITIONAL, PYTHON, OWN
 WIDTH, LAYERS, WINDOW = 5000, 4, 4
 PARAMETERS = LAYERS * (WIDTH + 1) * WIDTH
 

@@ -37,6 +37,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, choices=WINDOWS)
     parser.add_argument("--networks", nargs="+", default=[*NETWORKS, alone.NAME])
+    parser.add_argument("--xla", action="store_true", help="compile on TensorFlow, as on a GPU")
     parser.add_argument("--write", type=Path, help="a JSON file")
     options = parser.parse_args()
     keras = contenders.load(options.host)[0]
@@ -79,12 +80,14 @@ def compare(options, keras, network, k):
     found = contenders.find(options.host)
     if network == alone.NAME:
         steps = {
-            name: alone.windows(options.host, keras, c.optimizer(k), MICRO_BATCHES)
+            name: alone.windows(options.host, keras, c.optimizer(k), MICRO_BATCHES, options.xla)
             for name, c in found.items()
             if not (c.big or c.callbacks() or name.startswith("gradient-accumulator, model"))
         }
     else:
-        steps = {name: fits(keras, NETWORKS[network], c, k) for name, c in found.items()}
+        steps = {
+            name: fits(keras, NETWORKS[network], c, k, options.xla) for name, c in found.items()
+        }
     if keras.backend.backend() == "torch":
         steps[contenders.LOOP] = pytorch_loop.windows(network, k, MICRO_BATCH, MICRO_BATCHES)
     failed = {name for name, step in steps.items() if not runs(name, step)}
@@ -113,12 +116,12 @@ def runs(name, step):
     return True
 
 
-def fits(keras, network, contender, k):
+def fits(keras, network, contender, k, xla):
     """A function that fits MICRO_BATCHES micro-batches."""
     model, make_x = network(keras)
     x, y = draw(make_x, MICRO_BATCHES * MICRO_BATCH)
     model = contender.wrap(model, k)
-    model.compile(contender.optimizer(k), LOSS)
+    model.compile(contender.optimizer(k), LOSS, **({"jit_compile": True} if xla else {}))
     size = MICRO_BATCH * (k if contender.big else 1)
     settings = {"batch_size": size, "shuffle": False, "callbacks": contender.callbacks()}
     return lambda: model.fit(x, y, verbose=0, **settings)

@@ -22,6 +22,8 @@ from pythons import find_python  # noqa: E402
 def keras3(session, backend):
     session.install(f"{HERE.parent}[{backend}]")
     measure(session, "keras3", f"keras3_{backend}", KERAS_BACKEND=backend)
+    if backend == "tensorflow":  # which Keras compiles by itself on a GPU only
+        measure(session, "keras3", f"keras3_{backend}_xla", "--xla", KERAS_BACKEND=backend)
 
 
 @nox.session
@@ -57,9 +59,10 @@ def report(session):
     session.run("python", str(HERE / "report.py"))
 
 
-def measure(session, host, name, **environment):
+def measure(session, host, name, *options, **environment):
     settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
     settings["TF_CPP_MIN_LOG_LEVEL"] = "3"
     path = HERE / "results" / f"{name}.json"
     script = str(HERE / "micro_batch.py")
-    session.run("python", script, host, "--write", str(path), *session.posargs, env=settings)
+    options = *options, "--write", str(path), *session.posargs
+    session.run("python", script, host, *options, env=settings)

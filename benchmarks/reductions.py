@@ -48,12 +48,12 @@ def work(options):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else in TensorFlow
 
     import contenders
-    from contenders import ARITHMETIC, BRANCH, STOCK
+    from contenders import CONDITIONAL, SELECT, STOCK
     from timing import medians
 
     keras, accum, _ = contenders.load(options.host)
     found = contenders.find(options.host)
-    made = {who: found[who].optimizer for who in (STOCK, ARITHMETIC, BRANCH)}
+    made = {who: found[who].optimizer for who in (STOCK, SELECT, CONDITIONAL)}
     made['all_reduce="per_window"'] = lambda k: accum.AdamAccumulate(
         accum_iters=k, gate="conditional", all_reduce="per_window"
     )

@@ -12,6 +12,7 @@ from contenders import BIG, FLOOR, LOOP, OURS, OWN, STOCK
 RESULTS = Path(__file__).resolve().parent / "results"
 HOSTS = {
     "keras3_tensorflow": "Keras 3, TensorFlow",
+    "keras3_tensorflow_xla": "Keras 3, TensorFlow, XLA",
     "keras3_jax": "Keras 3, JAX",
     "keras3_torch": "Keras 3, PyTorch",
     "tf_keras": "tf_keras",

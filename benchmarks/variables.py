@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import alone
 import contenders
-from contenders import ARITHMETIC, BRANCH, OWN, STOCK
+from contenders import CONDITIONAL, OWN, SELECT, STOCK
 from timing import medians
 
 WINDOW = 8
@@ -36,7 +36,7 @@ def main():
 
 
 def measure(options, keras, found, what, shapes):
-    names = [name for name in (STOCK, ARITHMETIC, BRANCH, OWN) if name in found]
+    names = [name for name in (STOCK, SELECT, CONDITIONAL, OWN) if name in found]
     first = {name: [] for name in names}
     for _ in range(options.rounds):
         made = {}

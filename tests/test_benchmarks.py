@@ -27,6 +27,6 @@ def test_contenders():
     import contenders
 
     found = contenders.find(hosts.HOST)
-    assert {contenders.ARITHMETIC, contenders.BRANCH, contenders.FLOOR} < set(found)
+    assert {contenders.SELECT, contenders.CONDITIONAL, contenders.FLOOR} < set(found)
     for contender in found.values():
         assert hasattr(contender.optimizer(2), "get_config")

@@ -26,16 +26,16 @@ class PythonGate(SubstitutesTrainFunction):
     `all_reduce="per_window"` the function that accumulates reduces nothing. Each function is traced
     once, also over several calls of `fit` with the same callback.
 
-    On TensorFlow Python reads the counters of the window before each micro-batch; on JAX it
-    reads them once an epoch and counts for itself. Eager PyTorch needs no such choice:
-    there, and at `accum_iters=1`, it does nothing.
+    On TensorFlow Python reads the counters of the window before each micro-batch; on JAX it reads
+    them once an epoch and counts for itself. Eager PyTorch needs no such choice: there, and at
+    `accum_iters=1`, the callback does nothing.
 
     Raises:
         TypeError: at the start of training, if the model's optimizer is none of keras_accum.
         ValueError: at the start of training, with `skip_nonfinite` or a LossScaleOptimizer, when
             only the device knows whether a micro-batch counts; with `steps_per_execution`
             other than 1, when several micro-batches are one function; with
-            ParameterServerStrategy, when the host doesn't wait for workers; and when a train step
+            ParameterServerStrategy, when Python doesn't wait for workers; and when a train step
             of the model is traced that doesn't call the optimizer once. On JAX, at the end of an
             epoch, if a train step called it on some conditions only.
 
@@ -69,7 +69,7 @@ class PythonGate(SubstitutesTrainFunction):
         if steps_per_execution(model) != 1:
             self._refuse(f"steps_per_execution={steps_per_execution(model)}")
         if getattr(model, "_cluster_coordinator", None) is not None:
-            self._refuse("ParameterServerStrategy")  # its workers are ahead of the host
+            self._refuse("ParameterServerStrategy")  # its workers are ahead of Python
         self._put_substitute(self._picker)
 
     def on_epoch_end(self, epoch, logs=None):
