@@ -126,6 +126,7 @@ every_optimizer = over(CASES, quick=[*RULES, "nadam", "adafactor"])
 # For what is asked of all of these kinds: a scalar, factored slots, slots that differ by variable.
 SPECIAL = {name: CASES[name] for name in ("nadam", "adafactor", "muon") if name in CASES}
 every_special = over(SPECIAL, quick=["nadam"])
+every_kind = over({**KINDS, **SPECIAL}, quick=["adam"])
 # For a promise in which the rule has a say, and that doesn't need `fit`.
 every_row = over({name: CASES[name] for name in RULES if name in CASES}, quick=["adam"])
 # For a promise in which the state has one.

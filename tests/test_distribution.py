@@ -12,7 +12,16 @@ import hosts
 import numpy as np
 import pytest
 import replicas
-from cases import CASES, LATE, every_case, few_cases, quick_first, skip_file_on_keras2, thorough
+from cases import (
+    CASES,
+    LATE,
+    every_case,
+    every_kind,
+    few_cases,
+    quick_first,
+    skip_file_on_keras2,
+    thorough,
+)
 from hosts import keras
 from test_equivalence import DenseEmbedding, embedding_model
 from training import (
@@ -141,7 +150,7 @@ def test_mirrored_strategy_with_a_conditional(strategy, case, gated):
 
 
 @tensorflow_only
-@few_cases
+@every_kind
 @every_reduction
 @quick_first("callbacks", {"()": (), "PythonGate": ("PythonGate",)})
 def test_mirrored_strategy_with_fit(strategy, case, callbacks, late):
@@ -492,7 +501,7 @@ def data_parallel():
 
 
 @jax_only
-@every_case
+@every_kind
 def test_jax_data_parallel(case, data_parallel):
     actual = train(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), MICRO)
     keras.distribution.set_distribution(None)

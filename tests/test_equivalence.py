@@ -10,6 +10,7 @@ import pytest
 from cases import (
     CASES,
     every_case,
+    every_kind,
     every_optimizer,
     every_row,
     few_cases,
@@ -266,7 +267,7 @@ def embedding_model(layer):
     return hosts.sequential((5,), layers, dtype="int32")
 
 
-@every_case
+@every_kind
 def test_embedding_has_the_dense_gradient(case):
     """Row 5 is in no micro-batch, the others are repeated in some and missing in some."""
     rows = np.random.default_rng(4).integers(0, 5, (len(data()[1]), 5)).astype("int32")
@@ -349,7 +350,7 @@ def test_other_float_types(case, floatx):
 
 
 @keras2_has_no("mixed precision")
-@every_case
+@every_kind
 def test_mixed_precision(case):
     hosts.set_floatx("float32")
     mixed = hosts.mixed_float16()

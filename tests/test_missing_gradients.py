@@ -9,7 +9,7 @@ import contextlib
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, LATE, every_case, few_cases
+from cases import CASES, KINDS, LATE, SPECIAL, few_cases, over
 from hosts import keras
 from training import (
     LENGTH,
@@ -142,7 +142,7 @@ def both(case, way="subset", step=None, scope=contextlib.nullcontext, **options)
         assert_nothing_pending(ours)
 
 
-@every_case
+@over({**KINDS, **{n: c for n, c in SPECIAL.items() if n != "adafactor"}}, quick=["adam"])
 def test_equals_big_batch(case):
     both(case)
 

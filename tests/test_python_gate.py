@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import every_case, few_cases, skip_file_on_keras2
+from cases import every_kind, few_cases, skip_file_on_keras2
 from hosts import keras
 from training import (
     BIG,
@@ -75,7 +75,7 @@ class CountsTraces(keras.Model):
         return super().train_step(*arguments)
 
 
-@every_case
+@every_kind
 def test_equals_big_batch(case):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     assert_same_training(train(optimizer, MICRO, callbacks=[python_gate()]), big_batch(case))

@@ -8,7 +8,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, every_case, few_cases, keras2_has_no, quick_first, thorough
+from cases import CASES, every_case, every_kind, few_cases, keras2_has_no, quick_first, thorough
 from hosts import accum, keras
 from training import BIG, LENGTH, MICRO, batches, compiled, dense_model
 
@@ -77,7 +77,7 @@ def assert_goes_on_from(case, optimizer):
 
 
 @pytest.mark.parametrize("which", [0, 1] if hosts.IS_TF_KERAS else [0])
-@every_case
+@every_kind
 def test_from_stock(case, which):
     if which and case.name == "RMSprop" and "momentum" not in case.arguments:
         pytest.skip("epsilon is under the root in the one and not in the other")
@@ -194,7 +194,7 @@ def ours_after(updates, case, **more):
     return go_on(compiled(dense_model(), optimizer), MICRO, 0, updates)
 
 
-@every_case
+@every_kind
 def test_to_stock(case):
     """It has the stock class itself, the same slots, and goes on with big batches."""
     expected = go_on(compiled(dense_model(), hosts.stock(case.name, **case.arguments)), BIG, 0, 1)
@@ -209,7 +209,7 @@ def test_to_stock(case):
     assert (optimizer.completed_updates, optimizer.window_position) == (1, 0)
 
 
-@every_case
+@every_kind
 def test_there_and_back(case):
     optimizer = ours_after(1, case).optimizer
     back = cls_of(case).from_optimizer(optimizer.to_stock(), accum_iters=LENGTH)
