@@ -7,7 +7,7 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, quick_first
+from cases import LATE, quick_first, thorough
 from hosts import accum, keras
 from test_graph import conditionals, operations
 from training import LENGTH, Shrink, assert_equal, assert_moved, compiled, dense_model, go_on, state
@@ -131,6 +131,7 @@ def test_there_is_no_conditional_in_its_graph():
     assert conditionals(found) == 0
 
 
+@thorough
 @pytest.mark.parametrize("name", ["Nadam", "Adadelta", "Adagrad", "Adamax", "Ftrl", "AMSGrad"])
 def test_with_xla(name):
     vs, expected = variables(), variables()
@@ -145,6 +146,7 @@ def test_with_xla(name):
     assert_equal(values_of(vs), values_of(expected), rtol=0, atol=1e-9)
 
 
+@thorough
 def test_a_constraint_is_of_the_update():
     vs, ours = variables(constraint=Shrink()), DriftAccumulate(accum_iters=LENGTH)
     for given in gradients():
@@ -152,6 +154,7 @@ def test_a_constraint_is_of_the_update():
     assert_equal(values(ours, vs), stock_values(constraint=Shrink()))
 
 
+@thorough
 def test_a_variable_without_a_gradient_in_the_window_stays():
     """Slots and all; the scalar is the window's."""
     vs, ours = variables(), DriftAccumulate(accum_iters=2)
@@ -172,6 +175,7 @@ def test_a_variable_without_a_gradient_in_the_window_stays():
     assert np.abs(hosts.array(b) - start[b.name]).max() > 0.01
 
 
+@thorough
 def test_a_dropped_micro_batch_changes_nothing():
     vs, ours = variables(), DriftAccumulate(accum_iters=LENGTH, skip_nonfinite=True)
     for number, given in enumerate(gradients()):
@@ -210,6 +214,7 @@ MOVES = {
 }
 
 
+@thorough
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("built", [True, False])
 def test_another_goes_on_in_the_middle_of_a_window(move, built):
@@ -221,12 +226,14 @@ def test_another_goes_on_in_the_middle_of_a_window(move, built):
     goes_on(new, vs)
 
 
+@thorough
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
 def test_copies_go_on(copied):
     old, vs = half_way()
     goes_on(copied(old), vs)
 
 
+@thorough
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 @pytest.mark.parametrize("ending", ["keras", "h5", "checkpoint"])
 def test_files_go_on(ending, tmp_path):
@@ -248,6 +255,7 @@ def test_files_go_on(ending, tmp_path):
     assert_equal(state(loaded), state(straight), rtol=0, atol=0)
 
 
+@thorough
 def test_a_fresh_state_begins_as_the_stock_optimizer_does():
     """Not with zeros: slots and scalars that begin with other numbers."""
     ours, vs = half_way()
@@ -261,6 +269,7 @@ def test_a_fresh_state_begins_as_the_stock_optimizer_does():
     np.testing.assert_array_equal(adagrad.get_state()["Adagrad.accumulator.0"], 0.1)
 
 
+@thorough
 def test_from_stock_and_back():
     vs, stock = variables(), Drift(pull=0.25)
     for given in gradients()[:2]:
@@ -277,6 +286,7 @@ def test_from_stock_and_back():
     assert_equal(values(ours, vs), values(stock, vs), rtol=0, atol=0)
 
 
+@thorough
 def test_nadam_keeps_the_decay_of_its_momentum():
     """Which its config calls by a name that its constructor doesn't listen to."""
     stock = legacy.Nadam(schedule_decay=0.25)
@@ -371,6 +381,7 @@ WRONG_STATES = {
 }
 
 
+@thorough
 @pytest.mark.parametrize("cls", WRONG_STATES, ids=lambda cls: cls.__name__)
 def test_refused_state(cls):
     with pytest.raises(TypeError, match=WRONG_STATES[cls]):

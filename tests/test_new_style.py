@@ -190,6 +190,7 @@ def test_a_class_that_somebody_else_wrote():
     assert_same(again.get_state(), optimizer.get_state())
 
 
+@thorough
 def test_docstring_and_signature():
     for name, _ in ROWS.values():
         cls = accumulating(getattr(O, name))
@@ -231,10 +232,12 @@ def test_arguments_of_the_stock_optimizer(more):
     assert not conditionals(found)
 
 
+@thorough
 def test_constraint():
     assert_equals_stock(O.AdamW, {**ADAMW[1], "use_ema": True}, constraint=Shrink())
 
 
+@thorough
 def test_rate_of_a_schedule_is_unchanged_in_a_window():
     optimizer, ws = Accumulating(hosts.EachUpdate([0.5, 0.25]), accum_iters=2), variables()
     rates = []
@@ -267,6 +270,7 @@ def eager_step(optimizer, variables):
     return lambda g: optimizer.apply_gradients(list(zip(map(tf.constant, g), variables)))
 
 
+@thorough
 @pytest.mark.parametrize("name", ["adamw", "nadam", pytest.param("adafactor", marks=thorough)])
 def test_eagerly(name):
     name, arguments = ROWS[name]
@@ -280,6 +284,7 @@ def compiled_step(optimizer, variables):
     return lambda grads: step(list(map(tf.constant, grads)))
 
 
+@thorough
 @few_rows
 def test_in_xla(name):
     name, arguments = ROWS[name]
@@ -291,6 +296,7 @@ def with_its_own_xla(optimizer, variables):
     return step_of(optimizer, variables)
 
 
+@thorough
 @few_rows
 @pytest.mark.parametrize("gate", ["select", pytest.param("conditional", marks=thorough)])
 def test_with_the_xla_of_the_optimizer(name, gate):
@@ -300,6 +306,7 @@ def test_with_the_xla_of_the_optimizer(name, gate):
     assert_equals_stock(getattr(O, name), arguments, more, step=with_its_own_xla)
 
 
+@thorough
 def test_two_traces_of_the_xla_of_the_optimizer():
     optimizer, ws = Accumulating(accum_iters=2), variables()
     for _ in range(2):
@@ -308,6 +315,7 @@ def test_two_traces_of_the_xla_of_the_optimizer():
     assert optimizer.completed_updates == 1
 
 
+@thorough
 @few_rows
 def test_conditional(name):
     name, arguments = ROWS[name]
@@ -318,6 +326,7 @@ def test_conditional(name):
     assert conditionals(found) == 1
 
 
+@thorough
 def test_sum():
     grads = [[g / LENGTH for g in grad] for grad in gradients()]
     optimizer, ws = Accumulating(**ADAMW[1], accum_iters=LENGTH, reduction="sum"), variables()
@@ -329,6 +338,7 @@ def test_sum():
     training.assert_equal(everything(optimizer, ws), expected)
 
 
+@thorough
 def test_skip_nonfinite():
     grads = gradients()
     optimizer = Accumulating(**ADAMW[1], accum_iters=LENGTH, skip_nonfinite=True)
@@ -343,6 +353,7 @@ def test_skip_nonfinite():
     training.assert_equal(everything(optimizer, ws), expected)
 
 
+@thorough
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_stays_in_its_window(value):
     """Nothing that an update would have written is left, whatever it was."""
@@ -367,6 +378,7 @@ def test_at_one_it_is_the_stock_optimizer():
     ]
 
 
+@thorough
 def test_another_length():
     optimizer, ws = Accumulating(accum_iters=2), variables()
     step = step_of(optimizer, ws)
@@ -378,6 +390,7 @@ def test_another_length():
     assert lengths == [0, 1, 1, 1, 2, 2, 2, 3]
 
 
+@thorough
 def test_partial_window():
     grads = gradients()[: LENGTH - 1]
     optimizer, ws = Accumulating(**ADAMW[1], accum_iters=LENGTH), variables()
@@ -395,6 +408,7 @@ def test_partial_window():
 # -- missing gradients ---------------------------------------------------------------------------
 
 
+@thorough
 @pytest.mark.parametrize(
     "row", [ADAMW, pytest.param(ROWS["ftrl"], marks=thorough), ("Signed", {})], ids=str
 )
@@ -470,6 +484,7 @@ def assert_fits_like_stock(both=None, more=None, **arguments):
     training.assert_equal(actual, expected)
 
 
+@thorough
 def test_fit():
     assert_fits_like_stock({"use_ema": True, "ema_momentum": 0.75})
 
@@ -480,12 +495,14 @@ def test_fit_in_other_ways(compile):
     assert_fits_like_stock(compile=compile)
 
 
+@thorough
 @pytest.mark.parametrize("gate", ["select", pytest.param("conditional", marks=thorough)])
 def test_python_gate(gate):
     callbacks = [hosts.accum.PythonGate()]
     assert_fits_like_stock({"clipnorm": 0.25}, {"gate": gate}, callbacks=callbacks)
 
 
+@thorough
 def test_nothing_is_selected_with_python_gate():
     optimizer, ws = ours(), variables()
     optimizer.build(ws)
@@ -509,6 +526,7 @@ def embedding_model():
     return hosts.sequential((4,), layers)
 
 
+@thorough
 def test_embedding_with_repeated_ids():
     random = np.random.default_rng(5)
     x = random.integers(0, 5, (training.SAMPLES, 4))
@@ -516,6 +534,7 @@ def test_embedding_with_repeated_ids():
     assert_fits_like_stock(build=embedding_model, arrays=arrays)
 
 
+@thorough
 def test_mixed_float16():
     policy = hosts.mixed_float16()
     expected, actual = (
@@ -529,6 +548,7 @@ def test_mixed_float16():
     training.assert_equal(model_state(actual), model_state(expected), rtol=0, atol=2e-2)
 
 
+@thorough
 @pytest.mark.parametrize("gate", ["select", "conditional"])
 def test_loss_scale(gate):
     """A micro-batch that a LossScaleOptimizer skips is none, and counts nothing."""
@@ -545,6 +565,7 @@ def test_loss_scale(gate):
     assert optimizer.completed_updates == wrapper.completed_updates == UPDATES
 
 
+@thorough
 def test_monitor_and_partial_window():
     callbacks = [
         hosts.accum.ApplyPartialWindow(),
@@ -558,6 +579,7 @@ def test_monitor_and_partial_window():
     assert len(model.optimizer.variables) == len(model.optimizer._state_variables())
 
 
+@thorough
 @pytest.mark.parametrize(
     "how", [None, "picked", pytest.param("scaled", marks=thorough), "conditional"]
 )
@@ -586,6 +608,7 @@ def test_a_step_that_finds_no_more_data(name, how):
     assert_same(*states)
 
 
+@thorough
 def test_micro_batch_weights():
     x, y = training.data()
     cuts = [0, 3, 5, 8]  # micro-batches of unequal size
@@ -609,6 +632,7 @@ def test_micro_batch_weights():
 LATE = {"gate": "conditional", "all_reduce": "per_window"}
 
 
+@thorough
 @pytest.mark.parametrize("more", [{}, {"gate": "conditional"}, LATE, "picked"], ids=str)
 @quick_first("name", ["adamw", "nadam"])
 def test_two_replicas(strategy, name, more):
@@ -643,6 +667,7 @@ def test_two_replicas(strategy, name, more):
         training.assert_equal(hosts_values(found), expected)
 
 
+@thorough
 def test_fit_of_two_replicas(strategy):
     with strategy.scope():
         model = compiled(dense_model(), ours(), run_eagerly=False)
@@ -732,6 +757,7 @@ WAYS = {
 }
 
 
+@thorough
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_saved_in_a_window(way, tmp_path):
     model = stopped()
@@ -757,6 +783,7 @@ np.savez({out!r}, **{{str(n): v for n, v in test_new_style.all_of(model).items()
 """
 
 
+@thorough
 @pytest.mark.parametrize("extension", [".keras", pytest.param(".h5", marks=thorough)])
 def test_a_new_process_goes_on(extension, tmp_path):
     model = stopped()
@@ -774,6 +801,7 @@ def environment():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
+@thorough
 @every_row
 def test_state_goes_through_a_pickle(row):
     name, arguments = row
@@ -792,6 +820,7 @@ def test_state_goes_through_a_pickle(row):
     assert_same(everything(new, other), everything(optimizer, ws))
 
 
+@thorough
 @every_row
 def test_from_and_to_stock(row):
     name, arguments = row
@@ -810,6 +839,7 @@ def test_from_and_to_stock(row):
     training.assert_equal(everything(back, ws, of=new), everything(reference, expected, of=new))
 
 
+@thorough
 def test_deep_copy_keeps_exclusions():
     optimizer = ours()
     optimizer.exclude_from_weight_decay(var_names=["bias"])
@@ -817,6 +847,7 @@ def test_deep_copy_keeps_exclusions():
     assert new._exclude_from_weight_decay_names == ["bias"]
 
 
+@thorough
 @quick_first("name", ["adam", "amsgrad", "sgd", "momentum"])
 def test_states_of_legacy_optimizers(name):
     """The same mathematics: a state goes from one style to the other and back."""
@@ -845,6 +876,7 @@ def test_states_of_legacy_optimizers(name):
     training.assert_equal(moved.get_state(), found)
 
 
+@thorough
 def test_a_state_that_does_not_fit():
     optimizer, ws = ours(), variables()
     optimizer.build(ws)
@@ -854,6 +886,7 @@ def test_a_state_that_does_not_fit():
         optimizer.set_weights([np.zeros(2)])
 
 
+@thorough
 def test_weights_of_the_stock_optimizer():
     stock, ws = trained_by_stock(O.AdamW, ADAMW[1])
     optimizer = ours()
@@ -863,6 +896,7 @@ def test_weights_of_the_stock_optimizer():
     training.assert_equal(optimizer.get_state(), expected)
 
 
+@thorough
 def test_fresh_state_of_a_built_optimizer():
     cls = accumulating(O.Adagrad)
     optimizer, ws = cls(accum_iters=2, use_ema=True), variables()
@@ -887,6 +921,7 @@ def test_lr_is_the_learning_rate():
     assert float(optimizer.learning_rate) == 0.25
 
 
+@thorough
 @pytest.mark.parametrize(
     "member", ["apply_gradients", "_apply_weight_decay", "_distributed_apply_gradients_fn"]
 )
@@ -896,12 +931,14 @@ def test_classes_that_step_in_another_way(member):
         accumulating(cls)
 
 
+@thorough
 def test_subclass_of_nadam():
     cls = type("Other", (O.Nadam,), {"update_step": lambda self, gradient, variable: None})
     with pytest.raises(TypeError, match="update_step of Nadam"):
         accumulating(cls)
 
 
+@thorough
 def test_late_reduction_needs_the_replicas_own_gradients():
     optimizer, ws = ours(**LATE), variables()
     pairs = list(zip(map(tf.constant, gradients()[0]), ws))
