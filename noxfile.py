@@ -28,8 +28,16 @@ from pythons import find_python  # noqa: E402
 SECOND_TIER = ("-m", "not thorough")
 THIRD_TIER = ("-m", "thorough")
 ALL = ("-m", "")
-# On a second version of a host: not what depends on this package alone and takes long.
-SECOND_VERSION = ("-m", "not thorough or each_version")
+# On a second version of a host: where a version can differ, in numbers, files and arguments.
+WHERE_VERSIONS_DIFFER = (
+    *("equivalence", "every_optimizer", "accumulating", "new_style", "state", "stock", "saving"),
+    *("kept_files", "old_files", "foreign_files", "half_precision_files", "migration"),
+    *("configs", "arguments", "distribution", "python_gate", "keras2"),
+)
+SECOND_VERSION = (
+    *("-m", "not thorough or each_version"),
+    *("-k", " or ".join(f"test_{name}" for name in WHERE_VERSIONS_DIFFER)),
+)
 
 QUICK = ("keras3_tensorflow", "keras3_jax", "tf_keras")
 # What each session of `rest` is told. Keras 2 comes first: the others load what it saves.

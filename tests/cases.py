@@ -122,7 +122,9 @@ def quick_first(names, values):
 
 
 # For the plain promise: the rules, and a row for each kind of state that stock code has.
-every_optimizer = over(CASES, quick=[*RULES, "nadam", "adafactor"])
+every_optimizer = over(CASES, quick=[*RULES, "nadam"])
+# For the file in which all features meet at once.
+every_state = over(CASES, quick=["adam", "nadam", "adafactor"])
 # For what is asked of all of these kinds: a scalar, factored slots, slots that differ by variable.
 SPECIAL = {name: CASES[name] for name in ("nadam", "adafactor", "muon") if name in CASES}
 every_special = over(SPECIAL, quick=["nadam"])

@@ -3,10 +3,11 @@
 import hosts
 import numpy as np
 import pytest
-from cases import keras2_has_no
+from cases import keras2_has_no, thorough
 from training import BIG, LENGTH, MICRO, UPDATES, assert_equal, assert_same_training, train
 
 
+@thorough
 @keras2_has_no("schedules")
 def test_a_training_that_differs_since_its_fourth_update():
     rates = [2**-3] * (UPDATES + 1)

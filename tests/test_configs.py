@@ -7,7 +7,7 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-from cases import NO_DECAY, every_case, every_name, keras2_has_no, quick_first
+from cases import NO_DECAY, every_case, every_name, keras2_has_no, quick_first, thorough
 from hosts import accum, keras
 from training import (
     BIG,
@@ -192,6 +192,7 @@ def test_a_copy_of_the_model(way):
     assert_same(everything(go_on(again, LENGTH + 2, 3 * LENGTH)), end)
 
 
+@thorough
 def test_clone_model():
     """Keras clones layers and no optimizer; a clone trains with an equal one."""
     model = compiled(dense_model(), hosts.ours("Adam", learning_rate=2**-5, accum_iters=LENGTH))

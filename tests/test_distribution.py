@@ -231,6 +231,7 @@ def executed_reductions(*callbacks, **gate):
     return int(executed)
 
 
+@thorough
 @tensorflow_only
 def test_reductions_in_two_windows():
     assert executed_reductions() == 2 * LENGTH

@@ -6,7 +6,7 @@ No `fit`: train steps with given gradients, traced as the backend traces them.
 import hosts
 import numpy as np
 import pytest
-from cases import NO_DECAY, every_optimizer, every_special, thorough
+from cases import NO_DECAY, every_special, every_state, thorough
 from hosts import keras
 from training import LENGTH, UPDATES, Shrink, assert_equal
 
@@ -107,7 +107,7 @@ def test_everything_at_once_in_a_conditional(case):
     everything_at_once(case, "conditional")
 
 
-@every_optimizer
+@every_state
 def test_everything_at_once(case):
     everything_at_once(case, "select")
 
@@ -139,7 +139,8 @@ def everything_at_once(case, gate):
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are in test_saving.py")
-@every_optimizer
+@every_state
+@thorough
 def test_saved_in_a_window(case, tmp_path):
     saved_in_a_window(case, ".keras", tmp_path)
 

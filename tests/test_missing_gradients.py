@@ -9,7 +9,7 @@ import contextlib
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, KINDS, LATE, SPECIAL, few_cases, over
+from cases import CASES, KINDS, LATE, SPECIAL, few_cases, over, quick_first
 from hosts import keras
 from training import (
     LENGTH,
@@ -169,7 +169,7 @@ def test_with_what_acts_on_an_update(case, options):
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about functions that TensorFlow traces")
 @few_cases
-@pytest.mark.parametrize("jit_compile", [False, True])
+@quick_first("jit_compile", [False, True])
 def test_whichever_traced_function_closes_the_window(case, jit_compile):
     """Each set of gradients has a function of its own, traced once and without a conditional."""
     functions, traces = {}, {}
@@ -196,7 +196,7 @@ def test_whichever_traced_function_closes_the_window(case, jit_compile):
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
-@pytest.mark.parametrize("gate", [{}, LATE], ids=["micro_batch", "window"])
+@quick_first("gate", {"window": LATE, "micro_batch": {}})
 def test_in_replicas(strategy, gate, monkeypatch):
     monkeypatch.setattr(hosts, "GATE", gate)
     functions = {}

@@ -5,7 +5,7 @@ import csv
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, quick_first, skip_file_on_keras2
+from cases import LATE, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -279,6 +279,7 @@ def regression(samples, w):
     return (x.astype(hosts.FLOATX), y[:, None].astype(hosts.FLOATX)), trace / (mean @ mean)
 
 
+@thorough
 def test_noise_scale_in_closed_form():
     w = np.array([1.0, 0.75, 0.25])
     arrays, expected = regression(16 * 8 * 400, w)

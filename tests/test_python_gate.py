@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import every_kind, few_cases, skip_file_on_keras2
+from cases import every_kind, few_cases, skip_file_on_keras2, thorough
 from hosts import keras
 from training import (
     BIG,
@@ -238,6 +238,7 @@ def test_without_tracing(case):
     assert_equal(everything(models[1]), everything(models[0]))
 
 
+@thorough
 @few_cases
 @pytest.mark.skipif(hosts.IS_TORCH, reason="torch.compile takes longer than all the rest here")
 def test_jit_compile(case):
