@@ -32,7 +32,7 @@ ALL = ("-m", "")
 WHERE_VERSIONS_DIFFER = (
     *("equivalence", "every_optimizer", "accumulating", "new_style", "state", "stock", "saving"),
     *("kept_files", "old_files", "foreign_files", "half_precision_files", "migration"),
-    *("configs", "arguments", "distribution", "python_gate", "keras2"),
+    *("configs", "arguments", "distribution", "keras2"),
 )
 SECOND_VERSION = (
     *("-m", "not thorough or each_version"),

@@ -24,8 +24,20 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", f"ignore:{warning}")
 
 
+# Of callbacks, whose code all hosts share: second tier on Keras 3, elsewhere third.
+SHARED = {
+    *("test_monitor", "test_said_weights", "test_callback_order", "test_weighted"),
+    *("test_no_update", "test_python_gate"),
+}
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(config, items):
     """A conditional has no mathematics: one row is enough, but for a test of `all_gates`."""
+    if HOST != "keras3":
+        for item in items:
+            if item.path.stem in SHARED:
+                item.add_marker(pytest.mark.thorough)
     crossed = [item for item in items if _is_crossed(item)]
     items[:] = [item for item in items if item not in crossed]
     config.hook.pytest_deselected(items=crossed)
