@@ -106,3 +106,22 @@ def test_docstring_example(name):
     assert examples and examples[0].examples, f"{name} has no example"
     failures, attempted = doctest.DocTestRunner().run(examples[0])
     assert attempted and not failures
+
+
+def test_a_name_that_this_keras_has_not():
+    """Its error says which Keras has it."""
+    missing = [name for name in names.WHERE if name not in vars(hosts.accum)]
+    if not missing:
+        pytest.skip("this Keras has all of them")
+    for name in missing:
+        with pytest.raises(ImportError, match=f"no {name} on this Keras. It is there on"):
+            exec(f"from keras_accum.{hosts.HOST} import {name}", {})
+
+
+def test_a_name_that_has_changed():
+    if hosts.IS_KERAS2:
+        pytest.skip("it never had HostGate")
+    with pytest.warns(DeprecationWarning, match="HostGate is PythonGate now.*version 0.3"):
+        assert hosts.accum.HostGate is hosts.accum.PythonGate
+    with pytest.warns(DeprecationWarning, match="gate='branch' is gate='conditional' now"):
+        assert hosts.accum.AdamAccumulate(accum_iters=2, gate="branch").gate == "conditional"
