@@ -17,12 +17,10 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
 
     * `_rule()`: the rule that belongs to the stock optimizer as it was constructed, if an update
       isn't to be made by the stock optimizer's own code;
-    * `fixed`: the stock arguments that the class decides itself;
-    * `rule_arguments`: what the rule takes and the stock optimizer doesn't, with defaults.
+    * `fixed`: the stock arguments that the class decides itself.
     """
 
     fixed = {}
-    rule_arguments = {}
     _can_reduce_late = False
     # What an instance has. A stock class that sets one of them is refused.
     reduction = skip_nonfinite = gate = all_reduce = _given = _added_decay = None
@@ -35,7 +33,6 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
             cls._stock_class = cls.__bases__[-1]
             names = ["learning_rate", *stock.keywords_of(cls._stock_class)]
             more = {name: None for name in names if name not in (*cls.fixed, *arguments.OWN)}
-            more = {**cls.rule_arguments, **more}
             cls.__signature__ = arguments.signature(cls._stock_class, cls.fixed, more)
             cls.__doc__ = cls.__doc__ or docs.docstring(
                 cls.__name__, "keras2", "import keras", cls._stock_class
@@ -58,15 +55,12 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
             rate = arguments.check_number("learning_rate", given.pop("learning_rate"))
             given[stock.rate_name_of(self._stock_class)] = rate
         given.update(_clips(given))
-        added = {name: given.pop(name, value) for name, value in self.rule_arguments.items()}
 
         given.update(self.fixed)
         super().__init__(**given)
         base.check_attributes(self, set(vars(self)))
         stock.check_variables(self)
         self._given, self._added_decay = given, added_decay
-        for name, value in added.items():
-            setattr(self, name, value)
         self.reduction = own["reduction"]
         self.skip_nonfinite = own["skip_nonfinite"]
         self.gate = own["gate"]
@@ -99,8 +93,6 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
         config = super().get_config()
         for name in self.fixed:
             del config[name]
-        for name in self.rule_arguments:
-            config[name] = getattr(self, name)
         if "clipnorm" in config:  # which is what all other hosts call it
             config["global_clipnorm"] = config.pop("clipnorm")
         if self._added_decay is not None:

@@ -68,7 +68,7 @@ def accumulating(optimizer_class):
 
 
 def _make(name, stock_class, **fixed):
-    is_of_keras = stock_class.__module__.startswith("keras.")
+    is_of_keras = stock.is_of_keras(stock_class)
     cls = type(
         name,
         (AccumulatingOptimizer, stock_class),

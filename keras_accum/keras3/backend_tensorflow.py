@@ -15,6 +15,7 @@ from keras_accum import kernels, rules
 from keras_accum.callbacks import python_gate
 from keras_accum.keras3 import backend_jax
 from keras_accum.keras3.gates import SelectAfter, SelectWrites
+from keras_accum.keras3.stock import is_of_keras
 
 Picker = python_gate.Picker
 
@@ -91,8 +92,8 @@ class Backend(backend_jax.Backend):
 
     def _gate_for(self, step, own):
         # Another's optimizer may write in any way it likes.
-        is_of_keras = self._stock_class.__module__.startswith("keras.")
-        return (SelectWrites if is_of_keras else SelectAfter)(self, step, own)
+        gate = SelectWrites if is_of_keras(self._stock_class) else SelectAfter
+        return gate(self, step, own)
 
     def _conditional(self, switch, update, accumulate, *tensors):
         def across(strategy, switch, *tensors):
@@ -144,8 +145,11 @@ class Backend(backend_jax.Backend):
 
     def _apply_weight_decay(self, variables):
         gate = self._writes
-        own = [v for v in variables if gate and self._get_variable_index(v) in gate.own]
-        super()._apply_weight_decay([v for v in variables if all(v is not o for o in own)])
+        with_others, own = [], []
+        for variable in variables:
+            is_own = gate and self._get_variable_index(variable) in gate.own
+            (own if is_own else with_others).append(variable)
+        super()._apply_weight_decay(with_others)
         for variable in own:
             with gate.of(variable):
                 super()._apply_weight_decay([variable])
@@ -181,7 +185,7 @@ class Backend(backend_jax.Backend):
         XLA fuses Keras's code by itself, and better.
         """
         name = self._stock_class.__name__
-        if not self._stock_class.__module__.startswith("keras.") or _is_compiled_by_xla():
+        if not is_of_keras(self._stock_class) or _is_compiled_by_xla():
             return None
         if name == "SGD":
             return rules.SGD(momentum=self.momentum != 0, nesterov=self.nesterov)

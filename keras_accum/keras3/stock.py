@@ -16,6 +16,11 @@ def class_of(public):
     return type(public.__new__(public))
 
 
+def is_of_keras(stock_class):
+    """Whether a class is one of Keras's own, of which it's known how it writes."""
+    return stock_class.__module__.startswith("keras.")
+
+
 class FromAndToStock:
     """Comes before a stock optimizer class."""
 

@@ -1,5 +1,6 @@
 """The variables of an optimizer on Keras 3, and which name each has in a state."""
 
+import functools
 import warnings
 
 import keras
@@ -151,7 +152,7 @@ class StateByNames:
         scratch.build([_likeness(variable) for variable in variables])
         return scratch
 
-    @property
+    @functools.cached_property  # it's asked several times while a file is loaded
     def _has_uniform_slots(self):
         """Whether each variable has the same slots, of its own shape.
 

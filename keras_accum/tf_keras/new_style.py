@@ -68,7 +68,6 @@ class AccumulatingNewStyleOptimizer(State):
     """
 
     fixed = {}
-    rule_arguments = {}
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
