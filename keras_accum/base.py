@@ -44,6 +44,7 @@ class Optimizer:
       order of the host's files;
     * `_list_names(n, stock)`: the names, in the order of the host's files, of the state for n
       variables, or of the stock optimizer's;
+    * `_close_window()`: makes the update of the open window;
     * `_layout()`: the names of the built state and their shapes;
     * `_rate_state()`: the learning rate as a part of a state, if it's a number;
     * `_read_state()`: the state, from where it waits or from where it belongs;
@@ -156,6 +157,23 @@ class Optimizer:
         """A counter's value, or a default where it isn't there yet."""
         counter = self._counters().get(name)
         return int(default if counter is None else self._get_scalar(counter))
+
+    def apply_partial_window(self):
+        """Close the open window now: one update from the micro-batches that it holds.
+
+        With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
+        they weigh. Does nothing when no window is open. To be called between train steps.
+
+        Raises:
+            RuntimeError: if it's called in a function that is traced.
+            ValueError: on Keras 2.0 to 2.3, if the optimizer is in several models, and a window is
+                open that isn't of the one whose train step was made last.
+        """
+        self._check_is_between_steps()
+        if self.window_position == 0:
+            return
+        self._check_is_built("apply_partial_window")
+        self._close_window()
 
     def _check_is_between_steps(self):
         if self._is_traced():
@@ -645,10 +663,15 @@ def check_members(family, stock, keras_name):
 def check_attributes(optimizer, new):
     """Raise a TypeError if the stock class has set attributes that mean another thing to ours."""
     classes = [c for c in type(optimizer).__mro__ if c.__module__.startswith("keras_accum.")]
-    taken = sorted({name for cls in classes for name in vars(cls)} & new)
+    check_taken(type(optimizer)._stock_class, new, [name for cls in classes for name in vars(cls)])
+
+
+def check_taken(stock, theirs, ours):
+    """Raise a TypeError if attributes of a stock optimizer have the names of ours."""
+    taken = sorted(set(theirs) & set(ours))
     if taken:
         raise TypeError(
-            f"{type(optimizer)._stock_class.__name__} sets attributes that every accumulating "
+            f"{stock.__name__} sets attributes that every accumulating "
             f"optimizer has, for another purpose: {', '.join(taken)}. Rename them in that class."
         )
 

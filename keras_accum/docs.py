@@ -16,8 +16,9 @@ _SHARED_ARGUMENTS = """\
             variable.
 {reduction}
         skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: it isn't added and doesn't count. Otherwise it spoils its own window, as it
-            would spoil the big batch, and nothing after it but what the weights carry on.
+            NaN element: the micro-batch isn't added and doesn't count. By default such a
+            micro-batch spoils its own window, as it would spoil the big batch, and later windows
+            only by what the weights carry on.
         gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
             window. "select": an update is computed in every micro-batch, and what it writes is
             selected, the new value or the old one, without a conditional in the graph.

@@ -16,7 +16,7 @@ from training import LENGTH, assert_equal, compiled, dense_model, go_on
 if not hosts.IS_KERAS3:
     pytest.skip("the other hosts have files of their own", allow_module_level=True)
 
-from test_every_optimizer import SHAPES, gradients, stepper, variables, weights_and_state
+from test_every_optimizer import assert_windows_equal_big_batches, variables
 
 from keras_accum import names
 
@@ -65,22 +65,8 @@ def test_another_optimizer_equals_its_big_batch(gate):
     ours, stock = NotedAccumulate(2**-4, accum_iters=LENGTH, gate=gate), Noted(2**-4)
     hosts.build_on(ours, mine)
     hosts.build_on(stock, theirs)
-    step, big_step = stepper(ours, mine), stepper(stock, theirs)
-    for micro_batches in gradients():
-        before = weights_and_state(ours, mine)
-        for grads in micro_batches[:-1]:
-            step(grads)
-            assert_equal(weights_and_state(ours, mine), before, rtol=0, atol=0)
-        step(micro_batches[-1])
-        big_step([np.mean(grads, axis=0) for grads in zip(*micro_batches)])
-        assert_equal(weights_and_state(ours, mine), weights_and_state(stock, theirs))
+    assert_windows_equal_big_batches(ours, stock, mine, theirs)
     assert int(hosts.array(ours._total)) == 3
-    if hosts.IS_TENSORFLOW:
-        from test_graph import conditionals, operations
-
-        specs = [hosts.tf.TensorSpec(shape, hosts.FLOATX) for shape in SHAPES.values()]
-        found = conditionals(operations(step.traced.python_function, *specs))
-        assert found == (gate == "conditional")
 
 
 def noted_model():

@@ -119,6 +119,11 @@ def everything_at_once(case, gate):
     more = everything(case)
     ours = prepared(hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **more), mine)
     stock = prepared(hosts.stock(case.name, **more), theirs)
+    assert_windows_equal_big_batches(ours, stock, mine, theirs)
+
+
+def assert_windows_equal_big_batches(ours, stock, mine, theirs):
+    """Of two optimizers, ours and a stock one, that are built for `mine` and `theirs`."""
     step, big_step = stepper(ours, mine), stepper(stock, theirs)
     for micro_batches in gradients():
         before = weights_and_state(ours, mine)
@@ -136,7 +141,7 @@ def everything_at_once(case, gate):
 
         specs = [hosts.tf.TensorSpec(shape, hosts.FLOATX) for shape in SHAPES.values()]
         found = conditionals(operations(step.traced.python_function, *specs))
-        assert found == (gate == "conditional"), f"{found} conditionals"
+        assert found == (ours.gate == "conditional"), f"{found} conditionals"
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are in test_saving.py")

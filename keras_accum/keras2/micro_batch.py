@@ -41,27 +41,15 @@ class MicroBatches:
         self.weights = list(self._state_variables().values())
         return self.updates
 
-    def apply_partial_window(self):
-        """Close the open window now: one update from the micro-batches that it holds.
-
-        With `reduction="mean"` their sum is divided by how many they are. Does nothing when no
-        window is open. To be called between train steps.
-
-        Raises:
-            ValueError: if the optimizer is in several models, and a window is open that isn't of
-                the one whose train step was made last.
-        """
-        self._check_other_models()
-        if self.window_position == 0:
-            return
-        self._check_is_built("apply_partial_window")
+    def _close_window(self):
         if self._closing is None:
             position, length, _ = self._window_state()
             totals = [tf.convert_to_tensor(accumulator) for accumulator in self._accumulators]
             self._closing = self._write(window.close(position, length), totals, after=[])
         K.get_session().run(self._closing)
 
-    def _check_other_models(self):
+    def _check_is_between_steps(self):
+        # Its train steps are parts of a graph; each model has a window of its own.
         others = [p for key, p in self._positions.items() if key != self._model_key]
         if any(K.batch_get_value(others)):
             raise ValueError(

@@ -217,19 +217,7 @@ class MicroBatches:
 
     # -- between train steps -------------------------------------------------------------------
 
-    def apply_partial_window(self):
-        """Close the open window now: one update from the micro-batches that it holds.
-
-        With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
-        they weigh. Does nothing when no window is open. To be called between train steps.
-
-        Raises:
-            RuntimeError: if it's called in a function that is traced.
-        """
-        self._check_is_between_steps()
-        if self.window_position == 0:
-            return
-        self._check_is_built("apply_partial_window")
+    def _close_window(self):
         self._in_replicas(self._update_from_sums, self._seen_variables())
 
     def _seen_variables(self):

@@ -41,16 +41,6 @@ def constructor_arguments(stock_class, config):
     return config
 
 
-def check_attributes(stock_class, theirs, ours):
-    """Raise a TypeError if a stock optimizer has attributes in the place of ours."""
-    clashes = sorted(set(theirs) & set(ours))
-    if clashes:
-        raise TypeError(
-            f"{stock_class.__name__} has attributes that every accumulating optimizer has, for "
-            f"another purpose: {', '.join(clashes)}. Rename them in that class."
-        )
-
-
 def of(stock_class, arguments):
     """The layout of the stock optimizer with these constructor arguments.
 

@@ -175,19 +175,7 @@ class MicroBatches(base.Optimizer):
             step = step._replace(divisor=totals.pop())
         return step, totals
 
-    def apply_partial_window(self):
-        """Close the open window now: one update from the micro-batches that it holds.
-
-        With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
-        they weigh. Does nothing when no window is open. To be called between train steps.
-
-        Raises:
-            RuntimeError: if it's called in a function that is traced.
-        """
-        self._check_is_between_steps()
-        if self.window_position == 0:
-            return
-        self._check_is_built("apply_partial_window")
+    def _close_window(self):
         variables = self._seen_variables()
 
         def update():

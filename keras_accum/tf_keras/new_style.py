@@ -410,19 +410,7 @@ class AccumulatingNewStyleOptimizer(State):
             return [tf.constant(value, tf.int64) for value in (0, 1, 1)]
         return [tf.convert_to_tensor(variable) for variable in self._counters().values()]
 
-    def apply_partial_window(self):
-        """Close the open window now: one update from the micro-batches that it holds.
-
-        With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
-        they weigh. Does nothing when no window is open. To be called between train steps.
-
-        Raises:
-            RuntimeError: if it's called in a function that is traced.
-        """
-        self._check_is_between_steps()
-        if self.window_position == 0:
-            return
-        self._check_is_built("apply_partial_window")
+    def _close_window(self):
         missing = self._window[states.MISSING].numpy()
         seen = window.was_seen(missing, self.completed_updates, self.window_position)
         variables = [v for v, is_seen in zip(self._trainable, seen) if is_seen]

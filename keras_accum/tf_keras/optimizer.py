@@ -8,7 +8,7 @@ import inspect
 
 import tensorflow as tf
 
-from keras_accum import arguments, docs, kernels
+from keras_accum import arguments, base, docs, kernels
 from keras_accum.tf_keras import layout
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
 from keras_accum.tf_keras.micro_batch import MicroBatches
@@ -88,11 +88,11 @@ class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving):
             # Whether there is a graph that has a step of these variables.
             "_has_traced": False,
         }
-        layout.check_attributes(self._stock_class, [*vars(self), *self._hyper], ours)
+        base.check_taken(self._stock_class, [*vars(self), *self._hyper], ours)
         for name, value in ours.items():
             setattr(self, name, value)
         if not (self._is_stock or self._rule()):
-            layout.check_attributes(self._stock_class, self._layout_of_stock.attributes, ours)
+            base.check_taken(self._stock_class, self._layout_of_stock.attributes, ours)
 
     @property
     def _is_stock(self):
