@@ -1,7 +1,7 @@
 """The table and the plot of `benchmarks/results/*.json`: `python benchmarks/report.py`.
 
 Writes `results/micro_batch.md`, which has every figure, and `results/micro_batch.png`, and prints
-the table that stands in README.md.
+the table in docs/cost.md.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The figures in README.md are those that the benchmarks wrote, and their contenders are there."""
+"""The figures in docs/cost.md are those that the benchmarks wrote, and their contenders are there."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ def benchmarks(monkeypatch):
     monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
 
 
-def test_the_table_in_the_readme_is_that_of_the_report():
+def test_the_table_in_the_documentation_is_the_table_of_the_report():
     import report
 
     found = report.load()
     assert set(found) == set(report.HOSTS)
-    assert report.short_table(found) in (PROJECT / "README.md").read_text("utf-8")
+    assert report.short_table(found) in (PROJECT / "docs/cost.md").read_text("utf-8")
     path = PROJECT / "benchmarks/results/micro_batch.md"
     assert path.read_text("utf-8") == report.long_table(found)
 
