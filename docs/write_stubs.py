@@ -126,9 +126,7 @@ _HEAD = """\
 _PACKAGE = """
 # `keras_accum` has the names of the Keras in use. An editor doesn't know which Keras that is, so
 # these are the names of Keras 3. For another Keras, import from its own module.
-from keras_accum.keras3 import (
-    {imports},
-)
+{imports}
 
 __version__: str
 __all__ = [
@@ -172,11 +170,11 @@ def main():
         try:
             found = installed(host)
         except ImportError:
-            found = "not installed"
+            found = "none"
         if found == version:
             write(host, host_stub(host))
         else:
-            print(f"{host}: nothing written. It needs version {version}. Found: {found}")
+            print(f"{host}: not written. It needs version {version}. Found: {found}")
 
 
 def installed(host):
@@ -194,10 +192,12 @@ def write(folder, text):
 def package_stub():
     """The stub of `keras_accum` itself."""
     public = keras_accum.__all__
-    imports = sorted(public, key=lambda name: (name[0].islower(), name.lower()))  # as ruff sorts
+    in_order = sorted(public, key=lambda name: (name[0].islower(), name.lower()))  # as ruff sorts
     head = _HEAD.format(docstring=_quoted(keras_accum), made_from="keras_accum/names.py")
     return head + _PACKAGE.format(
-        imports=",\n    ".join(imports), names=",\n    ".join(f'"{name}"' for name in public)
+        # With `as`, which says that a name is public.
+        imports="\n".join(f"from keras_accum.keras3 import {n} as {n}" for n in in_order),
+        names=",\n    ".join(f'"{name}"' for name in public),
     )
 
 
