@@ -1,0 +1,333 @@
+"""Write the stubs, which editors and the reference read: `python docs/write_stubs.py`.
+
+The classes are made at run time, so an editor finds neither their arguments nor their docstrings in
+the source. This script takes both from the classes themselves, and the types from the tables below.
+It writes the stubs of those Keras of `VERSIONS` that are installed. All stubs take two runs: one in
+an environment with Keras 3 and tf_keras, and one in an environment with Keras 2.
+
+`tests/test_stubs.py` fails where a stub isn't what this script makes.
+"""
+
+import importlib
+import inspect
+import sys
+import textwrap
+from pathlib import Path
+
+import keras_accum
+from keras_accum import arguments, names
+from keras_accum.base import Optimizer
+
+PACKAGE = Path(__file__).resolve().parent.parent / "keras_accum"
+
+# What the stubs are made from. Another version of a Keras can have other arguments.
+VERSIONS = {"keras3": "3.15", "tf_keras": "2.21", "keras2": "2.2"}
+
+# -- types ---------------------------------------------------------------------------------------
+
+
+def _one_of(values):
+    return "Literal[{}]".format(", ".join(f'"{value}"' for value in values))
+
+
+_RATE = "float | LearningRateSchedule | Callable[[], float]"
+_TENSORS = "float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable"
+_OPTIMIZERS = "keras.optimizers.Optimizer | keras.optimizers.legacy.Optimizer"
+
+# The type of each argument.
+ARGUMENTS = {
+    # of every optimizer
+    "accum_iters": "int",
+    "reduction": _one_of(arguments.REDUCTIONS),
+    "skip_nonfinite": "bool",
+    "gate": _one_of(arguments.GATES),
+    "all_reduce": _one_of(arguments.ALL_REDUCES),
+    "lr": f"{_RATE} | None",
+    "decay": "float | None",
+    # of every optimizer of a host
+    "learning_rate": _RATE,
+    "name": "str | None",
+    **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm"), "float | None"),
+    **dict.fromkeys(("weight_decay", "loss_scale_factor"), "float | None"),
+    "use_ema": "bool",
+    "ema_momentum": "float",
+    **dict.fromkeys(("ema_overwrite_frequency", "gradient_accumulation_steps"), "int | None"),
+    "jit_compile": "bool",
+    "gradient_aggregator": "Callable[..., Any] | None",
+    "gradient_transformers": "Sequence[Callable[..., Any]] | None",
+    # of a rule
+    **dict.fromkeys(("momentum", "rho", "beta", "beta_1", "beta_2", "beta_2_decay"), "float"),
+    **dict.fromkeys(("epsilon", "rms_rate", "adam_weight_decay"), "float | None"),
+    **dict.fromkeys(("nesterov", "amsgrad", "centered", "relative_step"), "bool"),
+    **dict.fromkeys(("initial_accumulator_value", "learning_rate_power"), "float"),
+    **dict.fromkeys(("l1_regularization_strength", "l2_regularization_strength"), "float"),
+    "l2_shrinkage_regularization_strength": "float",
+    **dict.fromkeys(("epsilon_1", "epsilon_2", "clip_threshold", "schedule_decay"), "float"),
+    **dict.fromkeys(("muon_a", "muon_b", "muon_c"), "float"),
+    **dict.fromkeys(("adam_beta_1", "adam_beta_2", "adam_lr_ratio"), "float"),
+    "exclude_layers": "list[str] | None",
+    "exclude_embeddings": "bool",
+    **dict.fromkeys(("ns_steps", "warmup_steps"), "int"),
+    # of callbacks
+    "batch_size": "int | None",
+    "noise_scale": "bool",
+    "smoothing": "float",
+    # of methods and functions
+    **dict.fromkeys(("args", "kwargs", "arguments"), "Any"),
+    "weight": "Any",  # a number or a tensor
+    "state": "Mapping[str, Any]",
+    "optimizer": "keras.optimizers.Optimizer",
+    "stock": "bool",
+    "optimizer_class": "type[keras.optimizers.Optimizer]",
+}
+
+# The arguments whose type is another one in a class, and on a host.
+OF_CLASS = {"MicroBatchWeights": {"weight": "Callable[..., Any] | None"}}
+OF_HOST = {
+    "keras3": {},
+    "tf_keras": {
+        "learning_rate": _TENSORS,
+        "lr": f"{_TENSORS} | None",
+        "optimizer": _OPTIMIZERS,
+        "optimizer_class": f"type[{_OPTIMIZERS}]",
+    },
+    "keras2": {
+        "learning_rate": "float | None",
+        "lr": "float | None",
+        "reduction": _one_of(arguments.REDUCTIONS[:2]),
+        "all_reduce": _one_of(arguments.ALL_REDUCES[:1]),
+    },
+}
+
+# The members that optimizers have beside those of their stock optimizers. The attributes have the
+# types of the arguments. For properties and methods, these are the types of what they return.
+ATTRIBUTES = ("reduction", "skip_nonfinite", "gate", "all_reduce", "decay")
+MEMBERS = {
+    **dict.fromkeys(("accum_iters", "window_position", "completed_updates"), "int"),
+    **dict.fromkeys(("learning_rate", "lr"), "Any"),  # a variable of the host
+    **dict.fromkeys(("apply_partial_window", "weigh"), "None"),
+    "get_state": "dict[str, np.ndarray]",
+    "set_state": "None",
+    "from_optimizer": "Self",
+    "to_stock": "keras.optimizers.Optimizer",
+    "with_accum_iters": "Any",  # what `custom_objects` takes for a class
+}
+
+# -- text ----------------------------------------------------------------------------------------
+
+INDENT = " " * 4
+WIDTH = 100
+
+_HEAD = """\
+{docstring}
+# Made by `python docs/write_stubs.py` from {made_from}. Don't edit this file.
+"""
+
+_PACKAGE = """
+# `keras_accum` has the names of the Keras in use. An editor doesn't know which Keras that is, so
+# these are the names of Keras 3. For another Keras, import from its own module.
+{imports}
+
+__version__: str
+__all__ = [
+    {names},
+]
+"""
+
+_IMPORTS = {
+    "keras3": """
+from typing import Any, Callable, Literal, Mapping
+
+import keras
+import numpy as np
+from keras.optimizers.schedules import LearningRateSchedule
+from typing_extensions import Self
+""",
+    "tf_keras": """
+from typing import Any, Callable, Literal, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tf_keras as keras
+from tf_keras.optimizers.schedules import LearningRateSchedule
+from typing_extensions import Self
+""",
+    "keras2": """
+from typing import Any, Literal, Mapping
+
+import keras
+import numpy as np
+from typing_extensions import Self
+""",
+}
+
+_SHARED = "The members that every optimizer of this package adds to those of its stock optimizer."
+
+
+def main():
+    write("", package_stub())
+    for host, version in VERSIONS.items():
+        try:
+            found = installed(host)
+        except ImportError:
+            found = "none"
+        if found == version:
+            write(host, host_stub(host))
+        else:
+            print(f"{host}: not written. It needs version {version}. Found: {found}")
+
+
+def installed(host):
+    """The version of a host's Keras, as `VERSIONS` has it."""
+    keras = importlib.import_module(f"keras_accum.{host}").keras
+    return ".".join(keras.__version__.split(".")[:2])
+
+
+def write(folder, text):
+    path = PACKAGE / folder / "__init__.pyi"
+    path.write_text(text, encoding="utf-8")
+    print(path)
+
+
+def package_stub():
+    """The stub of `keras_accum` itself."""
+    public = keras_accum.__all__
+    in_order = sorted(public, key=lambda name: (name[0].islower(), name.lower()))  # as ruff sorts
+    head = _HEAD.format(docstring=_quoted(keras_accum), made_from="keras_accum/names.py")
+    return head + _PACKAGE.format(
+        # With `as`, which says that a name is public.
+        imports="\n".join(f"from keras_accum.keras3 import {n} as {n}" for n in in_order),
+        names=",\n    ".join(f'"{name}"' for name in public),
+    )
+
+
+def host_stub(host):
+    """The stub of a host's module."""
+    module = importlib.import_module(f"keras_accum.{host}")
+    types = {**ARGUMENTS, **OF_HOST[host]}
+    public = {name: vars(module)[name] for name in names.WHERE if name in vars(module)}
+    classes = {name: value for name, value in public.items() if isinstance(value, type)}
+    optimizers = {name: cls for name, cls in classes.items() if issubclass(cls, Optimizer)}
+    callbacks = {n: c for n, c in classes.items() if issubclass(c, module.keras.callbacks.Callback)}
+    # The base class for each kind of stock optimizers, with an example of its subclasses.
+    examples = {cls.__bases__[0]: cls for cls in optimizers.values()}
+    # The name of a base class that the module doesn't have begins with `_`.
+    bases = {
+        base: base.__name__ if hasattr(module, base.__name__) else f"_{base.__name__}"
+        for base in examples
+    }
+    made_from = f"{module.keras.__name__} {VERSIONS[host]}"
+    made = f"type[{' | '.join(bases.values())}]"
+    parts = [
+        _HEAD.format(docstring=_quoted(module), made_from=made_from),
+        _IMPORTS[host],
+        "\nfrom keras_accum.states import StateError as StateError\n\n",
+    ]
+    parts += [_base(name, base, examples[base], types) for base, name in bases.items()]
+    for name, cls in optimizers.items():
+        parts.append(_optimizer(name, cls, bases[cls.__bases__[0]], types))
+    parts += [_callback(name, cls, types) for name, cls in callbacks.items()]
+    parts.append(_documented(module.accumulating, "accumulating", made, types))
+    return "".join(parts).rstrip("\n") + "\n"
+
+
+def _base(name, base, example, types):
+    stock = example._stock_class
+    optimizer, stock_optimizer = example(), stock()
+    attributes = [
+        f"{attribute}: {types[attribute].replace(' | None', '')}\n"
+        for attribute in ATTRIBUTES
+        if hasattr(optimizer, attribute) and not hasattr(stock_optimizer, attribute)
+    ]
+    init = _function(inspect.signature(base.__init__), "__init__", "None", types)
+    members = [
+        _member(inspect.getattr_static(base, member), member, result, types)
+        for member, result in MEMBERS.items()
+        if hasattr(base, member)
+    ]
+    header = f"class {name}({_path(stock, 'Optimizer')}):"
+    return _block(header, f'"""{_SHARED}"""\n\n', "".join(attributes) + "\n", init, *members)
+
+
+def _optimizer(name, cls, base, types):
+    header = f"class {name}({base}, {_path(cls._stock_class, cls._stock_class.__name__)}):"
+    return _block(header, _quoted(cls) + "\n", _init(name, cls, types)) + "\n"
+
+
+def _callback(name, cls, types):
+    header = f"class {name}(keras.callbacks.Callback):"
+    return _block(header, _quoted(cls) + "\n", _init(name, cls, types)) + "\n"
+
+
+def _init(name, cls, types):
+    signature = inspect.signature(cls)
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    signature = signature.replace(parameters=[this, *signature.parameters.values()])
+    return _function(signature, "__init__", "None", {**types, **OF_CLASS.get(name, {})})
+
+
+def _path(stock, name):
+    legacy = ".legacy" if ".legacy." in stock.__module__ else ""
+    return f"keras.optimizers{legacy}.{name}"
+
+
+def _member(member, name, result, types):
+    if isinstance(member, property):
+        getter = "@property\n" + _documented(member.fget, name, result, types)
+        if member.fset is None:
+            return getter
+        setter = _function(inspect.signature(member.fset), name, "None", types)
+        return f"{getter}@{name}.setter\n{setter}"
+    if isinstance(member, classmethod):
+        return "@classmethod\n" + _documented(member.__func__, name, result, types)
+    return _documented(member, name, result, types)
+
+
+def _documented(function, name, result, types):
+    header = _function(inspect.signature(function), name, result, types)
+    return _block(header[: -len(" ...\n")], _quoted(function)) + "\n"
+
+
+def _function(signature, name, result, types):
+    """The stub of a function without a docstring."""
+    parts, is_keyword_only = [], False
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not is_keyword_only:
+            parts.append("*")
+            is_keyword_only = True
+        parts.append(_parameter(parameter, types))
+    line = f"def {name}({', '.join(parts)}) -> {result}: ...\n"
+    if len(INDENT + line) <= WIDTH:
+        return line
+    parts = "".join(f"{INDENT}{part},\n" for part in parts)
+    return f"def {name}(\n{parts}) -> {result}: ...\n"
+
+
+_STARS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+
+def _parameter(parameter, types):
+    name = parameter.name
+    if name in ("self", "cls"):
+        return name
+    if name not in types:
+        sys.exit(f"The argument `{name}` has no type. Give it one in `ARGUMENTS`.")
+    text = f"{_STARS.get(parameter.kind, '')}{name}: {types[name]}"
+    if parameter.default is parameter.empty:
+        return text
+    default = parameter.default
+    return f"{text} = " + (f'"{default}"' if isinstance(default, str) else repr(default))
+
+
+def _quoted(documented):
+    docstring = inspect.getdoc(documented)
+    end = "\n" if "\n" in docstring else ""
+    return f'"""{docstring}{end}"""\n'
+
+
+def _block(header, *parts):
+    return "".join([header + "\n", *(textwrap.indent(part, INDENT) for part in parts)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Gradient accumulation for Keras: the weights of a large batch in the memory of a small one.
+
+`from keras_accum import AdamAccumulate` takes the class for the Keras that is in use; importing
+`keras_accum` itself imports no framework. `keras_accum.keras3`, `keras_accum.tf_keras` and
+`keras_accum.keras2` say outright which Keras is meant.
+"""
+
+# Made by `python docs/write_stubs.py` from keras_accum/names.py. Don't edit this file.
+
+# `keras_accum` has the names of the Keras in use. An editor doesn't know which Keras that is, so
+# these are the names of Keras 3. For another Keras, import from its own module.
+from keras_accum.keras3 import AccumulationMonitor as AccumulationMonitor
+from keras_accum.keras3 import AdadeltaAccumulate as AdadeltaAccumulate
+from keras_accum.keras3 import AdafactorAccumulate as AdafactorAccumulate
+from keras_accum.keras3 import AdagradAccumulate as AdagradAccumulate
+from keras_accum.keras3 import AdamAccumulate as AdamAccumulate
+from keras_accum.keras3 import AdamaxAccumulate as AdamaxAccumulate
+from keras_accum.keras3 import AdamWAccumulate as AdamWAccumulate
+from keras_accum.keras3 import AMSGradAccumulate as AMSGradAccumulate
+from keras_accum.keras3 import ApplyPartialWindow as ApplyPartialWindow
+from keras_accum.keras3 import FtrlAccumulate as FtrlAccumulate
+from keras_accum.keras3 import LambAccumulate as LambAccumulate
+from keras_accum.keras3 import LionAccumulate as LionAccumulate
+from keras_accum.keras3 import MicroBatchWeights as MicroBatchWeights
+from keras_accum.keras3 import MuonAccumulate as MuonAccumulate
+from keras_accum.keras3 import NadamAccumulate as NadamAccumulate
+from keras_accum.keras3 import PythonGate as PythonGate
+from keras_accum.keras3 import RMSpropAccumulate as RMSpropAccumulate
+from keras_accum.keras3 import ScheduleFreeAdamWAccumulate as ScheduleFreeAdamWAccumulate
+from keras_accum.keras3 import SGDAccumulate as SGDAccumulate
+from keras_accum.keras3 import StateError as StateError
+from keras_accum.keras3 import accumulating as accumulating
+
+__version__: str
+__all__ = [
+    "AMSGradAccumulate",
+    "AccumulationMonitor",
+    "AdadeltaAccumulate",
+    "AdafactorAccumulate",
+    "AdagradAccumulate",
+    "AdamAccumulate",
+    "AdamWAccumulate",
+    "AdamaxAccumulate",
+    "ApplyPartialWindow",
+    "FtrlAccumulate",
+    "LambAccumulate",
+    "LionAccumulate",
+    "MicroBatchWeights",
+    "MuonAccumulate",
+    "NadamAccumulate",
+    "PythonGate",
+    "RMSpropAccumulate",
+    "SGDAccumulate",
+    "ScheduleFreeAdamWAccumulate",
+    "StateError",
+    "accumulating",
+]
