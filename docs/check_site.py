@@ -80,6 +80,7 @@ def _problems(site, pages, path, url, loaded):
 
 
 if __name__ == "__main__":
-    lines = list(problems(Path(sys.argv[1]).resolve()))
-    print("\n".join(lines))
-    sys.exit(bool(lines))
+    found = list(problems(Path(sys.argv[1]).resolve()))
+    for line in found:
+        print(line)
+    sys.exit(bool(found))

@@ -12,8 +12,9 @@ import griffe
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from keras_accum import names
 
-# A section that griffe doesn't know: "State, all of it in ...", and its indented entries.
-_STATE = re.compile(r"^(State\b.*:)\n((?: {4}.*\n)+)", re.M)
+# A list of terms, after an empty line or as the section "State, all of it in ...".
+_TERMS = re.compile(r"(?:^(State\b.*:)|(?<=\n))\n((?: {4}.*\n)+)", re.M)
+_TERM = re.compile(r" {4}[\w`<][\w`<>(),. ]*: ")
 _HEADING = re.compile(r"^(Example|Paper):\n\s*", re.M)
 _DOCTEST = re.compile(r"^(>>> (?:.+\n?)+)", re.M)
 # A public name that isn't in backticks, in a line that isn't code.
@@ -27,7 +28,7 @@ class AsMarkdown(griffe.Extension):
 
 
 def as_markdown(text):
-    text = _STATE.sub(_list, text)
+    text = _TERMS.sub(_list, text)
     text = _HEADING.sub(r"**\1:**\n\n", text)
     parts = _DOCTEST.split(text)  # every second one is a doctest
     parts[::2] = [_NAME.sub(r"`\1`", part) for part in parts[::2]]
@@ -35,14 +36,16 @@ def as_markdown(text):
     return "".join(parts)
 
 
-def _list(section):
-    heading, entries = section.groups()
-    lines = [f"**{heading}**\n"]
-    for entry in re.split(r"\n(?= {4}\S)", entries):
-        what, colon, meaning = entry.strip().partition(":")
+def _list(match):
+    heading, terms = match.groups()
+    if not _TERM.match(terms):
+        return match[0]  # mathematics
+    lines = [f"**{heading}**\n"] if heading else [""]
+    for line in re.split(r"\n(?= {4}\S)", terms):
+        term, colon, meaning = line.strip().partition(": ")
         if not colon:
-            lines.append(f"\n{what}")
-        else:
-            code = what if "`" in what else re.sub(r"\w+", r"`\g<0>`", what)
-            lines.append(f"- {code}:{meaning}")
+            lines.append(f"\n{term}")
+            continue
+        code = term if "`" in term else ", ".join(f"`{name}`" for name in term.split(", "))
+        lines.append(f"- {code}: {meaning}")
     return "\n".join(lines) + "\n"

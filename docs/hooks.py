@@ -1,7 +1,8 @@
 """The parts of the site that aren't files in docs/; mkdocs.yml has this file under `hooks`.
 
-The README, the changelog, the notebooks and others become pages, each public name gets a page of
-the reference, and links that leave docs/ are turned into links that work on the site.
+The README, the changelog and the notebooks become pages. Each public name gets a page of the
+reference, and inline code that is a public name links there. Links between files of the repository
+become links between pages of the site.
 """
 
 import posixpath
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import griffe
 from markdown.extensions import Extension
 from markdown.treeprocessors import Treeprocessor
 from mkdocs.structure.files import File
@@ -21,57 +23,68 @@ from keras_accum import names  # noqa: E402
 
 REPOSITORY = re.search(r'^REPOSITORY = "(.+)"', (ROOT / "setup.py").read_text("utf-8"), re.M)[1]
 
-# Files of the site that lie outside docs/: their place on the site by their path in the repository.
+NOTEBOOKS = {
+    f"notebooks/{path.name}": f"notebooks/{path.stem}.md"
+    for path in sorted(ROOT.glob("notebooks/*.ipynb"))
+}
+# The pages whose text lies outside docs/, by the path of that text.
 PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
-    **{
-        path.relative_to(ROOT).as_posix(): f"notebooks/{path.stem}.md"
-        for path in sorted(ROOT.glob("notebooks/*.ipynb"))
-    },
+    **NOTEBOOKS,
 }
 SOURCES = {page: path for path, page in PAGES.items()}
 PICTURES = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("benchmarks/results/*.png")]
+
 REFERENCE = {name: f"reference/{name}.md" for name in names.WHERE}
+STUBS = griffe.load("keras_accum", search_paths=[str(ROOT)], resolve_aliases=True)
+# What inline code links to in the reference.
+OBJECTS = {
+    **{name: f"keras_accum.{name}" for name in names.WHERE},
+    **{
+        name: function.path
+        for name, function in STUBS["keras3.AccumulatingOptimizer"].functions.items()
+    },
+}
 
 
 def on_config(config):
-    """Complete the navigation, and link public names wherever they stand as code."""
     for section in config.nav:
         for title, pages in section.items():
             if title == "Notebooks":
-                pages += [page for page in PAGES.values() if page.startswith("notebooks/")]
+                pages += NOTEBOOKS.values()
             if title == "Reference":
                 pages += [{name: page} for name, page in REFERENCE.items()]
-    config.markdown_extensions.append(LinkNames())
+    config.markdown_extensions.append(LinkObjects())
     # In the footer. As `repo_url` the theme would ask the repository's host for its stars.
     config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": REPOSITORY}]
     return config
 
 
 def on_files(files, config):
+    """Add the files of the site that lie elsewhere or nowhere."""
+
+    def add(uri, **content):
+        files.append(File.generated(config, uri, **content))
+
     for path, page in PAGES.items():
-        if path.endswith(".ipynb"):
-            text, pictures = _notebook(ROOT / path)
-            for name, content in pictures.items():
-                files.append(File.generated(config, f"notebooks/{name}", content=content))
+        if path in NOTEBOOKS:
+            folder = {"output_files_dir": f"{Path(path).stem}_files"}
+            text, resources = MarkdownExporter().from_filename(ROOT / path, folder)
+            for name, picture in resources["outputs"].items():
+                add(f"notebooks/{name}", content=picture)
         else:
             text = (ROOT / path).read_text("utf-8")
-        files.append(File.generated(config, page, content=text))
+        add(page, content=text)
     for path in PICTURES:
-        files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+        add(path, abs_src_path=str(ROOT / path))
     for name, page in REFERENCE.items():
-        text = f"---\ntitle: {name}\nhide: [toc]\n---\n::: keras_accum.{name}\n"
-        files.append(File.generated(config, page, content=text))
+        text = f"---\ntitle: {name}\nhide: [toc]\n---\n\n::: keras_accum.{name}\n"
+        if STUBS[name].is_class and name.endswith("Accumulate"):
+            text += "\nSee also: [what all optimizers share](shared.md).\n"
+        add(page, content=text)
     return files
-
-
-def _notebook(path):
-    """A notebook as Markdown, and its pictures by the names that the Markdown has for them."""
-    resources = {"output_files_dir": f"{path.stem}_files"}
-    text, resources = MarkdownExporter().from_filename(path, resources)
-    return text, resources["outputs"]
 
 
 # The target of a link or a picture, in Markdown or HTML, without its anchor.
@@ -79,7 +92,7 @@ _TARGET = re.compile(r"""(?:(?<=\]\()|(?<=src=")|(?<=href="))[^)"\s#:]+""")
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Turn links between files of the repository into links between pages of the site."""
+    """Put links between pages of the site for links between files of the repository."""
     uri = page.file.src_uri
     folder = posixpath.dirname(SOURCES.get(uri, f"docs/{uri}"))
 
@@ -92,26 +105,34 @@ def on_page_markdown(markdown, page, config, files):
                 return posixpath.relpath(target, posixpath.dirname(uri))
         return f"{REPOSITORY}/blob/main/{path}"
 
-    return _TARGET.sub(on_site, markdown)
+    markdown = _TARGET.sub(on_site, markdown)
+    return markdown.replace("<!-- table of public names -->\n", _table_of_names())
 
 
-class LinkNames(Extension):
-    """Links inline code that is a public name to the reference, but not in headings."""
+def _table_of_names():
+    rows = ["| name | what it is | found on |", "| --- | --- | --- |"]
+    for name, where in names.WHERE.items():
+        rows.append(f"| `{name}` | {STUBS[name].docstring.lines[0]} | {where} |")
+    return "\n".join(rows)
+
+
+class LinkObjects(Extension):
+    """Links inline code to the reference: `AdamAccumulate`, `PythonGate()`, `get_state`."""
 
     def extendMarkdown(self, md):
-        # After inline code has been found, at 20.
-        md.treeprocessors.register(_LinkNames(md), "link_names", 15)
+        # Inline code is found at 20.
+        md.treeprocessors.register(_LinkObjects(md), "link_objects", 15)
 
 
-class _LinkNames(Treeprocessor):
+class _LinkObjects(Treeprocessor):
     def run(self, root):
         for parent in root.iter():
             if re.fullmatch("h[1-6]|a|pre|autoref", parent.tag):
                 continue
             for i, child in enumerate(parent):
                 name = (child.text or "").replace("()", "")
-                if child.tag == "code" and name in names.WHERE:
-                    link = ElementTree.Element("autoref", identifier=f"keras_accum.{name}")
+                if child.tag == "code" and name in OBJECTS:
+                    link = ElementTree.Element("autoref", identifier=OBJECTS[name])
                     link.tail, child.tail = child.tail, None
                     link.append(child)
                     parent[i] = link
