@@ -8,10 +8,12 @@ become links between pages of the site.
 import posixpath
 import re
 import sys
+from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
 import griffe
+from latex2mathml.converter import convert
 from markdown.extensions import Extension
 from markdown.treeprocessors import Treeprocessor
 from mkdocs.structure.files import File
@@ -109,6 +111,19 @@ def on_page_markdown(markdown, page, config, files):
     return markdown.replace("<!-- table of public names -->\n", _table_of_names())
 
 
+_FORMULA = re.compile(r'class="arithmatex">\\([(\[])(.*?)\\[)\]]<', re.S)
+
+
+def on_page_content(html, **kwargs):
+    """Turn the LaTeX of notebooks into MathML, which browsers draw without a script."""
+
+    def mathml(match):
+        display = "block" if match[1] == "[" else "inline"
+        return f'class="formula">{convert(unescape(match[2]), display=display)}<'
+
+    return _FORMULA.sub(mathml, html)
+
+
 def _table_of_names():
     rows = ["| name | what it is | found on |", "| --- | --- | --- |"]
     for name, where in names.WHERE.items():
@@ -127,7 +142,7 @@ class LinkObjects(Extension):
 class _LinkObjects(Treeprocessor):
     def run(self, root):
         for parent in root.iter():
-            if re.fullmatch("h[1-6]|a|pre|autoref", parent.tag):
+            if re.fullmatch("h[1-6]|th|a|pre|autoref", parent.tag):
                 continue
             for i, child in enumerate(parent):
                 name = (child.text or "").replace("()", "")
