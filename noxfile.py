@@ -42,8 +42,8 @@ SECOND_VERSION = (
 QUICK = ("keras3_tensorflow", "keras3_jax", "tf_keras")
 # What each session of `rest` is told. Keras 2 comes first: the others load what it saves.
 REST = {
-    "lint": (),
     "docs": (),
+    "lint": (),
     "keras2(keras='2.2.4')": ALL,
     "keras2(keras='2.3.1')": SECOND_VERSION,
     **dict.fromkeys(QUICK, THIRD_TIER),
@@ -101,18 +101,18 @@ def keras2(session, keras):
 
 
 @nox.session
-def lint(session):
-    """The style, by the rules in pyproject.toml."""
-    session.install("ruff==0.17.5")
-    session.run("ruff", "check", str(PROJECT))
-
-
-@nox.session
 def docs(session):
     """The site in build/site, with warnings as errors. Nothing in it comes from another host."""
     session.install(f"{PROJECT}[docs]")
     session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
     session.run("python", "docs/check_site.py", "build/site")
+
+
+@nox.session
+def lint(session):
+    """The style, by the rules in pyproject.toml."""
+    session.install("ruff==0.17.5")
+    session.run("ruff", "check", str(PROJECT))
 
 
 @nox.session(venv_backend="none")
