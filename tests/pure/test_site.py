@@ -1,10 +1,13 @@
-"""The navigation of the site, and what checks the built site. `nox -s docs` builds it."""
+"""The pages of the site, and what checks the built site. `nox -s docs` builds it."""
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+
+from keras_accum import names
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCS = PROJECT / "docs"
@@ -20,6 +23,26 @@ def test_every_page_is_in_the_navigation():
     navigation = re.search(r"^nav:\n((?: .*\n|\n)+)", settings, re.M)[1]
     missing = pages - set(re.findall(r"[\w/]+\.md", navigation))
     assert not missing
+
+
+def documented(nodes):
+    """The public names among these nodes, and whether each has a docstring."""
+    definitions = [node for node in nodes if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
+    public = [node for node in definitions if not node.name.startswith("_")]
+    # The first of several is the getter of a property.
+    return {node.name: bool(ast.get_docstring(node)) for node in reversed(public)}
+
+
+def test_the_reference_has_every_public_name_and_member():
+    """The reference shows what has a docstring in the stubs."""
+    stub = ast.parse((PROJECT / "keras_accum/keras3/__init__.pyi").read_text("utf-8"))
+    objects = documented(stub.body)
+    assert set(names.WHERE) - objects.keys() == {"StateError"}  # which has no host
+    assert all(objects.values())
+    (shared,) = [node for node in stub.body if getattr(node, "name", "") == "AccumulatingOptimizer"]
+    members = documented(shared.body)
+    assert {"accum_iters", "get_state", "apply_partial_window"} <= members.keys()
+    assert all(members.values())
 
 
 def problems(folder, html, **files):
