@@ -34,6 +34,7 @@ PAGES = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     **NOTEBOOKS,
 }
 SOURCES = {page: path for path, page in PAGES.items()}
