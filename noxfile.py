@@ -103,7 +103,7 @@ def keras2(session, keras):
 @nox.session
 def docs(session):
     """The site in build/site, with warnings as errors. Nothing in it comes from another host."""
-    session.install(f"{PROJECT}[docs]")
+    session.install("--no-compile", f"{PROJECT}[docs]")
     session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
     session.run("python", "docs/check_site.py", "build/site")
 
