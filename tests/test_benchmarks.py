@@ -1,4 +1,4 @@
-"""The figures in docs/cost.md are those that the benchmarks wrote, and their contenders are there."""
+"""The figures in docs/cost.md are those that the benchmarks wrote, and all contenders exist."""
 
 from pathlib import Path
 
