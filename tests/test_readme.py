@@ -1,4 +1,4 @@
-"""The script in README.md, run as a reader would run the script, and its lines that save and load."""
+"""The script in README.md, run as a reader would, and the lines that save and load."""
 
 import re
 import subprocess
