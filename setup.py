@@ -1,13 +1,41 @@
-"""Packaging. The package itself needs only the Keras that is already there; an extra brings one."""
+"""Packaging. The package itself needs only the Keras that is installed; an extra brings one."""
 
 import re
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
+# The only place that knows where the project is published. A release fills it in.
+REPOSITORY = "https://example.invalid/OWNER/keras_accum"
+
 HERE = Path(__file__).resolve().parent
 # Read, not imported: a build must not depend on what the package imports.
-VERSION = re.search(r'^__version__ = "(.+)"', (HERE / "keras_accum/__init__.py").read_text(), re.M)
+SOURCE = (HERE / "keras_accum/__init__.py").read_text(encoding="utf-8")
+VERSION = re.search(r'^__version__ = "(.+)"', SOURCE, re.M).group(1)
+
+# A link or an image of Markdown or HTML up to its target, or code, in which nothing is a link.
+LINK = re.compile(
+    r"""(?P<code>```.*?```|`[^`]*`)
+    | (?P<before>(?P<image>!\[[^\]]*\]\(|src=")|\]\(|href=")(?!\w+:|\#)(?P<target>[^\s)"]+)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def with_absolute_links(markdown):
+    """A document of the repository as a package index can show it: links name this version."""
+
+    def absolute(match):
+        if match["code"]:
+            return match["code"]
+        view = "raw" if match["image"] else "blob"
+        return f"{match['before']}{REPOSITORY}/{view}/v{VERSION}/{match['target']}"
+
+    return LINK.sub(absolute, markdown)
+
+
+# setuptools knows a license expression since version 77, which needs Python 3.9.
+LICENSE = {"license_expression" if sys.version_info >= (3, 9) else "license": "MIT"}
 
 DEMO = ["scikit-learn", "matplotlib", "tqdm"]
 EXTRAS = {
@@ -25,18 +53,45 @@ EXTRAS = {
     ],
     "peers": ["runai==0.4.1; python_version < '3.8'"],  # whom benchmarks compare with
     "demo": DEMO,  # python -m keras_accum
+    "docs": ["mkdocs-material", "mkdocstrings-python"],
+    "editors": ["jedi", "pyright[nodejs]"],
     "notebooks": ["nbclient", "ipykernel", *DEMO],
     "test": ["pytest>=7", "pytest-xdist", *DEMO],
 }
 
 setup(
     name="keras_accum",
-    version=VERSION.group(1),
+    version=VERSION,
     description="Gradient accumulation for Keras: optimizers that train as the big batch would",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description=with_absolute_links((HERE / "README.md").read_text(encoding="utf-8")),
     long_description_content_type="text/markdown",
-    license="MIT",
+    author="The keras_accum developers",
+    maintainer="The keras_accum developers",
+    license_files=["LICENSE"],
+    **LICENSE,
+    project_urls={
+        "Documentation": f"{REPOSITORY}/blob/v{VERSION}/docs/guide.md",
+        "Source": REPOSITORY,
+        "Changelog": f"{REPOSITORY}/blob/v{VERSION}/CHANGELOG.md",
+        "Issues": f"{REPOSITORY}/issues",
+    },
+    keywords=[
+        *("keras", "tensorflow", "jax", "pytorch", "deep learning", "optimizer", "adam"),
+        *("gradient accumulation", "large batch", "micro-batch", "out of memory"),
+    ],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: OS Independent",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3 :: Only",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in range(7, 14)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
     packages=find_packages(include=["keras_accum*"]),
+    package_data={"keras_accum": ["py.typed", "*.pyi", "*/*.pyi"]},
     python_requires=">=3.7",
     install_requires=["importlib_metadata; python_version < '3.8'"],
     extras_require=EXTRAS,

@@ -7,7 +7,7 @@
 
 from keras_accum import names as _names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = sorted(_names.WHERE)
 
