@@ -11,6 +11,7 @@ in the folder `tests`, where the source tree cannot be imported: what passes her
 would install.
 """
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -44,6 +45,7 @@ QUICK = ("keras3_tensorflow", "keras3_jax", "tf_keras")
 REST = {
     "docs": (),
     "lint": (),
+    "package": (),
     "keras2(keras='2.2.4')": ALL,
     "keras2(keras='2.3.1')": SECOND_VERSION,
     **dict.fromkeys(QUICK, THIRD_TIER),
@@ -113,6 +115,32 @@ def lint(session):
     """The style, by the rules in pyproject.toml."""
     session.install("ruff==0.17.5")
     session.run("ruff", "check", str(PROJECT))
+
+
+@nox.session
+def package(session):
+    """What a release uploads: built, checked, installed and tried, the wheel and the sdist."""
+    session.install("build", "twine", "readme_renderer[md]", "trove-classifiers", "pytest>=7")
+    folder = Path(session.create_tmp(), "package").resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", str(folder), str(PROJECT), silent=True)
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    session.run("twine", "check", "--strict", str(wheel), str(sdist))
+
+    settings = {"KERAS_ACCUM_TEST_BUILT": str(folder), "KERAS_BACKEND": "jax"}
+    pytest = "-m", "pytest", "-q", "-p", "no:cacheprovider"
+    session.run("python", *pytest, "--noconftest", str(TESTS / "built.py"), env=settings)
+
+    # On what is installed, the tests that the sdist has: without a framework, and on the lightest.
+    shutil.unpack_archive(sdist, folder)
+    session.chdir(folder / sdist.name[: -len(".tar.gz")] / "tests")
+    for extra, file, tests in ("", sdist, "pure"), ("[jax]", wheel, "test_saving.py"):
+        session.run("python", "-m", "venv", str(folder / tests))
+        python = str(folder / tests / "bin" / "python")
+        install = "-m", "pip", "install", "--no-compile"
+        needs = f"{file}{extra}", "numpy", "pytest>=7"
+        session.run(python, *install, *needs, external=True, silent=True)
+        session.run(python, *pytest, *SECOND_TIER, tests, env=settings, external=True)
 
 
 @nox.session(venv_backend="none")

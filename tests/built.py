@@ -1,0 +1,97 @@
+"""What is in the sdist and the wheel, which `nox -s package` has built. It names their folder.
+
+No test of the other sessions: `python -m pytest --noconftest tests/built.py`.
+"""
+
+import os
+import re
+import subprocess
+import tarfile
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+from readme_renderer import markdown
+from trove_classifiers import classifiers, deprecated_classifiers
+
+PROJECT = Path(__file__).resolve().parent.parent
+FOLDER = Path(os.environ["KERAS_ACCUM_TEST_BUILT"])
+(SDIST,) = FOLDER.glob("*.tar.gz")
+(WHEEL,) = FOLDER.glob("*.whl")
+
+
+@pytest.fixture(scope="module")
+def metadata():
+    with zipfile.ZipFile(WHEEL) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        return message_from_string(wheel.read(name).decode("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def repository(metadata):
+    """The one URL that all others begin with."""
+    urls = dict(url.split(", ") for url in metadata.get_all("Project-URL"))
+    assert all(url.startswith(urls["Source"]) for url in urls.values())
+    return urls["Source"]
+
+
+def test_the_license_is_an_expression(metadata):
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+
+
+def test_classifiers(metadata):
+    assert set(metadata.get_all("Classifier")) <= classifiers - set(deprecated_classifiers)
+
+
+def test_the_long_description_as_an_index_shows_it(metadata, repository):
+    """It has no relative link or image, and what it links to in the repository is in the sdist."""
+    page = markdown.render(metadata.get_payload())
+    links = re.findall(r' (?:href|src)="([^"]*)"', page)
+    relative = [link for link in links if not re.match(r"https?://|mailto:|#", link)]
+    assert links and not relative
+    files = contents_of_sdist()
+    shown = {*files, *(str(folder) for file in files for folder in Path(file).parents)}
+    here = re.compile(f"{re.escape(repository)}/(?:blob|raw)/v{metadata['Version']}/([^#]*)")
+    targets = {match[1] for match in map(here.match, links) if match}
+    assert targets and not targets - shown
+    images = re.findall(r'<img[^>]* src="([^"]*)"', page)
+    assert not [image for image in images if "/blob/" in image], "that is a page with the image"
+
+
+def test_code_in_the_long_description_is_as_in_the_readme(metadata):
+    readme = (PROJECT / "README.md").read_text("utf-8")
+    code = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+    assert code.findall(metadata.get_payload()) == code.findall(readme)
+
+
+def contents_of_sdist():
+    with tarfile.open(SDIST) as sdist:
+        files = [file.name for file in sdist.getmembers() if file.isfile()]
+    return {name.split("/", 1)[1] for name in files}
+
+
+def test_the_sdist_has_every_file_of_the_repository(tmp_path):
+    # As if nothing were committed yet, so that it works in a copy without `.git`, too.
+    git = ["git", f"--git-dir={tmp_path}", f"--work-tree={PROJECT}"]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    listing = subprocess.run(
+        [*git, "ls-files", "-z", "--others", "--exclude-standard"],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    files = set(listing.stdout.decode("utf-8").split("\0")) - {""}
+    assert files and not files - contents_of_sdist(), "for MANIFEST.in, or for .gitignore"
+
+
+def test_the_wheel_has_the_package_alone():
+    with zipfile.ZipFile(WHEEL) as wheel:
+        names = [name for name in wheel.namelist() if ".dist-info/" not in name]
+    expected = [
+        str(path.relative_to(PROJECT))
+        for path in (PROJECT / "keras_accum").rglob("*")
+        if path.suffix in (".py", ".pyi", ".typed")
+    ]
+    assert sorted(names) == sorted(expected)
