@@ -1,0 +1,61 @@
+"""Files of the project that must agree with each other."""
+
+import ast
+import re
+from pathlib import Path
+
+import keras_accum
+from keras_accum import arguments, names
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+MODULES = sorted(Path(keras_accum.__file__).parent.rglob("*.py"))
+
+
+def read(name):
+    return (PROJECT / name).read_text("utf-8")
+
+
+def test_the_citation_is_of_this_version():
+    assert f"\nversion: {keras_accum.__version__}\n" in read("CITATION.cff")
+
+
+def test_commits_are_checked_by_the_ruff_of_the_lint_session():
+    lint, commit = (
+        re.findall(r"ruff==[\d.]+", read(name))
+        for name in ("noxfile.py", ".pre-commit-config.yaml")
+    )
+    assert len(lint) == 1 and lint == commit
+
+
+def test_the_page_on_stability_has_every_old_name():
+    """And no other. `names.py` and `arguments.py` are the places that know them."""
+    rows = re.findall(r"^\| `(.+)` \| `(.+)` \|$", read("docs/stability.md"), re.M)
+    expected = set(names.RENAMED.items())
+    for argument, values in arguments.RENAMED.items():
+        expected |= {(f'{argument}="{o}"', f'{argument}="{n}"') for o, n in values.items()}
+    assert len(rows) == len(expected) and set(rows) == expected
+
+
+RISKY = {
+    *("eval", "exec", "compile", "__import__", "allow_pickle"),
+    *("pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"),
+}
+
+
+def test_the_package_runs_nothing_that_it_reads():
+    """As SECURITY.md says."""
+    found = {path: RISKY.intersection(names_in(path)) for path in MODULES}
+    assert len(found) > 20 and not any(found.values())
+
+
+def names_in(module):
+    """The names that a module uses, imports, or gives as keywords of a call."""
+    for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.keyword):
+            yield node.arg
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module.split(".")[0]
