@@ -50,7 +50,7 @@ def test_the_long_description_as_an_index_shows_it(metadata, repository):
     page = markdown.render(metadata.get_payload())
     links = re.findall(r' (?:href|src)="([^"]*)"', page)
     relative = [link for link in links if not re.match(r"https?://|mailto:|#", link)]
-    assert links and not relative
+    assert not relative, "setup.py makes links absolute, except in the style `[name]: target`"
     files = contents_of_sdist()
     shown = {*files, *(str(folder) for file in files for folder in Path(file).parents)}
     here = re.compile(f"{re.escape(repository)}/(?:blob|raw)/v{metadata['Version']}/([^#]*)")
@@ -84,7 +84,8 @@ def test_the_sdist_has_every_file_of_the_repository(tmp_path):
         check=True,
     )
     files = set(listing.stdout.decode("utf-8").split("\0")) - {""}
-    assert files and not files - contents_of_sdist(), "for MANIFEST.in, or for .gitignore"
+    missing = files - contents_of_sdist()
+    assert files and not missing, "for MANIFEST.in, or for .gitignore"
 
 
 def test_the_wheel_has_the_package_alone():
