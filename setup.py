@@ -53,7 +53,14 @@ EXTRAS = {
     ],
     "peers": ["runai==0.4.1; python_version < '3.8'"],  # whom benchmarks compare with
     "demo": DEMO,  # python -m keras_accum
-    "docs": ["mkdocs-material", "mkdocstrings-python"],
+    "docs": [
+        "mkdocs>=1.6.1,<2",
+        "mkdocs-material>=9.7,<10",
+        "mkdocstrings-python>=2,<3",
+        "nbconvert>=7.16,<8",
+        "latex2mathml>=3.77,<4",
+        "ruff>=0.9",  # breaks the lines of long signatures
+    ],
     "editors": ["jedi", "pyright[nodejs]"],
     "notebooks": ["nbclient", "ipykernel", *DEMO],
     "test": ["pytest>=7", "pytest-xdist", *DEMO],
