@@ -15,13 +15,13 @@ import textwrap
 from pathlib import Path
 
 import keras_accum
-from keras_accum import arguments, names
+from keras_accum import arguments, host, names
 from keras_accum.base import Optimizer
 
 PACKAGE = Path(__file__).resolve().parent.parent / "keras_accum"
 
 # What the stubs are made from. Another version of a Keras can have other arguments.
-VERSIONS = {"keras3": "3.15", "tf_keras": "2.21", "keras2": "2.2"}
+VERSIONS = {"keras3": ("keras", 3, 15), "tf_keras": ("tf_keras", 2, 21), "keras2": ("keras", 2, 2)}
 
 # -- types ---------------------------------------------------------------------------------------
 
@@ -166,21 +166,16 @@ _SHARED = "The members that every optimizer of this package adds to those of its
 
 def main():
     write("", package_stub())
-    for host, version in VERSIONS.items():
-        try:
-            found = installed(host)
-        except ImportError:
-            found = "none"
-        if found == version:
-            write(host, host_stub(host))
+    for module, (keras, *version) in VERSIONS.items():
+        found = host._installed_version(keras)
+        if found == tuple(version):
+            write(module, host_stub(module))
         else:
-            print(f"{host}: not written. It needs version {version}. Found: {found}")
+            print(f"{module}: not written. It needs {_dotted(keras, *version)}. Found: {found}")
 
 
-def installed(host):
-    """The version of a host's Keras, as `VERSIONS` has it."""
-    keras = importlib.import_module(f"keras_accum.{host}").keras
-    return ".".join(keras.__version__.split(".")[:2])
+def _dotted(keras, *version):
+    return f"{keras} {'.'.join(map(str, version))}"
 
 
 def write(folder, text):
@@ -201,10 +196,10 @@ def package_stub():
     )
 
 
-def host_stub(host):
+def host_stub(host_name):
     """The stub of a host's module."""
-    module = importlib.import_module(f"keras_accum.{host}")
-    types = {**ARGUMENTS, **OF_HOST[host]}
+    module = importlib.import_module(f"keras_accum.{host_name}")
+    types = {**ARGUMENTS, **OF_HOST[host_name]}
     public = {name: vars(module)[name] for name in names.WHERE if name in vars(module)}
     classes = {name: value for name, value in public.items() if isinstance(value, type)}
     optimizers = {name: cls for name, cls in classes.items() if issubclass(cls, Optimizer)}
@@ -216,11 +211,10 @@ def host_stub(host):
         base: base.__name__ if hasattr(module, base.__name__) else f"_{base.__name__}"
         for base in examples
     }
-    made_from = f"{module.keras.__name__} {VERSIONS[host]}"
     made = f"type[{' | '.join(bases.values())}]"
     parts = [
-        _HEAD.format(docstring=_quoted(module), made_from=made_from),
-        _IMPORTS[host],
+        _HEAD.format(docstring=_quoted(module), made_from=_dotted(*VERSIONS[host_name])),
+        _IMPORTS[host_name],
         "\nfrom keras_accum.states import StateError as StateError\n\n",
     ]
     parts += [_base(name, base, examples[base], types) for base, name in bases.items()]
