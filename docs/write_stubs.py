@@ -106,10 +106,10 @@ MEMBERS = {
     **dict.fromkeys(("accum_iters", "window_position", "completed_updates"), "int"),
     **dict.fromkeys(("learning_rate", "lr"), "Any"),  # a variable of the host
     **dict.fromkeys(("apply_partial_window", "weigh"), "None"),
-    "get_state": "dict[str, np.ndarray]",
+    "get_state": "dict[str, Any]",  # arrays: with their type, `np.savez(file, **state)` is refused
     "set_state": "None",
     "from_optimizer": "Self",
-    "to_stock": "keras.optimizers.Optimizer",
+    "to_stock": "{stock}",
     "with_accum_iters": "Any",  # what `custom_objects` takes for a class
 }
 
@@ -139,14 +139,12 @@ _IMPORTS = {
 from typing import Any, Callable, Literal, Mapping
 
 import keras
-import numpy as np
 from keras.optimizers.schedules import LearningRateSchedule
 from typing_extensions import Self
 """,
     "tf_keras": """
 from typing import Any, Callable, Literal, Mapping, Sequence
 
-import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 from tf_keras.optimizers.schedules import LearningRateSchedule
@@ -156,7 +154,6 @@ from typing_extensions import Self
 from typing import Any, Literal, Mapping
 
 import keras
-import numpy as np
 from typing_extensions import Self
 """,
 }
@@ -226,8 +223,8 @@ def host_stub(host_name):
 
 
 def _base(name, base, example, types):
-    stock = example._stock_class
-    optimizer, stock_optimizer = example(), stock()
+    of_stock = _path(example._stock_class, "Optimizer")
+    optimizer, stock_optimizer = example(), example._stock_class()
     attributes = [
         f"{attribute}: {types[attribute].replace(' | None', '')}\n"
         for attribute in ATTRIBUTES
@@ -235,11 +232,11 @@ def _base(name, base, example, types):
     ]
     init = _function(inspect.signature(base.__init__), "__init__", "None", types)
     members = [
-        _member(inspect.getattr_static(base, member), member, result, types)
+        _member(inspect.getattr_static(base, member), member, result.format(stock=of_stock), types)
         for member, result in MEMBERS.items()
         if hasattr(base, member)
     ]
-    header = f"class {name}({_path(stock, 'Optimizer')}):"
+    header = f"class {name}({of_stock}):"
     return _block(header, f'"""{_SHARED}"""\n\n', "".join(attributes) + "\n", init, *members)
 
 

@@ -19,7 +19,6 @@ what it writes is selected.
 from typing import Any, Literal, Mapping
 
 import keras
-import numpy as np
 from typing_extensions import Self
 
 from keras_accum.states import StateError as StateError
@@ -91,7 +90,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             ValueError: if `reduction` is another, or if a number is negative, infinite or NaN.
         """
 
-    def get_state(self) -> dict[str, np.ndarray]:
+    def get_state(self) -> dict[str, Any]:
         """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.
 
         The names and shapes are the same on every Keras, and `np.savez` takes the dictionary:

@@ -14,7 +14,6 @@
 from typing import Any, Callable, Literal, Mapping
 
 import keras
-import numpy as np
 from keras.optimizers.schedules import LearningRateSchedule
 from typing_extensions import Self
 
@@ -82,7 +81,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             ValueError: if `reduction` is another, or if a number is negative, infinite or NaN.
         """
 
-    def get_state(self) -> dict[str, np.ndarray]:
+    def get_state(self) -> dict[str, Any]:
         """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.
 
         The names and shapes are the same on every Keras, and `np.savez` takes the dictionary:

@@ -4,7 +4,6 @@
 
 from typing import Any, Callable, Literal, Mapping, Sequence
 
-import numpy as np
 import tensorflow as tf
 import tf_keras as keras
 from tf_keras.optimizers.schedules import LearningRateSchedule
@@ -67,7 +66,7 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
             ValueError: if `reduction` is another, or if a number is negative, infinite or NaN.
         """
 
-    def get_state(self) -> dict[str, np.ndarray]:
+    def get_state(self) -> dict[str, Any]:
         """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.
 
         The names and shapes are the same on every Keras, and `np.savez` takes the dictionary:
@@ -125,7 +124,7 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
         5
         """
 
-    def to_stock(self) -> keras.optimizers.Optimizer:
+    def to_stock(self) -> keras.optimizers.legacy.Optimizer:
         """The stock optimizer with the same arguments and state, for those without this package.
 
         It is the legacy optimizer, has its variables, and a model can be compiled with it. This
@@ -208,7 +207,7 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
             ValueError: if `reduction` is another, or if a number is negative, infinite or NaN.
         """
 
-    def get_state(self) -> dict[str, np.ndarray]:
+    def get_state(self) -> dict[str, Any]:
         """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.
 
         The names and shapes are the same on every Keras, and `np.savez` takes the dictionary:
