@@ -2,8 +2,11 @@
 
 The classes are made at run time, so an editor finds neither their arguments nor their docstrings in
 the source. This script takes both from the classes themselves, and the types from the tables below.
-It writes the stubs of those Keras of `VERSIONS` that are installed. All stubs take two runs: one in
-an environment with Keras 3 and tf_keras, and one in an environment with Keras 2.
+It writes the stubs of those Keras of `VERSIONS` that are installed. After `nox -r -s rest`, which
+makes the environments, these two lines write all stubs:
+
+    .nox/tf_keras/bin/python docs/write_stubs.py
+    .nox/keras2-keras-2-2-4/bin/python docs/write_stubs.py
 
 `tests/test_stubs.py` fails where a stub isn't what this script makes.
 """
@@ -14,11 +17,13 @@ import sys
 import textwrap
 from pathlib import Path
 
-import keras_accum
-from keras_accum import arguments, host, names
-from keras_accum.base import Optimizer
+PROJECT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(PROJECT))  # before an installed keras_accum, which can be older
 
-PACKAGE = Path(__file__).resolve().parent.parent / "keras_accum"
+import keras_accum  # noqa: E402
+from keras_accum import arguments, host, names  # noqa: E402
+from keras_accum.base import Optimizer  # noqa: E402
 
 # What the stubs are made from. Another version of a Keras can have other arguments.
 VERSIONS = {"keras3": ("keras", 3, 15), "tf_keras": ("tf_keras", 2, 21), "keras2": ("keras", 2, 2)}
@@ -176,7 +181,7 @@ def _dotted(keras, *version):
 
 
 def write(folder, text):
-    path = PACKAGE / folder / "__init__.pyi"
+    path = PROJECT / "keras_accum" / folder / "__init__.pyi"
     path.write_text(text, encoding="utf-8")
     print(path)
 
@@ -216,8 +221,10 @@ def host_stub(host_name):
     ]
     parts += [_base(name, base, examples[base], types) for base, name in bases.items()]
     for name, cls in optimizers.items():
-        parts.append(_optimizer(name, cls, bases[cls.__bases__[0]], types))
-    parts += [_callback(name, cls, types) for name, cls in callbacks.items()]
+        stock = _path(cls._stock_class, cls._stock_class.__name__)
+        parts.append(_class(name, cls, f"{bases[cls.__bases__[0]]}, {stock}", types))
+    for name, cls in callbacks.items():
+        parts.append(_class(name, cls, "keras.callbacks.Callback", types))
     parts.append(_documented(module.accumulating, "accumulating", made, types))
     return "".join(parts).rstrip("\n") + "\n"
 
@@ -240,21 +247,12 @@ def _base(name, base, example, types):
     return _block(header, f'"""{_SHARED}"""\n\n', "".join(attributes) + "\n", init, *members)
 
 
-def _optimizer(name, cls, base, types):
-    header = f"class {name}({base}, {_path(cls._stock_class, cls._stock_class.__name__)}):"
-    return _block(header, _quoted(cls) + "\n", _init(name, cls, types)) + "\n"
-
-
-def _callback(name, cls, types):
-    header = f"class {name}(keras.callbacks.Callback):"
-    return _block(header, _quoted(cls) + "\n", _init(name, cls, types)) + "\n"
-
-
-def _init(name, cls, types):
+def _class(name, cls, bases, types):
     signature = inspect.signature(cls)
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     signature = signature.replace(parameters=[this, *signature.parameters.values()])
-    return _function(signature, "__init__", "None", {**types, **OF_CLASS.get(name, {})})
+    init = _function(signature, "__init__", "None", {**types, **OF_CLASS.get(name, {})})
+    return _block(f"class {name}({bases}):", _quoted(cls) + "\n", init) + "\n"
 
 
 def _path(stock, name):

@@ -68,7 +68,6 @@ def test_jedi_shows_docstrings(jedi, module):
 # -- pyright -------------------------------------------------------------------------------------
 
 
-
 @pytest.fixture(scope="module")
 def pyright(tmp_path_factory):
     """Pyright as the part of an editor."""

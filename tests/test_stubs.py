@@ -16,7 +16,7 @@ from keras_accum.base import Optimizer
 
 PACKAGE = Path(keras_accum.__file__).parent
 SCRIPT = Path(__file__).resolve().parent.parent / "docs" / "write_stubs.py"
-REMEDY = "run `python docs/write_stubs.py`, with Keras 3 and tf_keras, and with Keras 2"
+REMEDY = "run docs/write_stubs.py, as its first lines say"
 
 
 def read(folder):
