@@ -28,10 +28,15 @@ elif hosts.IS_TF_KERAS:
     if WRITER == "tf_keras":
         READ.append(("tf_keras_2_15", "h5"))
 READ += [(writer, "state.npz") for writer in sorted(WRITERS)]
-# The variant of RMSprop that Keras 2.2 and 2.3 has, or the one with everything.
-READ = [(writer, form, row) for writer, form in READ for row in rows_of(writer) if row in CASES]
-
-every_release = pytest.mark.parametrize("release", RELEASES)
+READ = [
+    (release, writer, form, row)
+    for release in RELEASES
+    for writer, form in READ
+    for row in rows_of(writer, release)
+    if row in CASES  # RMSprop of Keras 2.2 and 2.3 has no momentum
+    # Keras 3's Nadam has no `schedule_decay`, which a file of Keras 2 gives.
+    and not (hosts.IS_KERAS3 and writer in KERAS2 and (form, row) == ("h5", "nadam"))
+]
 
 
 @pytest.fixture(autouse=True)
@@ -53,20 +58,19 @@ def load(path, row, saved):
     return model
 
 
-@every_release
+@pytest.mark.parametrize("release", RELEASES)
 def test_all_are_kept(release):
     assert {path.name for path in (FILES / release).iterdir()} == WRITERS
     for writer in WRITERS:
         rows = {path.name.split(".")[0] for path in (FILES / release / writer).iterdir()}
-        assert rows == set(rows_of(writer))
+        assert rows == set(rows_of(writer, release))
 
 
 # Keras 3 about the list of one input that Keras 2.2 and 2.3 give a model in its file.
 @thorough
 @each_version
 @pytest.mark.filterwarnings("ignore:The structure of `inputs` doesn't match")
-@every_release
-@pytest.mark.parametrize(("writer", "form", "row"), READ)
+@pytest.mark.parametrize(("release", "writer", "form", "row"), READ)
 def test_is_read(release, writer, form, row):
     """Its state and weights to the bit, and the weights it went on to as far as float32 goes."""
     folder = FILES / release / writer
@@ -85,10 +89,14 @@ def test_is_read(release, writer, form, row):
         for name in state:
             np.testing.assert_array_equal(state[name], expected[name], err_msg=name)
 
+    if row == "nadam" and hosts.IS_KERAS3 != (writer in KERAS3):
+        return  # the momentum schedule of Keras 3's Nadam isn't Keras 2's
     go_on(model, STOP, arrays=(truth["x"], truth["y"]))
     assert model.optimizer.completed_updates == training.SAMPLES // training.BIG
     # Keras 3 has the epsilon of a plain RMSprop under the root, Keras 2 beside it.
     atol = 2e-4 if row == "rmsprop" and hosts.IS_KERAS3 else 1e-6
+    if row == "nadam" and writer in KERAS2:
+        atol = 2e-5  # files of Keras 2.2 and 2.3 hold beta_2 rounded to float32
     for actual, start, expected in zip(model.get_weights(), saved, end):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=atol)
         assert np.abs(actual - start).max() > 0.01, "a test of nothing"

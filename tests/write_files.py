@@ -1,12 +1,13 @@
 """Write the files that later releases must still read: `python write_files.py FOLDER`.
 
-Run it on each host, on each backend, once a release. `test_kept_files.py` reads them.
+Run the script on each host and backend, once for each release. `test_kept_files.py` reads the files.
 """
 
 import sys
 from pathlib import Path
 
 import hosts
+import keras_accum
 import numpy as np
 import training
 from cases import CASES
@@ -22,8 +23,12 @@ else:
     WRITER = "tf_keras" if keras.__name__.startswith("tf_keras") else "tf_keras_2_15"
 
 
-def rows_of(writer):
-    return "momentum", "adam", "rmsprop" if writer.startswith("keras2") else "rmsprop_both"
+def rows_of(writer, release):
+    is_keras2 = writer.startswith("keras2")
+    rows = ["momentum", "adam", "rmsprop" if is_keras2 else "rmsprop_both"]
+    if release != "0.1.0":  # which had four optimizers
+        rows += ["nadam", "adamw"] if writer.startswith("keras3") else ["nadam"]
+    return rows
 
 
 def fresh(row):
@@ -37,7 +42,7 @@ def fresh(row):
 
 def write(folder):
     folder.mkdir(parents=True)
-    for row in rows_of(WRITER):
+    for row in rows_of(WRITER, keras_accum.__version__):
         x, y = training.data()
         model = fresh(row)
         go_on(model, 0, STOP, arrays=(x, y))
