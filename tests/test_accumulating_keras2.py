@@ -345,7 +345,7 @@ def test_an_order_of_its_own():
 REFUSED = {
     "an optimizer": (lambda: Wander(), r"accumulating\(Wander\)\.from_optimizer"),
     "ours": (lambda: WanderAccumulate, "accumulates already: use it as it is.*WanderAccumulate"),
-    "a wrapper": (lambda: keras.optimizers.TFOptimizer, "TFOptimizer, which is around other"),
+    "a wrapper": (lambda: keras.optimizers.TFOptimizer, "TFOptimizer, which wraps other"),
     "a layer": (lambda: keras.layers.Dense, r"must be a subclass of keras.optimizers.Optimizer"),
     "a name": (lambda: "adam", "optimizer_class='adam'"),
     "a member of ours": (lambda: type("Busy", (Wander,), {"weigh": 1}), "purpose: weigh"),
