@@ -94,7 +94,7 @@ def record(optimizer, get_updates, params, averages, made=None):
             raise _unknown_write(name, operation.name)
     if len({id(variable) for variable, _ in writes}) < len(writes):
         raise ValueError(
-            f"{name} can't accumulate: it writes a variable twice in an update, in an unknown order."
+            f"{name} can't accumulate: it writes a variable twice in an update, in unknown order."
         )
     return Recorded(writes, _kept(optimizer, params, writes), new if made is None else made)
 
