@@ -298,7 +298,7 @@ class Optimizer:
         return math.nan if norm < 0 else norm
 
     def get_state(self):
-        """Return the whole state as {name: NumPy array}, to save or to hand to `set_state`.
+        """Return the whole state as `{name: NumPy array}`, to save or to pass to `set_state`.
 
         The names and shapes are the same on every Keras, and `np.savez` takes the dictionary:
 
@@ -331,7 +331,7 @@ class Optimizer:
         An optimizer that has no variables yet keeps the state until its variables are created.
 
         Args:
-            state: {name: array}. `learning_rate` is optional. The window is optional, too: without
+            state: `{name: array}`. `learning_rate` is optional. The window is optional, too: without
                 one, a fresh window starts. The trainable variables of the model must have the same
                 order.
 
@@ -543,14 +543,12 @@ class Optimizer:
             TypeError: If `accum_iters` isn't a number.
             ValueError: If `accum_iters` is out of its range.
 
-        Examples:
-            For a file of the copied class, and for a file of a stock optimizer:
+        Example:
 
-                loader = AdamAccumulate.with_accum_iters(5)
-                load_model("copied_class.h5", custom_objects={"AdamAccumulate": loader})
-
-                loader = AdamAccumulate.with_accum_iters(5, stock=True)
-                load_model("stock.h5", custom_objects={"adam": loader})
+        >>> copied = {"AdamAccumulate": AdamAccumulate.with_accum_iters(5)}
+        >>> model = load_model("copied_class.h5", custom_objects=copied)
+        >>> stock = {"adam": AdamAccumulate.with_accum_iters(5, stock=True)}
+        >>> model = load_model("stock.h5", custom_objects=stock)
         """
         return _Loader(cls, arguments.check_accum_iters(accum_iters), stock)
 

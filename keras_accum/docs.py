@@ -653,15 +653,16 @@ _READY = """{line}
     Paper:
 {paper}
 
-    Examples:
-        >>> import numpy as np
-        >>> {import_keras}
-        >>> {import_class}
-        >>> model = keras.Sequential([keras.layers.Dense(1)])
-        >>> model.compile(optimizer={name}(accum_iters=5), loss="mse")
-        >>> history = model.fit(np.ones((50, 3)), np.ones((50, 1)), batch_size=10, verbose=0)
-        >>> model.optimizer.completed_updates
-        1
+    Example:
+
+    >>> import numpy as np
+    >>> {import_keras}
+    >>> {import_class}
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer={name}(accum_iters=5), loss="mse")
+    >>> history = model.fit(np.ones((50, 3)), np.ones((50, 1)), batch_size=10, verbose=0)
+    >>> model.optimizer.completed_updates
+    1
 """
 
 _MADE = """{stock}, one update per window of micro-batches.
@@ -674,13 +675,14 @@ _MADE = """{stock}, one update per window of micro-batches.
 {arguments}
 {shared_arguments}
 {state_and_errors}
-    Examples:
-        >>> from {module} import {stock}
-        >>> from keras_accum.{host} import accumulating
-        >>> {name} = accumulating({stock})
-        >>> optimizer = {name}(accum_iters=5)
-        >>> optimizer.accum_iters
-        5
+    Example:
+
+    >>> from {module} import {stock}
+    >>> from keras_accum.{host} import accumulating
+    >>> {name} = accumulating({stock})
+    >>> optimizer = {name}(accum_iters=5)
+    >>> optimizer.accum_iters
+    5
 """
 
 # For a new-style optimizer that has the name of a legacy optimizer.
@@ -689,7 +691,7 @@ _NOT_LEGACY = """
 """
 
 _MAKE = """from keras_accum.{host} import accumulating
-        >>> {name} = accumulating(keras.optimizers.{stock})"""
+    >>> {name} = accumulating(keras.optimizers.{stock})"""
 
 _IN_A_WINDOW = """
     Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
@@ -698,8 +700,8 @@ _IN_A_WINDOW = """
 
 _STATE_AND_ERRORS = """
     State:
-        All of the state is in `{variables}`. `get_state` returns it under names that are the same
-        on every Keras.
+        All of the state is in `{variables}`. `get_state` returns the state under names that are
+        the same on every Keras.
 
         - `iterations`: integer scalar, the number of completed updates.
 {slots}{scalars}

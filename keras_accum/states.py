@@ -52,14 +52,15 @@ class StateError(RuntimeError):
     StateError is a RuntimeError, not a ValueError: Keras's HDF5 loaders catch a ValueError and
     continue with a fresh optimizer.
 
-    Examples:
-        >>> from keras_accum import AdamAccumulate, StateError
-        >>> optimizer = AdamAccumulate(accum_iters=5)
-        >>> try:
-        ...     optimizer.set_state({"completed_updates": -1})
-        ... except StateError as error:
-        ...     print("Impossible: completed_updates = -1" in str(error))
-        True
+    Example:
+
+    >>> from keras_accum import AdamAccumulate, StateError
+    >>> optimizer = AdamAccumulate(accum_iters=5)
+    >>> try:
+    ...     optimizer.set_state({"completed_updates": -1})
+    ... except StateError as error:
+    ...     print("Impossible: completed_updates = -1" in str(error))
+    True
     """
 
 

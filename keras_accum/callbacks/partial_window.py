@@ -15,16 +15,17 @@ class ApplyPartialWindow(SeesTrainings):
     Raises:
         TypeError: At the start of training, if the model's optimizer isn't of this package.
 
-    Examples:
-        >>> import numpy as np
-        >>> {import_keras}
-        >>> from keras_accum.{host} import ApplyPartialWindow, SGDAccumulate
-        >>> model = keras.Sequential([keras.layers.Dense(1)])
-        >>> model.compile(optimizer=SGDAccumulate(accum_iters=5), loss="mse")
-        >>> x, y = np.ones((70, 3)), np.ones((70, 1))
-        >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[ApplyPartialWindow()])
-        >>> model.optimizer.completed_updates
-        2
+    Example:
+
+    >>> import numpy as np
+    >>> {import_keras}
+    >>> from keras_accum.{host} import ApplyPartialWindow, SGDAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=SGDAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.ones((70, 3)), np.ones((70, 1))
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[ApplyPartialWindow()])
+    >>> model.optimizer.completed_updates
+    2
     """
 
     _takes_several = True

@@ -20,8 +20,8 @@ class PythonGate(SubstitutesTrainFunction):
     end of a window. Neither function has a conditional, and inside a window no update is computed.
     This is the cheapest micro-batch, also under a `tf.distribute` strategy. The numbers, the state
     and the files are the same as without the callback, and `train_on_batch` isn't affected. With
-    `all_reduce="per_window"`, the accumulating function doesn't reduce over replicas. Each function
-    is traced once, also over several calls of `fit` with the same callback.
+    `all_reduce="per_window"`, the function that accumulates doesn't reduce over replicas. Each
+    function is traced once, also over several calls of `fit` with the same callback.
 
     On TensorFlow, Python reads the counters of the window before each micro-batch. On JAX, Python
     keeps its own count and compares it with the counters at the end of each epoch. Eager PyTorch
@@ -37,16 +37,17 @@ class PythonGate(SubstitutesTrainFunction):
             optimizer exactly once. On JAX, at the end of an epoch, if a train step called the
             optimizer only under some conditions.
 
-    Examples:
-        >>> import numpy as np
-        >>> {import_keras}
-        >>> from keras_accum.{host} import AdamAccumulate, PythonGate
-        >>> model = keras.Sequential([keras.layers.Dense(1)])
-        >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
-        >>> x, y = np.ones((70, 3)), np.ones((70, 1))
-        >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[PythonGate()])
-        >>> model.optimizer.completed_updates
-        1
+    Example:
+
+    >>> import numpy as np
+    >>> {import_keras}
+    >>> from keras_accum.{host} import AdamAccumulate, PythonGate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.ones((70, 3)), np.ones((70, 1))
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[PythonGate()])
+    >>> model.optimizer.completed_updates
+    1
     """
 
     _picker = None  # the Picker class of the host or backend, None if the callback does nothing

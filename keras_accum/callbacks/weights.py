@@ -31,16 +31,17 @@ class MicroBatchWeights(SubstitutesTrainFunction):
         ValueError: At the start of training, if the optimizer's `reduction` isn't "weighted", or if
             the weight can't be derived from the model's loss.
 
-    Examples:
-        >>> import numpy as np
-        >>> {import_keras}
-        >>> from keras_accum.{host} import AdamAccumulate, MicroBatchWeights
-        >>> model = keras.Sequential([keras.layers.Dense(1)])
-        >>> model.compile(optimizer=AdamAccumulate(accum_iters=2, reduction="weighted"), loss="mse")
-        >>> x, y = np.ones((15, 3)), np.ones((15, 1))
-        >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[MicroBatchWeights()])
-        >>> model.optimizer.completed_updates
-        1
+    Example:
+
+    >>> import numpy as np
+    >>> {import_keras}
+    >>> from keras_accum.{host} import AdamAccumulate, MicroBatchWeights
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=AdamAccumulate(accum_iters=2, reduction="weighted"), loss="mse")
+    >>> x, y = np.ones((15, 3)), np.ones((15, 1))
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[MicroBatchWeights()])
+    >>> model.optimizer.completed_updates
+    1
     """
 
     # A host defines: `_ops` with cast, shape and expand_dims; how to sum a tensor, how to flatten a

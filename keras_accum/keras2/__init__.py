@@ -112,12 +112,13 @@ def accumulating(optimizer_class):
             with the name of one of this package's, or if another class already has its name.
         ValueError: When a train step is built, if `get_updates` writes in another way.
 
-    Examples:
-        >>> import keras
-        >>> from keras_accum.keras2 import accumulating
-        >>> NadamAccumulate = accumulating(keras.optimizers.Nadam)
-        >>> NadamAccumulate(accum_iters=5).accum_iters
-        5
+    Example:
+
+    >>> import keras
+    >>> from keras_accum.keras2 import accumulating
+    >>> NadamAccumulate = accumulating(keras.optimizers.Nadam)
+    >>> NadamAccumulate(accum_iters=5).accum_iters
+    5
     """
     base.check_stock_class(optimizer_class, (_stock.Optimizer,), (_stock.TFOptimizer,))
     if optimizer_class not in _made:

@@ -31,11 +31,12 @@ class FromAndToStock:
             ValueError: If an argument that this class fixes has a different value, or if the
                 optimizer has an open window and the new `accum_iters` is 1.
 
-        Examples:
-            >>> from keras_accum.keras2 import AdamAccumulate
-            >>> optimizer = AdamAccumulate.from_optimizer(AdamAccumulate(0.01), accum_iters=5)
-            >>> optimizer.accum_iters
-            5
+        Example:
+
+        >>> from keras_accum.keras2 import AdamAccumulate
+        >>> optimizer = AdamAccumulate.from_optimizer(AdamAccumulate(0.01), accum_iters=5)
+        >>> optimizer.accum_iters
+        5
         """
         cls._check_source(optimizer, {cls._stock_class})
         config = optimizer.get_config()

@@ -50,12 +50,13 @@ def accumulating(optimizer_class):
             its optimizers wrap other optimizers (LossScaleOptimizer, MultiOptimizer), or if it has
             an argument or a member with the name of one of this package's.
 
-    Examples:
-        >>> import keras
-        >>> from keras_accum.keras3 import accumulating
-        >>> LionAccumulate = accumulating(keras.optimizers.Lion)
-        >>> LionAccumulate(learning_rate=0.001, accum_iters=5).accum_iters
-        5
+    Example:
+
+    >>> import keras
+    >>> from keras_accum.keras3 import accumulating
+    >>> LionAccumulate = accumulating(keras.optimizers.Lion)
+    >>> LionAccumulate(learning_rate=0.001, accum_iters=5).accum_iters
+    5
     """
     wrappers = tuple(
         getattr(keras.optimizers, name)

@@ -43,13 +43,14 @@ class FromAndToStock:
             ValueError: If an argument that this class fixes has a different value, or if the
                 optimizer has an open window and the new `accum_iters` is 1.
 
-        Examples:
-            >>> import keras
-            >>> from keras_accum.keras3 import AdamAccumulate
-            >>> adam = keras.optimizers.Adam(0.01)
-            >>> optimizer = AdamAccumulate.from_optimizer(adam, accum_iters=5)
-            >>> optimizer.accum_iters
-            5
+        Example:
+
+        >>> import keras
+        >>> from keras_accum.keras3 import AdamAccumulate
+        >>> adam = keras.optimizers.Adam(0.01)
+        >>> optimizer = AdamAccumulate.from_optimizer(adam, accum_iters=5)
+        >>> optimizer.accum_iters
+        5
         """
         kinds = [cls._stock_class]
         if cls._stock_class is class_of(keras.optimizers.Adam):

@@ -41,12 +41,13 @@ def accumulating(optimizer_class):
             run on every micro-batch, or if it has an argument or a member with the name of one of
             this package's.
 
-    Examples:
-        >>> {import_keras}
-        >>> from keras_accum.tf_keras import accumulating
-        >>> NadamAccumulate = accumulating({legacy}.Nadam)
-        >>> NadamAccumulate(accum_iters=5).accum_iters
-        5
+    Example:
+
+    >>> {import_keras}
+    >>> from keras_accum.tf_keras import accumulating
+    >>> NadamAccumulate = accumulating({legacy}.Nadam)
+    >>> NadamAccumulate(accum_iters=5).accum_iters
+    5
     """
     base.check_stock_class(optimizer_class, _KINDS, _WRAPPERS)
     if optimizer_class not in _made:
