@@ -145,7 +145,7 @@ class Optimizer:
         elif not self._has_stepped:
             self._accum_iters = accum_iters
             self._build_window()
-            self._renew()
+            self._complete_waiting()
         elif accum_iters != 1:
             name = type(self).__name__
             raise ValueError(arguments.NO_ACCUMULATORS.format(accum_iters, name))
@@ -271,7 +271,7 @@ class Optimizer:
         """Drop weights that no micro-batch took, as those that a validation step has set."""
         self._weights_said.clear()
 
-    # -- what AccumulationMonitor sees -----------------------------------------------------------
+    # -- norms for AccumulationMonitor -----------------------------------------------------------
 
     # The norms that train steps write, in variables that aren't part of the state. A norm is
     # negative before its first value: code that searches variables for NaN must not find one.
@@ -331,9 +331,9 @@ class Optimizer:
         An optimizer that has no variables yet keeps the state until its variables are created.
 
         Args:
-            state: `{name: array}`. `learning_rate` is optional. The window is optional, too: without
-                one, a fresh window starts. The trainable variables of the model must have the same
-                order.
+            state: `{name: array}`. `learning_rate` is optional. The window is optional, too:
+                without a window, a fresh window starts. The trainable variables of the model must
+                have the same order.
 
         Raises:
             keras_accum.StateError: If the state doesn't fit this optimizer. The message names
@@ -392,7 +392,7 @@ class Optimizer:
         """Return the names and shapes of a state for these variables."""
         return states.layout(self._state_names(len(variables)), variables)
 
-    def _renew(self):
+    def _complete_waiting(self):
         """Complete the waiting state, after accum_iters was set that the file didn't hold."""
         if self._pending or self._pending.micro_batches is not None:
             self.set_state(self._pending.recounted(self.get_state(), self._accum_iters))
@@ -624,7 +624,7 @@ def _ending(names, last, variables):
     return [name for name in names(variables) if name != states.MISSING] + last
 
 
-class _OfInner:
+class _InnerAttribute:
     """An attribute of a LossScaleOptimizer that belongs to its inner optimizer."""
 
     def __init__(self, name):
@@ -646,7 +646,7 @@ def hand_on(wrapper):
     names = "accum_iters", "completed_updates", "window_position", "apply_partial_window", "weigh"
     for name in (*names, "lr"):
         if not hasattr(wrapper, name):
-            setattr(wrapper, name, _OfInner(name))
+            setattr(wrapper, name, _InnerAttribute(name))
 
 
 def check_stock_class(stock, optimizers, wrappers):

@@ -238,8 +238,8 @@ def merged(old, new):
     for before, item in zip([None, *old], old):
         if item not in lists[1]:
             order.insert(0 if before is None else order.index(before) + 1, item)
-    told = all(any({*pair} <= items for items in lists) for pair in zip(order, order[1:]))
-    return order, told
+    is_certain = all(any({*pair} <= items for items in lists) for pair in zip(order, order[1:]))
+    return order, is_certain
 
 
 def renumbered(state, indices):

@@ -67,7 +67,7 @@ class MicroBatchWeights(SubstitutesTrainFunction):
             )
         weight = self._weight or self._weight_of_loss(self.model.loss)
         self._dtype = optimizer._scalar_dtype
-        self._take_out()
+        self._restore_compute_loss()
         self._is_training = True
         attributes, compute_loss = vars(self.model), self.model.compute_loss
         names = "x", "y", "y_pred", "sample_weight"  # Keras passes these by position or by name
@@ -85,7 +85,7 @@ class MicroBatchWeights(SubstitutesTrainFunction):
 
     def on_train_end(self, logs=None):
         super().on_train_end(logs)
-        self._take_out()
+        self._restore_compute_loss()
 
     def on_test_begin(self, logs=None):
         self._is_training = False
@@ -93,7 +93,7 @@ class MicroBatchWeights(SubstitutesTrainFunction):
     def on_test_end(self, logs=None):
         self._is_training = True
 
-    def _take_out(self):
+    def _restore_compute_loss(self):
         """Restore the model's own `compute_loss`, also after a training that was aborted."""
         # `evaluate` in another callback sets weights, too, and no micro-batch takes the last.
         inner(self.model.optimizer)._forget_weights()

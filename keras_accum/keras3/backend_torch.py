@@ -33,7 +33,7 @@ class Backend(backend_jax.Backend):
         # Counters stay on the CPU, so that reading a counter doesn't wait for the device.
         return keras.device("cpu")
 
-    # -- what Python knows -----------------------------------------------------------------------
+    # -- values that Python knows ----------------------------------------------------------------
 
     @property
     def _counts_with(self):

@@ -136,15 +136,15 @@ class SelectAfter(Gate):
         self._weights = optimizer._trainable_variables
         others = [] if self.is_decided else [*named.values(), optimizer._iterations]
         self._all = [] if self.is_decided else [*self._weights, *others]
-        self._of_own = {
+        self._slots_of_own = {
             index: [v for n, v in named.items() if _is_slot_of(n, index)] for index in self.own
         }
-        written = [*self._all, *(v for i in self.own for v in (self._weights[i], *self._of_own[i]))]
+        written = [*self._all, *(v for i in self.own for v in (self._weights[i], *self._slots_of_own[i]))]
         self._old = {id(variable): self._copy(variable) for variable in written}
 
     def after_update_steps(self):
         for index, switch in self.own.items():
-            for variable in (self._weights[index], *self._of_own[index]):
+            for variable in (self._weights[index], *self._slots_of_own[index]):
                 self._select(variable, switch, self._old[id(variable)])
 
     def before_constraints(self):

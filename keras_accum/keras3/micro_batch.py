@@ -1,4 +1,4 @@
-"""What an accumulating optimizer of Keras 3 does with one micro-batch.
+"""One micro-batch of an accumulating optimizer on Keras 3.
 
 An update is the stock optimizer's own `apply` on the average gradient of a window. A gate (see
 `gates`) selects whether the writes of `apply` take effect, so that one traced program serves every

@@ -42,12 +42,12 @@ def _update(optimizer, micro_batch):
     return updates.from_totals(optimizer, step, totals, variables, absent)
 
 
-def _sure_update(optimizer, micro_batch):
+def _unconditional_update(optimizer, micro_batch):
     step = micro_batch.step._replace(switch=1)
     return _update(optimizer, micro_batch._replace(step=step))
 
 
-def _as_it_is(optimizer, micro_batch):
+def _unchanged(optimizer, micro_batch):
     return micro_batch
 
 
@@ -74,7 +74,7 @@ def _branch(optimizer, distribution, micro_batch):
     # variables with all copies, and would be passed a single copy of each.
     def update(step, gradients):
         here = micro_batch._replace(step=step, gradients=gradients)
-        return across(updates.write, _sure_update(optimizer, here))
+        return across(updates.write, _unconditional_update(optimizer, here))
 
     def accumulate(step, gradients):
         return across(_add, micro_batch._replace(step=step, gradients=gradients))
@@ -131,6 +131,6 @@ def _assign_add(variable, target, value):
 
 
 _SELECT = Gate(_update, write_update)
-_UPDATE = Gate(_sure_update, write_update)
-_ACCUMULATE = Gate(_as_it_is, _accumulate)
-_CONDITIONAL = Gate(_as_it_is, _branch)
+_UPDATE = Gate(_unconditional_update, write_update)
+_ACCUMULATE = Gate(_unchanged, _accumulate)
+_CONDITIONAL = Gate(_unchanged, _branch)

@@ -451,13 +451,13 @@ class AccumulatingNewStyleOptimizer(State):
             if self.use_ema and self.ema_overwrite_frequency:
                 due = (self._iterations + 1) % self.ema_overwrite_frequency == 0
                 overwrites = tf.cast(due, tf.int64)
-            self._write_of_all(update, step.switch)
+            self._write_common(update, step.switch)
             for variable, average, total, switch in zip(variables, averages, totals, switches):
                 gradient = average, switch, overwrites
                 update(variable, self._write_variable, args=(gradient, total, step.switch))
             self._write_counters(update, step, step.switch)
 
-    def _write_of_all(self, update, switch):
+    def _write_common(self, update, switch):
         """Write what belongs to no single variable, before any variable."""
         if isinstance(self._learning_rate, _schedules.LearningRateSchedule):
             rate = self._learning_rate(self._iterations)
@@ -482,7 +482,7 @@ class AccumulatingNewStyleOptimizer(State):
             return
         gradient, switch, overwrites = gradient
         plain = super(StockOptimizer, self)  # its methods use no strategy: this runs per replica
-        with _selecting(switch, [variable, *self._belonging_to(variable)]):
+        with _selecting(switch, [variable, *self._written_with(variable)]):
             plain._apply_weight_decay([variable])
             super()._update_step(gradient, variable)
             plain._update_model_variables_moving_average([variable])
@@ -490,7 +490,7 @@ class AccumulatingNewStyleOptimizer(State):
                 with _selecting(overwrites, [variable]):
                     plain._overwrite_model_variables_with_average_value([variable])
 
-    def _belonging_to(self, variable):
+    def _written_with(self, variable):
         """Return all other variables that an update of this variable may write."""
         index = self._index(variable)
         slots = [found[index] for found in self._rule_slot_variables.values()]
@@ -529,8 +529,8 @@ class AccumulatingNadam(AccumulatingNewStyleOptimizer):
     variable instead of once per update. With `accum_iters=1` this class is the stock optimizer.
     """
 
-    def _write_of_all(self, update, switch):
-        super()._write_of_all(update, switch)
+    def _write_common(self, update, switch):
+        super()._write_common(update, switch)
 
         def multiply(product, switch):
             _assign_if(product, product * self._rate_of_momentum(1, product.dtype), switch)

@@ -70,9 +70,9 @@ class Variables(base.Optimizer):
             return
         if old and self._accumulates:
             self._warn_of_steps_without([found[r] for r in new if r not in set(old)])
-        order, is_told = states.merged(old, new)
+        order, is_certain = states.merged(old, new)
         self._reorder([found[reference] for reference in order])
-        self._is_numbered = is_told and (self._is_numbered or len(new) == len(found))
+        self._is_numbered = is_certain and (self._is_numbered or len(new) == len(found))
 
     def _reorder(self, variables):
         """Put the variables into this order, with counts of missing gradients for all of them."""
