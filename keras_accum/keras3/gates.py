@@ -139,7 +139,9 @@ class SelectAfter(Gate):
         self._slots_of_own = {
             index: [v for n, v in named.items() if _is_slot_of(n, index)] for index in self.own
         }
-        written = [*self._all, *(v for i in self.own for v in (self._weights[i], *self._slots_of_own[i]))]
+        written = list(self._all)
+        for index, slots in self._slots_of_own.items():
+            written += [self._weights[index], *slots]
         self._old = {id(variable): self._copy(variable) for variable in written}
 
     def after_update_steps(self):
