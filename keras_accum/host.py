@@ -31,7 +31,7 @@ def module_name():
         return "keras_accum.tf_keras"  # TensorFlow 2.4 and 2.5 contain their Keras
     if version is None:
         raise ImportError(
-            "keras_accum found no Keras. Install Keras in a clone of keras_accum: "
+            "keras_accum found no Keras. Install Keras from a clone of keras_accum: "
             "`pip install '.[tensorflow]'`, `'.[jax]'` or `'.[torch]'` for Keras 3, `'.[legacy]'` "
             "for tf_keras, `'.[keras2]'` for Keras 2.3 on TensorFlow 1."
         )
