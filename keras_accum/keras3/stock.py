@@ -39,7 +39,7 @@ class FromAndToStock:
             The new optimizer.
 
         Raises:
-            TypeError: If the optimizer has a different rule.
+            TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
             ValueError: If an argument that this class fixes has a different value, or if the
                 optimizer has an open window and the new `accum_iters` is 1.
 

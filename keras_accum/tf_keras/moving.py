@@ -25,7 +25,7 @@ class Moving(base.Optimizer):
             The new optimizer.
 
         Raises:
-            TypeError: If the optimizer has a different rule.
+            TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
             ValueError: If the optimizer uses `weight_decay` or `use_ema`, if an argument that this
                 class fixes has a different value, or if the optimizer has an open window and the
                 new `accum_iters` is 1.
