@@ -324,7 +324,7 @@ def from_keras_2(arrays, rule, used):
     if left_out and iterations:
         warnings.warn(
             f"This list doesn't hold {', '.join(left_out)}, which Keras 2.2 didn't save: 1 is "
-            "taken, as Keras 2.3 does. The first updates will be larger than without the loss.",
+            "taken, as Keras 2.3 does. The first updates will be larger than with the true value.",
             stacklevel=2,
         )
     return state
