@@ -1,8 +1,8 @@
 """Gradient accumulation for Keras: the weights of a large batch in the memory of a small one.
 
-`from keras_accum import AdamAccumulate` takes the class for the Keras that is in use; importing
-`keras_accum` itself imports no framework. `keras_accum.keras3`, `keras_accum.tf_keras` and
-`keras_accum.keras2` say outright which Keras is meant.
+`from keras_accum import AdamAccumulate` imports the class for the Keras that is in use. `import
+keras_accum` alone imports no framework. `keras_accum.keras3`, `keras_accum.tf_keras` and
+`keras_accum.keras2` name the Keras explicitly.
 """
 
 from keras_accum import names as _names

@@ -1,6 +1,6 @@
-"""What the optimizers of all hosts share: counters, the state, loading and moving over.
+"""What the optimizers of all hosts share: counters, the state, loading and conversion.
 
-No host is imported here. How a state is read from variables and written to them is the host's.
+No host is imported here. Each host reads a state from its variables and writes a state to them.
 """
 
 import collections
@@ -15,57 +15,59 @@ import numpy as np
 from keras_accum import arguments, pending, states
 
 _NO_ACCUM_ITERS = (
-    "This {name} was saved by a class that didn't save accum_iters: 1 is taken, an update on every "
-    "micro-batch. Give it when loading, custom_objects={{'{name}': {name}.with_accum_iters(5)}}, "
-    "or {remedy}. For a file of a stock optimizer it is with_accum_iters(5, stock=True)."
+    "This {name} was saved by a class that didn't save accum_iters, so accum_iters=1 is used: an "
+    "update on every micro-batch. Give accum_iters when loading, "
+    "custom_objects={{'{name}': {name}.with_accum_iters(5)}}, or {remedy}. For a file of a stock "
+    "optimizer, use with_accum_iters(5, stock=True)."
 )
 
 _NO_COUNT = (
-    "This file doesn't hold how many updates RMSprop had made: with `decay` the learning "
-    "rate of {name} begins again where it began. Where you know their number n, give it: "
+    "This file doesn't hold the number of updates that RMSprop had made. With `decay`, the "
+    "learning rate of {name} starts again at its initial value. If you know the number n of "
+    "updates, set it: "
     "`optimizer.set_state({{**optimizer.get_state(), 'completed_updates': n}})`."
 )
 
 
 class Optimizer:
-    """Comes before the stock class. A host has, besides what stands here,
+    """A base class that comes before the stock class. Besides the members here, a host defines
 
-    * `_counters()`: the variables of the window by name, if they are there, or if a state waits;
-    * `_shared_variables()`: by their names in a state, those that are there before `build`;
-    * `_add_waiting(name, array)`: a variable that holds this array;
+    * `_counters()`: the window's counters by name, of the built or of the waiting state, if any;
+    * `_shared_variables()`: the variables that exist before `build`, by their names in a state;
+    * `_add_waiting(name, array)`: create a variable that holds this array;
     * `_get_scalar(variable)`, `_set_count(variable, value)`;
-    * `_replica()`: the number of the replica that a train step is run or traced for;
-    * `_add_norm(name)`: a variable that is no part of the state;
-    * `_build_window()`: creates counters and accumulators, where slots are there and they aren't;
-    * `_can_reduce_late`: whether it has all_reduce="per_window";
-    * `_is_traced()`: whether what is computed becomes a part of a traced program;
-    * `_is_built`: whether slots and accumulators are there;
-    * `_rule_slots`, `_rule_scalars`: what the rule keeps for each variable and once for all, in the
-      order of the host's files;
-    * `_list_names(n, stock)`: the names, in the order of the host's files, of the state for n
-      variables, or of the stock optimizer's;
-    * `_close_window()`: makes the update of the open window;
-    * `_layout()`: the names of the built state and their shapes;
-    * `_rate_state()`: the learning rate as a part of a state, if it's a number;
-    * `_read_state()`: the state, from where it waits or from where it belongs;
-    * `_write_state(state)`: all variables at once;
-    * `_write_shared(state)`: what of a state has a variable already.
+    * `_replica()`: the number of the replica that runs or traces a train step;
+    * `_add_norm(name)`: create a variable that isn't part of the state;
+    * `_build_window()`: create counters and accumulators if only the slots exist yet;
+    * `_can_reduce_late`: True if the host has all_reduce="per_window";
+    * `_is_traced()`: True if computations become part of a traced program;
+    * `_is_built`: True if slots and accumulators exist;
+    * `_rule_slots`, `_rule_scalars`: the names of what the rule keeps per variable and once for all
+      variables, in the order of the host's files;
+    * `_list_names(n, stock)`: the names of the state for n variables, or of the stock optimizer's
+      state, in the order of the host's files;
+    * `_close_window()`: make the update of the open window;
+    * `_layout()`: the names and shapes of the built state;
+    * `_rate_state()`: the learning rate as part of a state, if the learning rate is a number;
+    * `_read_state()`: the built state, or else the waiting state;
+    * `_write_state(state)`: write all variables;
+    * `_write_shared(state)`: write those values of a state whose variables exist already.
     """
 
-    # How to give accum_iters to a model that was loaded from a file without it.
-    _remedy = "before the first step of the loaded model, model.optimizer.accum_iters = 5"
+    # How to set accum_iters on a model that was loaded from a file without accum_iters.
+    _remedy = "set model.optimizer.accum_iters = 5 before the first step of the loaded model"
 
-    # Whether a train step has been made or traced with what was there at the time.
+    # True after a train step was run or traced: from then on its variables are fixed.
     _has_stepped = False
 
-    # What slots and scalars begin with, by their names in a state, where that isn't zero.
+    # The initial values of slots and scalars that don't start at zero, by their names in a state.
     _initial_values = {}
 
-    # The function that has made this class and its arguments, if pickle can't find it by name.
+    # The function that made this class and its arguments, if pickle can't find the class by name.
     _made_by = None
 
     def _how_made(self):
-        """A function and its arguments, which pickle can find, that give this class."""
+        """Return a function that pickle can find and its arguments; its result is this class."""
         return vars(type(self)).get("_made_by") or (_itself, (type(self),))
 
     @property
@@ -74,32 +76,32 @@ class Optimizer:
 
     @property
     def _rule_name(self):
-        """What the mathematics is called in a state. AdamW is Adam with another weight decay."""
+        """The name of the rule in a state. AdamW is Adam with a different weight decay."""
         if getattr(self, "amsgrad", False):
             return "AMSGrad"
         name = self._stock_class.__name__
         return {"AdamW": "Adam"}.get(name, name)
 
-    # What the host has decided for the train step that is being run or traced: whether it is the
-    # one that updates. None where the window's counters decide.
+    # The Python side's decision for the train step that is being run or traced: True if the step
+    # updates, False if it only accumulates. None if the window's counters decide.
     _decided = None
 
     def _count_trace(self):
-        """A micro-batch is being run or traced."""
+        """Count a micro-batch that is being run or traced."""
         self._trace_counts[self._replica()] += 1
 
     def _micro_batches_traced(self):
-        """How many micro-batches have been run or traced for this replica."""
+        """The number of micro-batches that were run or traced for this replica."""
         return self._trace_counts[self._replica()]
 
     @property
     def _trace_counts(self):
-        # Past attribute tracking.
+        # `__dict__` bypasses Keras's attribute tracking.
         return self.__dict__.setdefault("_traces_by_replica", collections.Counter())
 
     @property
     def _branches(self):
-        """Whether there is an update to be left out, and a conditional is to do that."""
+        """True if this step needs a conditional."""
         return (
             self.gate == "conditional"
             and self._decided is None
@@ -108,12 +110,12 @@ class Optimizer:
 
     @property
     def _reduces_late(self):
-        """Whether each replica has a gradient sum of its own until the window closes."""
+        """True if each replica keeps a gradient sum of its own until the window closes."""
         return self._accumulates and self.all_reduce == "per_window"
 
     @contextlib.contextmanager
     def _deciding(self, update):
-        """Train steps in here update if `update`, and only accumulate if not."""
+        """A scope in which train steps update if `update` is True, and else only accumulate."""
         self._decided = update
         try:
             yield
@@ -122,14 +124,15 @@ class Optimizer:
 
     @property
     def window_position(self):
-        """The number of micro-batches in the open window, 0 when none is open. An int."""
+        """The number of micro-batches in the open window; 0 if no window is open. An int."""
         return self._count("window_position", 0)
 
     @property
     def accum_iters(self):
-        """The number of micro-batches that make one update. Set it: the next window has it.
+        """The number of micro-batches that make one update. An int.
 
-        From 1 to more only before the first step, when there are no accumulators yet.
+        A new value takes effect with the next window. The value 1 can be raised only before the
+        first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
         """
         return self._count("accum_iters", self._accum_iters)
 
@@ -142,32 +145,33 @@ class Optimizer:
         elif not self._has_stepped:
             self._accum_iters = accum_iters
             self._build_window()
-            self._renew()
+            self._complete_waiting()
         elif accum_iters != 1:
             name = type(self).__name__
             raise ValueError(arguments.NO_ACCUMULATORS.format(accum_iters, name))
 
     def _count_window(self):
-        """Position, length and next length of the window, as ints."""
+        """Return position, length and next length of the window, as ints."""
         length = self._accum_iters
         defaults = {"window_position": 0, "window_length": length, "accum_iters": length}
         return [self._count(name, default) for name, default in defaults.items()]
 
     def _count(self, name, default):
-        """A counter's value, or a default where it isn't there yet."""
+        """Return a counter's value, or the default if the counter doesn't exist yet."""
         counter = self._counters().get(name)
         return int(default if counter is None else self._get_scalar(counter))
 
     def apply_partial_window(self):
-        """Close the open window now: one update from the micro-batches that it holds.
+        """Close the open window now: make one update from the micro-batches in the window.
 
-        With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
-        they weigh. Does nothing when no window is open. To be called between train steps.
+        With `reduction="mean"`, the gradient sum is divided by the number of these micro-batches;
+        with `reduction="weighted"`, by the sum of their weights. Does nothing if no window is open.
+        Call this method between train steps.
 
         Raises:
-            RuntimeError: if it's called in a function that is traced.
-            ValueError: on Keras 2.0 to 2.3, if the optimizer is in several models, and a window is
-                open that isn't of the one whose train step was made last.
+            RuntimeError: If the method is called in a traced function.
+            ValueError: On Keras 2.0 to 2.3, if several models share the optimizer, and the open
+                window belongs to a model other than the one whose train step was built last.
         """
         self._check_is_between_steps()
         if self.window_position == 0:
@@ -179,33 +183,33 @@ class Optimizer:
         if self._is_traced():
             raise RuntimeError(
                 "`apply_partial_window` is for the time between train steps: it can't be called in "
-                "a function that is traced (tf.function, jax.jit, torch.compile). Call it after "
-                "that function."
+                "a traced function (tf.function, jax.jit, torch.compile). Call it after the traced "
+                "function has returned."
             )
 
     # -- trainings -----------------------------------------------------------------------------
 
-    # Completed updates and position when the training began or, where that isn't known, when the
-    # last one ended.
+    # Completed updates and position at the start of the training or, where a host doesn't know the
+    # start, at the end of the last training.
     _at_start = (0, 0)
-    # Whether Keras itself tells the optimizer that a training ends.
+    # True if Keras itself tells the optimizer that a training ends.
     _is_told_of_the_end = False
 
     def _start_training(self):
         self._at_start = self.completed_updates, self.window_position
 
     def _end_training(self):
-        """Warn of a training that has only accumulated."""
+        """Warn if the training made no update."""
         (updates, position), now = self._at_start, (self.completed_updates, self.window_position)
         self._at_start = now
         has_failed = sys.exc_info()[0] is not None  # the error says why the training ended
         if now[0] == updates and now[1] > position and not has_failed:
             warnings.warn(
                 f"This training ends with no update: {now[1]} of {self._count_window()[1]} "
-                "micro-batches are in the open window, and the weights are what they were. "
-                "Another training goes on with the window. To close it now, "
-                "`optimizer.apply_partial_window()` or the callback ApplyPartialWindow; to have it "
-                "close earlier, a smaller `accum_iters`.",
+                "micro-batches are in the open window, and the weights haven't changed. The next "
+                "training continues the window. To close the window now, call "
+                "`optimizer.apply_partial_window()` or use the callback ApplyPartialWindow. To "
+                "close windows earlier, choose a smaller `accum_iters`.",
                 stacklevel=3,
             )
 
@@ -216,20 +220,22 @@ class Optimizer:
         return self._accumulates and self.reduction == "weighted"
 
     def weigh(self, weight):
-        """Say what the next micro-batch weighs in its window, with `reduction="weighted"`.
+        """Set the weight of the next micro-batch in its window, with `reduction="weighted"`.
 
-        A train step calls it before `apply_gradients` (or `apply`, or `stateless_apply`), each
-        time; in `fit` the callback `MicroBatchWeights` does. A test step doesn't: the weight that
-        it says would be taken for the next micro-batch's.
+        A train step calls `weigh` each time before `apply_gradients` (or `apply`, or
+        `stateless_apply`). In `fit`, the callback `MicroBatchWeights` calls `weigh`. A test step
+        must not: the next micro-batch would take the weight of the test batch.
 
         Args:
-            weight: Scalar >= 0, a number or a tensor: what the loss of the micro-batch, which is a
-                mean, was divided by. In a `tf.distribute` replica, that of the replica's share.
-                Where the value of a tensor is negative, infinite or NaN, the gradients of the
-                micro-batch become NaN: `skip_nonfinite` drops it, and else the update shows it.
+            weight: Scalar >= 0, a number or a tensor. The number by which the loss of the
+                micro-batch, a mean, was divided; in a `tf.distribute` replica, the number for the
+                replica's share. If the value of a tensor is negative, infinite or NaN, the
+                gradients of the micro-batch become NaN: `skip_nonfinite` drops the micro-batch,
+                and otherwise the update shows the NaN.
 
         Raises:
-            ValueError: if `reduction` is another, or if a number is negative, infinite or NaN.
+            ValueError: If `reduction` isn't "weighted", or if a number is negative, infinite or
+                NaN.
         """
         if self.reduction != "weighted":
             raise ValueError(
@@ -242,12 +248,13 @@ class Optimizer:
 
     @staticmethod
     def _without_gradient(weight):
-        """What can be used outside of the function whose gradient is taken."""
+        """Return the weight in a form that can leave a function that is differentiated."""
         return weight
 
     @property
     def _weights_said(self):
-        # By replica: `tf.distribute` runs a step for each, in turns. Past attribute tracking.
+        # By replica, because `tf.distribute` runs the step of each replica in turn.
+        # `__dict__` bypasses Keras's attribute tracking.
         return self.__dict__.setdefault("_weights_by_replica", {})
 
     def _take_weight(self):
@@ -261,17 +268,17 @@ class Optimizer:
         return weight
 
     def _forget_weights(self):
-        """After a training, in which a validation may have said one that no micro-batch took."""
+        """Drop weights that no micro-batch took, as those that a validation step has set."""
         self._weights_said.clear()
 
-    # -- what AccumulationMonitor sees -----------------------------------------------------------
+    # -- norms for AccumulationMonitor -----------------------------------------------------------
 
-    # Norms that train steps write, in variables that are no part of the state. Before the first,
-    # they are negative: a NaN is what those who look for one would find.
+    # The norms that train steps write, in variables that aren't part of the state. A norm is
+    # negative before its first value: code that searches variables for NaN must not find one.
     _watched = ()
 
     def _watch(self, names):
-        """Have the train steps that are made or traced from now on write these norms."""
+        """Make the train steps that are run or traced from now on write these norms."""
         for name in names:
             if name not in self._norms:
                 self._norms[name] = self._add_norm(name)
@@ -279,7 +286,8 @@ class Optimizer:
 
     @property
     def _norms(self):
-        return self.__dict__.setdefault("_norm_variables", {})  # past attribute tracking
+        # `__dict__` bypasses Keras's attribute tracking.
+        return self.__dict__.setdefault("_norm_variables", {})
 
     @property
     def _watched_norms(self):
@@ -290,38 +298,46 @@ class Optimizer:
         return math.nan if norm < 0 else norm
 
     def get_state(self):
-        """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.
+        """Return the whole state as `{name: NumPy array}`, to save or to pass to `set_state`.
 
         The names and shapes are the same on every Keras, and `np.savez` takes the dictionary:
 
-            state_format: the version of this layout, 1.
-            completed_updates: integer scalar.
-            learning_rate: scalar, where it's a number.
-            <Rule>.<slot>.<i>: a slot of trainable variable i, as in Adam.momentum.0.
-            moving_average.<i>: on Keras 3 with use_ema.
-            window_position, window_length, accum_iters, accumulator.<i>: with accum_iters > 1,
-                the micro-batches in the open window, how many close it, how many will close the
-                next, and the open window's gradient sum.
-            window_weight: with reduction="weighted", the weight of that sum.
-            missing_gradients: where gradients have been missing in the open window, for each
-                variable in how many of its micro-batches, and last `completed_updates`.
+        - `state_format`: the version of this layout, 1.
+        - `completed_updates`: integer scalar, the number of updates made.
+        - `learning_rate`: scalar, if the learning rate is a number.
+        - `<Rule>.<slot>.<i>`: a slot of trainable variable i, for example `Adam.momentum.0`.
+        - `<Rule>.<scalar>`: what a rule keeps once for all variables, for example
+          `Nadam.u_product`.
+        - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
+        - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
+        - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
+        - `missing_gradients`, if gradients have been missing in the open window: for each variable,
+          the number of micro-batches in which its gradient was missing. The last element is
+          `completed_updates`.
+
+        Returns:
+            A new dictionary of arrays.
         """
         self._check_numbers()
         state = {name: states.portable(array) for name, array in self._read_state().items()}
         return {"state_format": np.asarray(states.FORMAT), **state}
 
     def set_state(self, state):
-        """Go on from a state that `get_state` returned, here or on another Keras.
+        """Continue from a state that `get_state` returned, on this Keras or on another.
 
-        An optimizer that hasn't got its variables yet keeps the state until it gets them.
+        An optimizer that has no variables yet keeps the state until its variables are created.
 
         Args:
-            state: {name: array}. `learning_rate` may be left out, as may the window: then a fresh
-                one is begun. The model's trainable variables must come in the same order.
+            state: `{name: array}`. `learning_rate` is optional. The window is optional, too:
+                without a window, a fresh window starts. The trainable variables of the model must
+                have the same order.
 
         Raises:
-            keras_accum.StateError: if the state doesn't fit this optimizer, naming every misfit.
-                The optimizer is then what it was.
+            keras_accum.StateError: If the state doesn't fit this optimizer. The message names
+                everything that doesn't fit, and the optimizer is unchanged.
         """
         if not self._is_built:
             self._keep_waiting(state)
@@ -333,10 +349,11 @@ class Optimizer:
 
     @property
     def _pending(self):
-        return self.__dict__.setdefault("_pending_state", pending.PendingState())  # as above
+        # `__dict__` bypasses Keras's attribute tracking.
+        return self.__dict__.setdefault("_pending_state", pending.PendingState())
 
     def _keep_waiting(self, state):
-        """Keep a state until the variables come."""
+        """Keep a state until the variables are created."""
         has_scalars = any(map(states.is_scalar_of_rule, state))
         state = self._fitted(state, states.by_index(state))
         self._write_shared(state)
@@ -347,14 +364,14 @@ class Optimizer:
             self._pending.hold(state, names, self._shared_variables(), self._add_waiting)
 
     def _order_of(self, state, variables):
-        """The names of a state in the order of the host's files."""
+        """Return the names of a state in the order of the host's files."""
         names = self._list_names(variables, stock=False)
         if states.MISSING in states.without_idle(state):
             names = _ending(lambda _: names, [states.MISSING], variables)
         return names
 
     def _take_waiting(self, variables, keys=()):
-        """The state that has waited for these variables, None if none has. It waits no longer."""
+        """Take out the state that waits for these variables; None if no state waits."""
         if not self._pending:
             return None
         state = self._fitted(self._pending.in_order(self._read_state(), keys), variables)
@@ -362,7 +379,7 @@ class Optimizer:
         return state
 
     def _fitted(self, state, variables):
-        """A complete state for these variables, of which only the shapes matter."""
+        """Return a complete state for these variables. Only their shapes matter."""
         layout = self._expected_layout(state, variables)
         state = states.fitted(state, layout, self._described)
         return self._completed(state, layout)
@@ -372,17 +389,17 @@ class Optimizer:
         return states.completed(state, layout, self._accum_iters, initial)
 
     def _expected_layout(self, state, variables):
-        """The names and shapes that a state for these variables has."""
+        """Return the names and shapes of a state for these variables."""
         return states.layout(self._state_names(len(variables)), variables)
 
-    def _renew(self):
-        """Complete what waits, after accum_iters was given that a file didn't have."""
+    def _complete_waiting(self):
+        """Complete the waiting state, after accum_iters was set that the file didn't hold."""
         if self._pending or self._pending.micro_batches is not None:
             self.set_state(self._pending.recounted(self.get_state(), self._accum_iters))
             self._pending.micro_batches = None
 
     def _check_numbers(self):
-        """Raise a StateError if it isn't known which variable of the model is which."""
+        """Raise a StateError if the order of the variables in the model isn't known."""
 
     def _check_is_built(self, method):
         if not self._is_built:
@@ -392,7 +409,7 @@ class Optimizer:
             )
 
     def _state_names(self, variables):
-        """The names of the state for so many variables."""
+        """Return the names of the state for this number of variables."""
         return self._list_names(variables, stock=False)
 
     @property
@@ -403,28 +420,32 @@ class Optimizer:
     # -- files -----------------------------------------------------------------------------------
 
     def set_weights(self, weights):
-        """Go on from a list of arrays, in the order of the host's files.
+        """Continue from a list of arrays, in the order of the host's files.
 
-        It may also be a list of the stock optimizer, or one that Keras 2.0 to 2.3 wrote.
+        The list may also come from the stock optimizer, or from Keras 2.0 to 2.3.
+
+        Args:
+            weights: List of NumPy arrays.
 
         Raises:
-            keras_accum.StateError: if it is none of these. The optimizer is then what it was.
+            keras_accum.StateError: If the list is none of these. The optimizer is unchanged.
         """
         self.set_state(self._named(weights))
 
     def save_own_variables(self, store):
-        """Write the state to a file of Keras, by the names of `get_state`."""
+        """Write the state to a Keras file, under the names of `get_state`."""
         for name, value in self.get_state().items():
             store[name] = value
 
     def load_own_variables(self, store):
-        """Read the state from a file of Keras, this package's or the stock optimizer's."""
+        """Read the state from a Keras file of this package or of the stock optimizer."""
         state = {name: np.asarray(store[name]) for name in store.keys()}
         if not state:
             name = getattr(self, "name", None) or self._name
             warnings.warn(
-                f"The file holds no state of {name}, which is left as it was. A file of a model "
-                "whose optimizer was in a LossScaleOptimizer has it for a model where it's in one.",
+                f"The file holds no state of {name}, so {name} is unchanged. If the optimizer was "
+                "in a LossScaleOptimizer when the file was saved, put it in a LossScaleOptimizer "
+                "before loading.",
                 stacklevel=2,
             )
             return
@@ -434,15 +455,16 @@ class Optimizer:
 
     def _named(self, arrays):
         arrays = [np.asarray(array) for array in arrays]
-        own = partial(self._list_names, stock=False)
+        host = partial(self._list_names, stock=False)
         of_rule = self._rule_name, self._rule_scalars, self._rule_slots
         keras2 = partial(states.slot_major, *of_rule, accumulates=self._accumulates)
         tf_keras = partial(
             states.with_unapplied, *of_rule, accumulates=self._accumulates, weighs=self._weighs
         )
         state = None
-        for names in (own, keras2, tf_keras):
-            # Without the last, a file of version 0.1.0, or no gradient has been missing.
+        for names in (host, keras2, tf_keras):
+            # Version 0.1.0 doesn't write the last name, nor does a host before a gradient is
+            # missing.
             for last in ([states.MISSING], []):
                 if state is None:
                     state = self._named_as(arrays, partial(_ending, names, last))
@@ -451,14 +473,15 @@ class Optimizer:
             state = self._named_as(arrays, partial(self._list_names, stock=True))
             state = state or self._from_keras_2(arrays)
         if state is None:
+            first = f", the first of shape {arrays[0].shape}," if arrays else ""
             raise states.StateError(
-                f"A list of {len(arrays)} arrays, {arrays[0].shape if arrays else 'none'} the "
-                f"first, is not a state of {self._described}: it is another optimizer's, "
-                "truncated, or of a newer keras_accum. Nothing was changed."
+                f"A list of {len(arrays)} arrays{first} is not a state of {self._described}. The "
+                "list belongs to another optimizer, is truncated, or was written by a newer "
+                "keras_accum. Nothing was changed."
             )
         if is_of_stock:
             self._pending.convert_count(state, self._accum_iters)
-        # What a LossScaleOptimizer of tf_keras added to `iterations` is no update.
+        # A LossScaleOptimizer of tf_keras adds skipped micro-batches to `iterations`.
         state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
         return state
 
@@ -470,7 +493,7 @@ class Optimizer:
         return state
 
     def _named_as(self, arrays, names):
-        """The state that these arrays are if `names(n)` are their names, for n variables."""
+        """Return these arrays as a state with the names `names(n)` for n variables, or None."""
         if self._is_built:
             variables = states.count(self._layout())
         else:
@@ -480,13 +503,13 @@ class Optimizer:
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        """The optimizer that `get_config` described, also one of Keras 2.0 to 2.3."""
+        """Return the optimizer of a config from `get_config`, also from Keras 2.0 to 2.3."""
         config = arguments.renamed_config(config)
         if "clipnorm" in config and "decay" in config and "name" not in config:
-            # What Keras 2.0 to 2.3 calls so is the norm of all gradients together.
+            # In Keras 2.0 to 2.3, `clipnorm` is the norm of all gradients together.
             config["global_clipnorm"] = config.pop("clipnorm")
         if config.get("all_reduce") == "per_window" and not cls._can_reduce_late:
-            warnings.warn(f"{arguments.NO_LATE_REDUCTION} It is left out here.", stacklevel=2)
+            warnings.warn(f"{arguments.NO_LATE_REDUCTION} It is ignored here.", stacklevel=2)
             del config["all_reduce"]
         counts_micro_batches = "lr" in config and "accum_iters" not in config
         optimizer = cls._from_stock_config(config, custom_objects)
@@ -502,20 +525,30 @@ class Optimizer:
 
     @classmethod
     def with_accum_iters(cls, accum_iters, stock=False):
-        """This class for `custom_objects`, where a file doesn't hold accum_iters.
+        """Return this class for `custom_objects`, to load a file that doesn't hold `accum_iters`.
 
-        Files of the AdamAccumulate class that was copied from the web don't, and they count
-        micro-batches, which are converted. Files of stock optimizers of Keras 2 count updates.
+        Files of the AdamAccumulate class that is copied across the web don't hold `accum_iters`.
+        These files count micro-batches, and the count is converted to updates. Files of stock
+        optimizers of Keras 2 count updates.
 
         Args:
-            accum_iters: Integer >= 1.
-            stock: Boolean, default False. Whether the file is a stock optimizer's. Keras knows
-                those by names in lower case.
+            accum_iters: Integer >= 1. The number of micro-batches that make one update.
+            stock: Boolean, default False. True if a stock optimizer wrote the file. Keras 2 writes
+                the names of stock optimizers in lower case.
+
+        Returns:
+            An object to put into `custom_objects`.
+
+        Raises:
+            TypeError: If `accum_iters` isn't a number.
+            ValueError: If `accum_iters` is out of its range.
 
         Example:
 
-            load_model(path, custom_objects={"AdamAccumulate": AdamAccumulate.with_accum_iters(5)})
-            load_model(path, custom_objects={"adam": AdamAccumulate.with_accum_iters(5, True)})
+        >>> copied = {"AdamAccumulate": AdamAccumulate.with_accum_iters(5)}
+        >>> model = load_model("copied_class.h5", custom_objects=copied)
+        >>> stock = {"adam": AdamAccumulate.with_accum_iters(5, stock=True)}
+        >>> model = load_model("stock.h5", custom_objects=stock)
         """
         return _Loader(cls, arguments.check_accum_iters(accum_iters), stock)
 
@@ -526,20 +559,21 @@ class Optimizer:
         if hasattr(optimizer, "inner_optimizer"):
             raise TypeError(
                 "`optimizer` is a LossScaleOptimizer: give its `inner_optimizer`, and wrap the "
-                f"result. Received: optimizer={optimizer}"
+                f"result in a LossScaleOptimizer. Received: optimizer={optimizer}"
             )
         if type(optimizer) not in kinds and not (
             isinstance(optimizer, Optimizer) and isinstance(optimizer, cls._stock_class)
         ):
             names = sorted({f"{kind.__module__}.{kind.__name__}" for kind in kinds})
             raise TypeError(
-                f"`optimizer` must be one that {cls.__name__} stands for, {' or '.join(names)}, or "
-                f"of this package with the same rule. Received: optimizer={optimizer}"
+                f"`optimizer` must be of the stock class of {cls.__name__}, {' or '.join(names)}, "
+                "or an optimizer of this package with the same rule. "
+                f"Received: optimizer={optimizer}"
             )
 
     @classmethod
     def _check_fixed(cls, config):
-        """Take what the class decides itself out of a config, if it is decided in the same way."""
+        """Remove what this class fixes from a config, and raise an error if a value differs."""
         for name, value in cls.fixed.items():
             received = config.pop(name, value)
             if received != value:
@@ -549,8 +583,8 @@ class Optimizer:
                 )
 
     def _continue_from(self, state, source):
-        """Go on from the state of the optimizer that this one was made from."""
-        # A constructor argument, and given.
+        """Continue from the state of the optimizer from which this optimizer was made."""
+        # The constructor has set the learning rate.
         state = {name: value for name, value in state.items() if name != "learning_rate"}
         if isinstance(source, Optimizer):
             state = source._pending.recounted(state, self._accum_iters)
@@ -559,38 +593,39 @@ class Optimizer:
                 state["accum_iters"] = np.asarray(self._accum_iters)
         elif state.get("window_position", 0):
             raise ValueError(
-                f"`optimizer` is {state['window_position']} micro-batches into a window, and at "
-                "accum_iters=1 there are no accumulators: `apply_partial_window()` first, or give "
-                "accum_iters >= 2."
+                f"`optimizer` is {state['window_position']} micro-batches into a window, and with "
+                "accum_iters=1 there are no accumulators: call `apply_partial_window()` first, or "
+                "give accum_iters >= 2."
             )
         else:
             state = states.without_window(state)
         self.set_state(state)
 
     def _check_can_be_stock(self):
-        """Raise what keeps the stock optimizer from going on as this one would."""
-        own = set(self.get_config()) - set(type(self).__signature__.parameters)
-        own.discard("is_legacy_optimizer")  # what Keras 2 adds to a config
-        if own:
+        """Raise a ValueError if the stock optimizer can't continue as this optimizer would."""
+        more = set(self.get_config()) - set(type(self).__signature__.parameters)
+        more.discard("is_legacy_optimizer")  # Keras 2 adds this key to a config
+        if more:
             raise ValueError(
                 f"{type(self).__name__} has arguments that no stock optimizer has: "
-                f"{', '.join(sorted(own))}. Write a `to_stock` for that class, which says what "
-                "becomes of them."
+                f"{', '.join(sorted(more))}. Write a `to_stock` method for {type(self).__name__} "
+                "that converts them."
             )
         if self.window_position:
             raise ValueError(
                 f"`to_stock` at window_position={self.window_position}: a stock optimizer can't "
-                "keep the gradients of an open window. Close it first, `apply_partial_window()`."
+                "keep the gradients of an open window. Close the window first with "
+                "`apply_partial_window()`."
             )
 
 
 def _ending(names, last, variables):
-    """The names of a state for so many variables, with these last ones."""
+    """Return the names of a state for this number of variables, with these names at the end."""
     return [name for name in names(variables) if name != states.MISSING] + last
 
 
-class _OfInner:
-    """An attribute of a LossScaleOptimizer that is its inner optimizer's."""
+class _InnerAttribute:
+    """An attribute of a LossScaleOptimizer that belongs to its inner optimizer."""
 
     def __init__(self, name):
         self._name = name
@@ -603,39 +638,40 @@ class _OfInner:
 
 
 def hand_on(wrapper):
-    """Have a host's LossScaleOptimizer hand on to the inner optimizer what only ours have.
+    """Give a host's LossScaleOptimizer the attributes that only our inner optimizers have.
 
-    `compile` wraps an optimizer without being asked, and what was set there was set on nothing.
+    `compile` wraps an optimizer without being asked, and an attribute that a user then sets on the
+    LossScaleOptimizer would have no effect.
     """
     names = "accum_iters", "completed_updates", "window_position", "apply_partial_window", "weigh"
     for name in (*names, "lr"):
         if not hasattr(wrapper, name):
-            setattr(wrapper, name, _OfInner(name))
+            setattr(wrapper, name, _InnerAttribute(name))
 
 
 def check_stock_class(stock, optimizers, wrappers):
-    """Raise a TypeError unless it is a class that `accumulating` can take.
+    """Raise a TypeError unless `stock` is a class that `accumulating` can take.
 
-    `optimizers` are the classes that the host's optimizers have above them, `wrappers` those whose
-    optimizers are around others.
+    `optimizers` are the host's base classes of optimizers, `wrappers` the host's classes whose
+    optimizers wrap other optimizers.
     """
     if isinstance(stock, Optimizer) or isinstance(stock, type) and issubclass(stock, Optimizer):
         raise TypeError(
-            "`optimizer_class` must be a class without accumulation, and this one accumulates "
+            "`optimizer_class` must be a class without accumulation, and this class accumulates "
             f"already: use it as it is. Received: optimizer_class={stock}"
         )
     if isinstance(stock, wrappers) or isinstance(stock, type) and issubclass(stock, wrappers):
         name = stock.__name__ if isinstance(stock, type) else type(stock).__name__
         raise TypeError(
-            f"`optimizer_class` can't be {name}, which is around other optimizers: give the class "
-            f"of an inner one, and put {name} around the result. Received: optimizer_class={stock}"
+            f"`optimizer_class` can't be {name}, which wraps other optimizers: give the class of "
+            f"an inner optimizer, and wrap the result in {name}. Received: optimizer_class={stock}"
         )
     if isinstance(stock, optimizers):
         name = type(stock).__name__
         raise TypeError(
             f"`optimizer_class` must be a class, not an optimizer: accumulating({name})(...), or "
-            f"accumulating({name}).from_optimizer(optimizer), which takes its arguments and its "
-            f"state over. Received: optimizer_class={stock}"
+            f"accumulating({name}).from_optimizer(optimizer), which keeps the arguments and the "
+            f"state of the optimizer. Received: optimizer_class={stock}"
         )
     if not (isinstance(stock, type) and issubclass(stock, optimizers)):
         raise TypeError(
@@ -646,7 +682,7 @@ def check_stock_class(stock, optimizers, wrappers):
 
 
 def check_members(family, stock, keras_name):
-    """Raise a TypeError if a class that isn't Keras's has members in the place of ours."""
+    """Raise a TypeError if members of a class that isn't Keras's have the names of ours."""
     ours = {name for cls in family.__mro__[:-1] for name in vars(cls)}
     theirs, of_keras = set(), set()
     for cls in stock.__mro__[:-1]:
@@ -656,12 +692,12 @@ def check_members(family, stock, keras_name):
     if clashes:
         raise TypeError(
             f"{stock.__name__} has members that every accumulating optimizer has, for another "
-            f"purpose: {', '.join(clashes)}. Rename them in that class."
+            f"purpose: {', '.join(clashes)}. Rename them in {stock.__name__}."
         )
 
 
 def check_attributes(optimizer, new):
-    """Raise a TypeError if the stock class has set attributes that mean another thing to ours."""
+    """Raise a TypeError if the stock class has set attributes that our classes use."""
     classes = [c for c in type(optimizer).__mro__ if c.__module__.startswith("keras_accum.")]
     check_taken(type(optimizer)._stock_class, new, [name for cls in classes for name in vars(cls)])
 
@@ -671,13 +707,13 @@ def check_taken(stock, theirs, ours):
     taken = sorted(set(theirs) & set(ours))
     if taken:
         raise TypeError(
-            f"{stock.__name__} sets attributes that every accumulating "
-            f"optimizer has, for another purpose: {', '.join(taken)}. Rename them in that class."
+            f"{stock.__name__} sets attributes that every accumulating optimizer has, for another "
+            f"purpose: {', '.join(taken)}. Rename them in {stock.__name__}."
         )
 
 
 def plain(value):
-    """A config without the containers in which Keras tracks what was given to an optimizer."""
+    """Return a config with plain containers in place of Keras's tracking containers."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -690,14 +726,14 @@ def _itself(cls):
 
 
 def restored(make, arguments, config, state):
-    """What pickle calls: `make(*arguments)` is the class."""
+    """Return an unpickled optimizer of the class `make(*arguments)`."""
     optimizer = make(*arguments).from_config(config)
     optimizer.set_state(state)
     return optimizer
 
 
 class _Loader:
-    """What `with_accum_iters` returns: as much of a class as loading needs."""
+    """The result of `with_accum_iters`: the part of a class that loading needs."""
 
     def __init__(self, cls, accum_iters, stock):
         self.cls = cls
@@ -709,8 +745,8 @@ class _Loader:
         if config.get("accum_iters", self.accum_iters) != self.accum_iters:
             raise ValueError(
                 f"with_accum_iters({self.accum_iters}) for a file that holds "
-                f"accum_iters={config['accum_iters']}: load it with {self.__name__} itself, and "
-                "set `model.optimizer.accum_iters` then."
+                f"accum_iters={config['accum_iters']}: load the file with {self.__name__} itself, "
+                "and then set `model.optimizer.accum_iters`."
             )
         counts_micro_batches = "accum_iters" not in config and not self.stock
         config = {**config, "accum_iters": self.accum_iters}

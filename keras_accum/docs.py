@@ -1,7 +1,8 @@
-"""The public docstrings, put together from what the optimizers share and what they don't.
+"""The public docstrings, composed of shared texts and of texts for each optimizer.
 
-Texts that depend on the Keras have a key for each style of optimizers: "keras3", "tf_keras" for the
-legacy ones of tf_keras, "new_style" for its others, "keras2". No host is imported here.
+A text that depends on the Keras has a key for each style of optimizers: "keras3", "tf_keras" for
+the legacy optimizers of tf_keras, "new_style" for its newer optimizers, and "keras2". The texts
+are read in `help()` and as Markdown. No host is imported here.
 """
 
 import inspect
@@ -11,59 +12,62 @@ import textwrap
 from keras_accum import arguments
 
 _SHARED_ARGUMENTS = """\
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
 {reduction}
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
 {all_reduce}
-        lr: Another name of `learning_rate`.{decay}"""
+        lr: Another name for `learning_rate`.{decay}"""
 
 _DECAY = """
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates."""
+            `1 + decay * completed_updates`."""
 
 _NO_DECAY = """
-        decay: None. Its learning rate doesn't decay on this Keras; see `schedule_decay`."""
+        decay: None. On this Keras, the learning rate of Nadam doesn't decay; see
+            `schedule_decay`."""
 
 _WEIGHTED = """\
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights)."""
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`."""
 
 _REDUCTION = {
     "keras3": _WEIGHTED,
     "tf_keras": _WEIGHTED,
     "new_style": _WEIGHTED,
     "keras2": """\
-        reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
-            average, which is the gradient of the big batch if the loss averages over samples, or
-            their sum, for a loss that sums.""",
+        reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
+            `"mean"` takes their average, which is the gradient of the big batch if the loss
+            averages over samples. `"sum"` takes their sum, for a loss that sums.""",
 }
 
 _LATE = """\
-        all_reduce: "per_micro_batch" (default) or "per_window"{where}. When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy."""
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"`{where}. When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`."""
 
 _ALL_REDUCE = {
-    "keras3": _LATE.format(where=" (TensorFlow)"),
+    "keras3": _LATE.format(where=" (TensorFlow only)"),
     "tf_keras": _LATE.format(where=""),
     "new_style": _LATE.format(where=""),
     "keras2": """\
-        all_reduce: "per_micro_batch". Nothing is reduced over devices here.""",
+        all_reduce: `"per_micro_batch"`, the only value: this Keras doesn't reduce over devices.""",
 }
 
 _KERAS_3_ARGUMENTS = """\
@@ -102,20 +106,22 @@ _HOST_ARGUMENTS = {
 }
 
 _WINDOW_WEIGHT = """
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32."""
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32."""
 
 _MISSING = """
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            {when}: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window."""
+        - `missing_gradients`{when}: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window."""
+
+_UNAPPLIED = """
+        - `unapplied`: integer scalar. 1 after a micro-batch that a LossScaleOptimizer skipped but
+          counted in `iterations`, else 0."""
 
 _MORE_STATE = {
-    "keras3": _WINDOW_WEIGHT + _MISSING.format(when="only"),
-    "new_style": _WINDOW_WEIGHT + _MISSING.format(when="only"),
-    "tf_keras": f"""{_WINDOW_WEIGHT}{_MISSING.format(when="and once one is missing")}
-        unapplied: integer scalar, with accum_iters > 1 only: 1 after a micro-batch that
-            a LossScaleOptimizer skipped, which it has added to iterations, else 0.""",
+    "keras3": _WINDOW_WEIGHT + _MISSING.format(when=""),
+    "new_style": _WINDOW_WEIGHT + _MISSING.format(when="") + _UNAPPLIED,
+    "tf_keras": _WINDOW_WEIGHT + _MISSING.format(when=", once a gradient is missing") + _UNAPPLIED,
     "keras2": "",
 }
 
@@ -166,8 +172,9 @@ _OPTIMIZERS = {
         v <- v + (1 - beta_2) * (G^2 - v)
         p <- p - learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)
 
-    Epsilon is the paper's "epsilon hat", outside the root, as in every Keras. PyTorch and optax
-    have Algorithm 1's, which is smaller by sqrt(1 - beta_2^t).""",
+    Epsilon is the paper's "epsilon hat" and is outside the root, as in every Keras. PyTorch and
+    optax take the epsilon of Algorithm 1, which corresponds to `epsilon * sqrt(1 - beta_2^t)` in
+    this formula.""",
         "arguments": """\
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
@@ -184,7 +191,8 @@ _OPTIMIZERS = {
     },
     "AMSGradAccumulate": {
         "rate": 0.001,
-        "line": "AMSGrad, Adam with a second moment that never falls, per window of micro-batches.",
+        "line": "AMSGrad, Adam with a nondecreasing second moment, one update per window of "
+        "micro-batches.",
         "mathematics": """\
     With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
     number of the update:
@@ -194,7 +202,9 @@ _OPTIMIZERS = {
         w <- max(w, v)
         p <- p - learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(w) + epsilon)
 
-    The maximum is of v before its bias correction, as in every Keras. PyTorch takes it after.""",
+    The maximum is taken of v before its bias correction, as in every Keras and in PyTorch. optax
+    takes the maximum after the bias correction by default. Epsilon is outside the root, as in
+    AdamAccumulate.""",
         "arguments": """\
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
@@ -241,14 +251,15 @@ _OPTIMIZERS = {
             ("keras3", "new_style"),
             {
                 "root": "sqrt(v - a^2 + epsilon)",
-                "convention": "Epsilon is under the root in Keras 3; Keras 2 without momentum has "
-                "it outside.",
+                "convention": "Epsilon is under the root in Keras 3 and in the newer optimizers "
+                "of tf_keras.\n    In legacy tf_keras without momentum, and in Keras 2, epsilon "
+                "is outside the root.",
             },
         ),
         "tf_keras": {
             "root": "(sqrt(v - a^2) + epsilon)",
-            "convention": "With momentum, this host has epsilon under the root, as Keras 3 always "
-            "has.",
+            "convention": "This is the formula without momentum. With momentum, this Keras has "
+            "epsilon under the\n    root, as Keras 3 always has.",
         },
         "keras2": {
             "mathematics": """\
@@ -257,7 +268,7 @@ _OPTIMIZERS = {
         v <- v + (1 - rho) * (G^2 - v)
         p <- p - learning_rate * G / (sqrt(v) + epsilon)
 
-    Epsilon is outside the root, where Keras 3 has it inside.""",
+    Epsilon is outside the root; in Keras 3 it is under the root.""",
             "arguments": """\
         rho: Float in [0, 1), default 0.9.
         epsilon: Float >= 0, default 1e-7; None is the default.""",
@@ -275,8 +286,8 @@ _OPTIMIZERS = {
         v <- v + (1 - beta_2) * (G^2 - v)
         p <- p - learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)
 
-    The decay is a part of the update: the weights shrink once a window. Epsilon is outside the
-    root, as in AdamAccumulate.""",
+    Weight decay is part of the update, so the weights shrink once per window. Epsilon is outside
+    the root, as in AdamAccumulate.""",
         "arguments": """\
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
@@ -301,8 +312,8 @@ _OPTIMIZERS = {
         b <- rho * b + (1 - rho) * d^2
         p <- p - learning_rate * d
 
-    Epsilon is under both roots, as in the paper and in every Keras. The paper has no learning rate,
-    which is a learning_rate of 1.""",
+    Epsilon is under both roots, as in the paper and in every Keras. The paper has no learning rate:
+    its rule is this formula with `learning_rate=1`.""",
         "arguments": """\
         rho: Float in [0, 1), default 0.95.
         epsilon: Float >= 0, default 1e-7; None is the default.""",
@@ -320,7 +331,7 @@ _OPTIMIZERS = {
         "rate": 0.001,
         "line": "Adagrad, one update per window of micro-batches.",
         "mathematics": """\
-    With G the average gradient of a window of `accum_iters` micro-batches, and a beginning as
+    With G the average gradient of a window of `accum_iters` micro-batches, and a starting at
     {beginning}:
 
         a <- a + G^2
@@ -332,34 +343,32 @@ _OPTIMIZERS = {
         epsilon: Float >= 0, default 1e-7; None is the default.""",
         "beginning": "initial_accumulator_value",
         "root": "sqrt(a + epsilon)",
-        "convention": "Epsilon is under the root in Keras 3 and in the new-style optimizers of "
-        "tf_keras.\n    Legacy tf_keras and Keras 2 have it outside.",
-        "slots": {
-            "keras3": "`accumulator` (a), not the `accumulator` of a window",
-            "tf_keras": "`accumulator` (a), not the `accumulator` of a window",
-            "new_style": "`accumulator` (a), not the `accumulator` of a window",
-            "keras2": "`accumulator` (a), not the `accumulator` of a window",
-        },
+        "convention": "Epsilon is under the root in Keras 3 and in the newer optimizers of "
+        "tf_keras.\n    In legacy tf_keras and in Keras 2 it is outside the root.",
+        "slots": dict.fromkeys(
+            ("keras3", "tf_keras", "new_style", "keras2"),
+            "`accumulator` (a; not the gradient sum of a window)",
+        ),
         "paper": """\
     Adaptive Subgradient Methods for Online Learning and Stochastic Optimization. John Duchi, Elad
     Hazan, Yoram Singer, 2011.""",
         "tf_keras": {
             "root": "(sqrt(a) + epsilon)",
-            "convention": "Epsilon is outside the root, where Keras 3 has it inside.",
+            "convention": "Epsilon is outside the root; in Keras 3 it is under the root.",
         },
         "keras2": {
             "rate": 0.01,
             "beginning": "0",
             "root": "(sqrt(a) + epsilon)",
-            "convention": "Epsilon is outside the root, where Keras 3 has it inside. Newer Keras "
-            "versions begin with\n    a = 0.1.",
+            "convention": "Epsilon is outside the root; in Keras 3 it is under the root. Newer "
+            "Keras versions start\n    with a = 0.1.",
             "arguments": """\
         epsilon: Float >= 0, default 1e-7; None is the default.""",
         },
     },
     "AdamaxAccumulate": {
         "rate": 0.001,
-        "line": "Adamax, Adam by the largest gradient, one update per window of micro-batches.",
+        "line": "Adamax, Adam with the infinity norm, one update per window of micro-batches.",
         "mathematics": """\
     With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
     number of the update:
@@ -368,7 +377,7 @@ _OPTIMIZERS = {
         u <- max(beta_2 * u, |G|)
         p <- p - learning_rate / (1 - beta_1^t) * m / (u + epsilon)
 
-    The paper has no epsilon; every Keras adds it to u.""",
+    The paper has no epsilon. Every Keras adds epsilon to u.""",
         "arguments": """\
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
@@ -385,7 +394,8 @@ _OPTIMIZERS = {
     },
     "AdafactorAccumulate": {
         "rate": 0.001,
-        "line": "Adafactor, a second moment of rows and columns, per window of micro-batches.",
+        "line": "Adafactor, Adam with a factored second moment, one update per window of "
+        "micro-batches.",
         "mathematics": """\
     With G the average gradient of a window of `accum_iters` micro-batches, t = 1, 2, ... the number
     of the update, and RMS(x) the root of the mean of x^2:
@@ -393,17 +403,17 @@ _OPTIMIZERS = {
         alpha <- max(epsilon_2, RMS(p)) * min(learning_rate, 1 / sqrt(t))
         beta <- 1 - t^beta_2_decay
         r <- beta * r + (1 - beta) * mean of (G^2 + epsilon_1) over the last dimension
-        c <- beta * c + (1 - beta) * mean of (G^2 + epsilon_1) over the last but one
+        c <- beta * c + (1 - beta) * mean of (G^2 + epsilon_1) over the second-to-last dimension
         v <- r / (mean of r over its last dimension) * c        an outer product
         d <- G / sqrt(v)
         p <- p - alpha * d / max(1, RMS(d) / clip_threshold)
 
-    A variable with less than two dimensions has the whole of v, and neither r nor c:
+    A variable with fewer than two dimensions keeps all of v, and uses neither r nor c:
 
         v <- beta * v + (1 - beta) * (G^2 + epsilon_1)
 
-    The sizes of a weight and of a whole update are in this rule, so it has no meaning for a part of
-    a weight.""",
+    The rule needs the RMS of a whole variable and of its whole update, so it has no meaning for a
+    part of a variable.""",
         "arguments": """\
         beta_2_decay: Float < 0, default -0.8.
         epsilon_1: Float >= 0, default 1e-30. Keeps the second moment from being 0.
@@ -416,8 +426,9 @@ _OPTIMIZERS = {
             "keras3": "`r`, `c`, `velocity` (v)",
             "new_style": "`r`, `c`, `v`",
         },
-        "shapes": "of its variable's data type; `r` without the last dimension, `c` without the "
-        "last but one, v of the variable's shape. Below two dimensions `r` and `c` aren't used",
+        "shapes": "slots, each of its variable's dtype. `r` has the variable's shape without the "
+        "last dimension, `c` without the second-to-last dimension, v has the variable's shape. "
+        "With fewer than two dimensions `r` and `c` aren't used",
         "paper": """\
     Adafactor: Adaptive Learning Rates with Sublinear Memory Cost. Noam Shazeer, Mitchell Stern,
     2018.""",
@@ -435,14 +446,14 @@ _OPTIMIZERS = {
         d <- mu(t + 1) * m / (1 - w * mu(t + 1)) + (1 - mu(t)) * G / (1 - w)
         p <- p - learning_rate * d / (sqrt(v / (1 - beta_2^t)) + epsilon)
 
-    w begins as 1, and there is one w for all variables. {convention}""",
+    w starts at 1, and all variables share one w. {convention}""",
         "arguments": """\
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
         epsilon: Float >= 0, default 1e-7; None is the default.""",
         "exponent": "t",
-        "convention": "Epsilon is outside the root.\n    Legacy tf_keras and Keras 2 let mu grow "
-        "more slowly: t * schedule_decay in place of t.",
+        "convention": "Epsilon is outside the root.\n    In legacy tf_keras and in Keras 2, mu "
+        "grows more slowly: `t * schedule_decay` in place of t.",
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v)",
             "tf_keras": "`m`, `v`",
@@ -450,26 +461,26 @@ _OPTIMIZERS = {
             "keras2": "`momentum` (m), `velocity` (v)",
         },
         "scalars": """
-        u_product (w): float scalar, once for all variables.""",
+        - `u_product` (w): float scalar, one for all variables.""",
         "paper": """\
     Incorporating Nesterov Momentum into Adam. Timothy Dozat, 2016.""",
         "new_style": {
             "convention": "Epsilon is outside the root.\n    In a graph, the stock optimizer "
-            "multiplies w once for each variable in place of once for each\n    update. This one "
-            "does what the formula says, as the stock one does in eager mode."
+            "multiplies w once per variable instead of once per update. This\n    class multiplies "
+            "w once per update, as the stock optimizer does in eager mode."
         },
         **{
             style: {
                 "exponent": "(t * schedule_decay)",
                 "convention": "Epsilon is outside the root.\n    Keras 3 has t in place of "
-                "t * schedule_decay.",
+                "`t * schedule_decay`.",
                 "arguments": """\
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
         epsilon: Float >= 0, default 1e-7; None is the default.
         schedule_decay: Float >= 0, default 0.004. How fast mu grows to beta_1.""",
                 "scalars": f"""
-        {scalar} (w): float scalar, once for all variables; u_product in `get_state`.""",
+        - `{scalar}` (w): float scalar, one for all variables; `u_product` in `get_state`.""",
                 **more,
             }
             for style, scalar, more in (
@@ -490,8 +501,8 @@ _OPTIMIZERS = {
         p <- (clip(z, -l1, l1) - z) / ((n'^q + beta) / learning_rate + 2 * l2)
         n <- n'
 
-    n begins as initial_accumulator_value, z as 0. A weight is made anew from z in each update: what
-    it was before counts through z alone.""",
+    n starts at `initial_accumulator_value`, z at 0. Each update recomputes a weight from z: the
+    previous value of the weight matters only through z.""",
         "arguments": """\
         learning_rate_power: Float <= 0, default -0.5. 0 is a fixed learning rate.
         initial_accumulator_value: Float >= 0, default 0.1.
@@ -503,22 +514,22 @@ _OPTIMIZERS = {
         beta: Float >= 0, default 0. It is added to n'^q.""",
         "slots": dict.fromkeys(
             ("keras3", "tf_keras", "new_style"),
-            "`accumulator` (n), not the `accumulator` of a window, and `linear` (z)",
+            "`accumulator` (n; not the gradient sum of a window), `linear` (z)",
         ),
         "paper": """\
     Ad Click Prediction: a View from the Trenches. H. Brendan McMahan and others, 2013.""",
     },
     "LionAccumulate": {
         "rate": 0.001,
-        "line": "Lion, steps by the sign of a momentum, one update per window of micro-batches.",
+        "line": "Lion, steps by the sign of the momentum, one update per window of micro-batches.",
         "mathematics": """\
     With G the average gradient of a window of `accum_iters` micro-batches:
 
         p <- p - learning_rate * sign(beta_1 * m + (1 - beta_1) * G)
         m <- beta_2 * m + (1 - beta_2) * G
 
-    Each element moves by learning_rate or not at all, so the rate is smaller than Adam's: three to
-    ten times, the authors say, and the weight decay larger by as much.""",
+    Each element moves by `learning_rate` or not at all. The authors recommend a learning rate three
+    to ten times smaller than Adam's, and a weight decay larger by the same factor.""",
         "arguments": """\
         beta_1: Float in (0, 1], default 0.9. The share of m in the sign.
         beta_2: Float in [0, 1), default 0.99.""",
@@ -529,18 +540,19 @@ _OPTIMIZERS = {
     },
     "LambAccumulate": {
         "rate": 0.001,
-        "line": "LAMB, Adam in steps of each weight's own size, per window of micro-batches.",
+        "line": "LAMB, Adam with steps scaled to each variable's norm, one update per window of "
+        "micro-batches.",
         "mathematics": """\
     With G the average gradient of a window of `accum_iters` micro-batches, t = 1, 2, ... the number
-    of the update, and |x| the norm of all of a variable:
+    of the update, and |x| the norm of a whole variable:
 
         m <- m + (1 - beta_1) * (G - m)
         v <- v + (1 - beta_2) * (G^2 - v)
         d <- m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon)
         p <- p - learning_rate * |p| / |d| * d          |p| = 0 or |d| = 0: without the ratio
 
-    Epsilon is outside the root, after the bias correction. In the paper the weight decay is a part
-    of d; in Keras 3 it stands before the update, as in AdamW.""",
+    Epsilon is outside the root, after the bias correction. In the paper, weight decay is part of d.
+    Keras 3 applies weight decay before the update, as in AdamW.""",
         "arguments": """\
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
@@ -554,7 +566,7 @@ _OPTIMIZERS = {
         "rate": 0.001,
         "line": "Muon for matrices and Adam for the rest, one update per window of micro-batches.",
         "mathematics": """\
-    With G the average gradient of a window of `accum_iters` micro-batches. For a variable of two
+    G is the average gradient of a window of `accum_iters` micro-batches. For a variable with two
     dimensions that isn't excluded:
 
         m <- momentum * m + G
@@ -563,16 +575,17 @@ _OPTIMIZERS = {
         y <- x x^T;  x <- muon_a * x + (muon_b * y + muon_c * y y) x            ns_steps times
         p <- p - learning_rate * rms_rate * sqrt(max(rows, columns)) * x
 
-    A matrix with more rows than columns is transposed for the third and fourth line. For every
-    other variable, with t = 1, 2, ... the number of the update:
+    A matrix with more rows than columns is transposed before the third line and transposed back
+    after the fourth. For every other variable, with t = 1, 2, ... the number of the update:
 
         m <- m + (1 - adam_beta_1) * (G - m)
         v <- v + (1 - adam_beta_2) * (G^2 - v)
         r <- adam_lr_ratio * learning_rate * sqrt(1 - adam_beta_2^t) / (1 - adam_beta_1^t)
         p <- p - r * m / (sqrt(v) + epsilon)
 
-    With gate="select" the matrix products of an update are made in every micro-batch. Where they
-    are dear, gate="conditional" or the callback PythonGate saves them.""",
+    Epsilon is outside the root, as in AdamAccumulate. With `gate="select"`, every micro-batch
+    computes the matrix products of an update. `gate="conditional"` and the callback `PythonGate`
+    compute them once per window.""",
         "arguments": """\
         adam_beta_1: Float in [0, 1), default 0.9.
         adam_beta_2: Float in [0, 1), default 0.999.
@@ -598,7 +611,8 @@ _OPTIMIZERS = {
     },
     "ScheduleFreeAdamWAccumulate": {
         "rate": 0.0025,
-        "line": "Adam with an average in place of a schedule, per window of micro-batches.",
+        "line": "Schedule-free AdamW, averaging in place of a schedule, one update per window of "
+        "micro-batches.",
         "mathematics": """\
     With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
     number of the update:
@@ -610,10 +624,10 @@ _OPTIMIZERS = {
         x <- (1 - 1 / t) * x + z / t
         p <- (1 - beta_1) * z + beta_1 * x
 
-    z begins as the weights. x, the average that the paper evaluates a model at, isn't stored: the
-    weights p stand between z and x. With TensorFlow and PyTorch, Keras 3.15 has the new z in the
-    line that begins with x <- (p, where with JAX it has the old one, as the paper has. The numbers
-    are those of the stock optimizer on the same backend.""",
+    z starts as the weights. x, the average at which the paper evaluates a model, isn't stored: the
+    weights p lie between z and x. The second line has the old z, as in the paper. Keras 3.15 takes
+    the old z on JAX, but the new z on TensorFlow and PyTorch. This class gives the numbers of the
+    stock optimizer on the same backend. Epsilon is outside the root, after the bias correction.""",
         "arguments": """\
         beta_1: Float in (0, 1], default 0.9. The share of x in the weights.
         beta_2: Float in [0, 1), default 0.999.
@@ -653,9 +667,9 @@ _READY = """{line}
 
 _MADE = """{stock}, one update per window of micro-batches.
 
-    An update is the own code of
-    {module}.{stock}.
-    It is run on the average gradient of a window of `accum_iters` micro-batches.
+    An update runs the code of
+    `{module}.{stock}`
+    on the average gradient of a window of `accum_iters` micro-batches.
 {in_a_window}
     Args:
 {arguments}
@@ -671,53 +685,60 @@ _MADE = """{stock}, one update per window of micro-batches.
     5
 """
 
-# Of new-style optimizers whose name a legacy one has.
+# For a new-style optimizer that has the name of a legacy optimizer.
 _NOT_LEGACY = """
-    This is the class for `keras.optimizers.{stock}`, which isn't legacy.
+    This class is for the newer `keras.optimizers.{stock}`, not for the legacy optimizer.
 """
 
 _MAKE = """from keras_accum.{host} import accumulating
     >>> {name} = accumulating(keras.optimizers.{stock})"""
 
 _IN_A_WINDOW = """
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 """
 
 _STATE_AND_ERRORS = """
-    State, all of it in `{variables}`:
-        iterations: integer scalar, completed updates.
+    State:
+        All of the state is in `{variables}`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
 {slots}{scalars}
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.{more_state}
-        `get_state` has it by names that are the same on every Keras.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.{more_state}
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 """
 
-_SHAPES = "each of its variable's shape and data type"
+_SHAPES = "slots, each of its variable's shape and dtype"
 
 _MADE_SLOTS = {
-    "slots": "the slots of {stock}",
-    "shapes": _SHAPES,
+    "slots": "The slots of {stock}",
+    "shapes": "each of its variable's shape and dtype",
     "scalars": """
-        the scalars of {stock}: what it keeps once for all variables.""",
+        - The scalars of {stock}: what {stock} keeps once for all variables.""",
 }
 
 
 def docstring(name, host, import_keras, stock=None):
-    """The docstring of an optimizer on a host.
+    """Return the docstring of an optimizer on a host.
 
-    `stock` is the stock class. Without it the name must be a ready one; the docstring is None if it
-    isn't. With it any class has a docstring.
+    `stock` is the stock class; with `stock`, every class has a docstring. Without `stock`, `name`
+    must be in the table above, else the result is None.
     """
     texts = _OPTIMIZERS.get(name, {"slots": {}})
     style = _style(host, stock, "tf_keras" in texts["slots"])
@@ -747,16 +768,16 @@ def docstring(name, host, import_keras, stock=None):
             shapes=texts.get("shapes", _SHAPES),
             scalars=texts.get("scalars", ""),
         ),
-        paper=texts["paper"],
+        paper=_filled(texts["paper"]),
     )
 
 
 def _made(name, host, style, stock):
-    """The docstring of a class that `accumulating` made: what the stock class says, and ours."""
-    own = _stock_arguments(stock)
-    if "clipnorm" not in own:
+    """Return the docstring of a class that `accumulating` made: the stock arguments, then ours."""
+    documented = _stock_arguments(stock)
+    if "clipnorm" not in documented:
         host_arguments = _HOST_ARGUMENTS[style].format(weight_decay="Float >= 0 or None (default)")
-        own = f"{own}\n{host_arguments}" if own else host_arguments
+        documented = f"{documented}\n{host_arguments}" if documented else host_arguments
     texts = {text: value.format(stock=stock.__name__) for text, value in _MADE_SLOTS.items()}
     return _MADE.format(
         name=name,
@@ -764,7 +785,7 @@ def _made(name, host, style, stock):
         stock=stock.__name__,
         module=stock.__module__,
         in_a_window=_IN_A_WINDOW,
-        arguments=own,
+        arguments=documented,
         shared_arguments=_shared_arguments(style),
         state_and_errors=_state_and_errors(style, **texts),
     )
@@ -775,13 +796,13 @@ def _is_of_keras(stock):
 
 
 def _style(host, stock, has_legacy):
-    """The key of a text. Of tf_keras without a stock class: legacy, where there is a legacy one."""
+    """Return the key of the texts. On tf_keras without `stock`, a legacy optimizer goes first."""
     if host != "tf_keras":
         return host
     if stock is None:
         return "tf_keras" if has_legacy else "new_style"
-    takes = [inspect.signature(cls.__init__).parameters for cls in stock.__mro__[:-1]]
-    return "new_style" if any("use_ema" in names for names in takes) else "tf_keras"
+    parameters = [inspect.signature(cls.__init__).parameters for cls in stock.__mro__[:-1]]
+    return "new_style" if any("use_ema" in names for names in parameters) else "tf_keras"
 
 
 def _shared_arguments(style, decay=_DECAY):
@@ -791,22 +812,26 @@ def _shared_arguments(style, decay=_DECAY):
 
 
 def _state_and_errors(style, slots, shapes, scalars):
-    indents = {"initial_indent": " " * 8, "subsequent_indent": " " * 12}
     return _STATE_AND_ERRORS.format(
         variables="variables" if style in ("keras3", "new_style") else "weights",
-        slots=textwrap.fill(f"{slots}: {shapes}.", 100, **indents),
+        slots=_filled(f"- {slots}: {shapes}.", hanging=2),
         scalars=scalars,
         more_state=_MORE_STATE[style],
     )
 
 
-_HEADS = ("Args:", "Arguments:", "# Arguments")  # the last in Keras 2
+def _filled(text, hanging=0):
+    indents = {"initial_indent": " " * 8, "subsequent_indent": " " * (8 + hanging)}
+    return textwrap.fill(" ".join(text.split()), 100, **indents)
+
+
+_HEADS = ("Args:", "Arguments:", "# Arguments")  # Keras 2 has the last
 
 
 def _stock_arguments(stock):
-    """The arguments of a stock class, as its docstring has them or else by name and default.
+    """Return the arguments of a stock class, from its docstring or else from its signature.
 
-    Without those that we say ourselves.
+    Arguments that the shared texts describe are omitted.
     """
     lines = inspect.cleandoc(vars(stock).get("__doc__") or "").splitlines()
     head = next((i for i, line in enumerate(lines) if line in _HEADS), None)

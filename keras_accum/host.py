@@ -1,16 +1,16 @@
-"""Which Keras the user has. Nothing is imported here before it is asked for."""
+"""Find and check the user's Keras. No framework is imported before a function here is called."""
 
 import importlib.util
 import os
 
 
 def uses_legacy_keras():
-    """Whether TensorFlow's own switch points `tf.keras` at the `tf_keras` package."""
+    """True if TensorFlow's own switch points `tf.keras` at the `tf_keras` package."""
     return os.environ.get("TF_USE_LEGACY_KERAS", "0").lower() in ("1", "true")
 
 
 def _installed_version(package):
-    """The version of an installed package as a tuple, None when there is none."""
+    """Return the version of a package as a tuple, None if the package isn't installed."""
     try:
         from importlib import metadata
     except ImportError:  # Python 3.7
@@ -23,17 +23,17 @@ def _installed_version(package):
 
 
 def module_name():
-    """This package's module for the user's Keras, by the rule that TensorFlow itself uses."""
+    """Return the name of our module for the user's Keras, by the rule that TensorFlow uses."""
     if uses_legacy_keras():
         return "keras_accum.tf_keras"
     version = _installed_version("keras")
     if version is None and importlib.util.find_spec("tensorflow"):
-        return "keras_accum.tf_keras"  # TensorFlow 2.4 and 2.5 have their Keras inside
+        return "keras_accum.tf_keras"  # TensorFlow 2.4 and 2.5 contain their Keras
     if version is None:
         raise ImportError(
-            "keras_accum found no Keras. Install one: `pip install keras_accum[tensorflow]`, "
-            "`[jax]` or `[torch]` for Keras 3, `[legacy]` for tf_keras, `[keras2]` for Keras 2.3 "
-            "on TensorFlow 1."
+            "keras_accum found no Keras. Install Keras from a clone of keras_accum: "
+            "`pip install '.[tensorflow]'`, `'.[jax]'` or `'.[torch]'` for Keras 3, `'.[legacy]'` "
+            "for tf_keras, `'.[keras2]'` for Keras 2.3 on TensorFlow 1."
         )
     if version >= (3, 0):
         return "keras_accum.keras3"
@@ -43,13 +43,13 @@ def module_name():
 
 
 _MODULES = (
-    "Keras 3 has keras_accum.keras3; tf_keras, and tf.keras of TensorFlow 2.4 to 2.15, have "
-    "keras_accum.tf_keras; standalone Keras 2.0 to 2.3 on TensorFlow 1.15 has keras_accum.keras2"
+    "Use keras_accum.keras3 with Keras 3; keras_accum.tf_keras with tf_keras, or with tf.keras of "
+    "TensorFlow 2.4 to 2.15; keras_accum.keras2 with standalone Keras 2.0 to 2.3 on TensorFlow 1.15"
 )
 
 
 def _check_keras(module, needs, first, last):
-    """Raise an ImportError unless the installed Keras is from `first` on and before `last`."""
+    """Raise an ImportError unless the installed Keras is at least `first` and below `last`."""
     version = _installed_version("keras")
     if version is None or not first <= version < last:
         found = "no keras" if version is None else f"keras {'.'.join(map(str, version))}"
@@ -57,7 +57,7 @@ def _check_keras(module, needs, first, last):
 
 
 def import_keras_3():
-    """Keras 3 on a backend that the package has."""
+    """Import Keras 3, on a backend that this package supports."""
     _check_keras("keras3", "Keras 3", (3, 0), (4, 0))
     import keras
 
@@ -70,7 +70,7 @@ def import_keras_3():
 
 
 def import_standalone_keras_2():
-    """Keras 2.0 to 2.3 on TensorFlow 1.15."""
+    """Import Keras 2.0 to 2.3 on TensorFlow 1.15."""
     _check_keras("keras2", "standalone Keras 2.0 to 2.3", (2, 0), (2, 4))
     import tensorflow as tf
 
@@ -90,7 +90,7 @@ def import_standalone_keras_2():
 
 
 def import_keras_2():
-    """The Keras 2 that runs on the installed TensorFlow 2: `tf.keras` itself up to 2.15."""
+    """Import the Keras 2 of the installed TensorFlow 2: up to 2.15, `tf.keras` itself."""
     import tensorflow as tf
 
     version = tuple(int(part) for part in tf.__version__.split(".")[:2])
@@ -106,6 +106,7 @@ def import_keras_2():
     except ImportError as error:
         raise ImportError(
             "keras_accum.tf_keras needs the package tf_keras on TensorFlow 2.16 and newer, and "
-            "wherever TF_USE_LEGACY_KERAS is set: `pip install keras_accum[legacy]`. "
+            "wherever TF_USE_LEGACY_KERAS is set: `pip install '.[legacy]'` in a clone of "
+            "keras_accum. "
             f"Found: tensorflow {tf.__version__}"
         ) from error

@@ -1,7 +1,7 @@
-"""What all three hosts need of TensorFlow: gates, sparse gradients and fused kernels.
+"""What all three hosts need from TensorFlow: gates, sparse gradients and fused kernels.
 
-No Keras is imported here. A fused kernel does in one pass what `step` of its rule says, from the
-same gated scalars.
+No Keras is imported here. A fused kernel computes the `step` of its rule in one pass, from the same
+gated scalars.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from keras_accum import rules
 
 
 def gate(value, factor):
-    """value * factor, and zero where the factor is, also where value is infinite or NaN."""
+    """Return value * factor; zero where the factor is zero, even for an infinite or NaN value."""
     if isinstance(value, tf.IndexedSlices):
         return tf.IndexedSlices(gate(value.values, factor), value.indices, value.dense_shape)
     return tf.math.multiply_no_nan(value, factor)
@@ -24,16 +24,16 @@ def all_finite(grads):
 
 
 def after(grads):
-    """A scope for what must not run before these gradients are there.
+    """A scope for operations that must not run before these gradients are computed.
 
-    At the end of a dataset of unknown length a train step fails for want of data, and what doesn't
-    depend on the data may have run before it fails.
+    At the end of a dataset of unknown length, a train step fails because there are no more data.
+    Operations that don't depend on the data could run before the failure.
     """
     return tf.control_dependencies([tf.group(*[getattr(g, "values", g) for g in grads])])
 
 
 def add(accumulator, gradient):
-    """The accumulator's value plus a gradient, repeated indices of a sparse one added up."""
+    """Return the accumulator's value plus a gradient; repeated sparse indices are added up."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.tensor_scatter_nd_add(
             accumulator, gradient.indices[:, None], tf.cast(gradient.values, accumulator.dtype)
@@ -42,7 +42,7 @@ def add(accumulator, gradient):
 
 
 def accumulate(accumulator, gradient):
-    """Add a gradient to a variable where it stands, and return the operation."""
+    """Add a gradient to a variable in place, and return the operation."""
     dtype = accumulator.dtype.base_dtype
     if isinstance(gradient, tf.IndexedSlices):
         values = tf.cast(gradient.values, dtype)
@@ -53,14 +53,14 @@ def accumulate(accumulator, gradient):
 
 
 def replica():
-    """The number of the replica that is run or traced, 0 where one is for all."""
+    """Return the number of the replica that is run or traced; 0 outside of replicas."""
     context = tf.distribute.get_replica_context()
     number = None if context is None else tf.get_static_value(context.replica_id_in_sync_group)
     return 0 if number is None else int(number)
 
 
 def in_replicas(strategy, function):
-    """Call a function as `strategy.run` does a train step, from outside of one or from within."""
+    """Call a function in each replica, from outside of `strategy.run` or from within a replica."""
     outside = not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()
     if strategy is not None and outside:
         strategy.run(tf.autograph.experimental.do_not_convert(function))
@@ -70,14 +70,14 @@ def in_replicas(strategy, function):
 
 @contextlib.contextmanager
 def sums_of_replicas(strategy):
-    """Variables that are made in here have a value for each replica, and outside of one their sum.
+    """A scope whose variables have a value per replica, and outside of replicas their sum.
 
-    That is what is read, saved and restored: nothing depends on how many replicas there were.
+    The sum is read, saved and restored, so files don't depend on the number of replicas.
     """
 
     def creator(next_creator, initial_value=None, **arguments):
         def zeros():
-            # Not the value that a checkpoint gives to be read: that is the sum, for all copies.
+            # A checkpoint's initial value is the sum; each copy starts at zero instead.
             value = initial_value() if callable(initial_value) else initial_value
             return tf.zeros_like(getattr(value, "wrapped_value", value))
 
@@ -92,15 +92,15 @@ def sums_of_replicas(strategy):
         if used.num_replicas_in_sync > 1 and not isinstance(used, mirrored):
             raise ValueError(
                 "all_reduce='per_window' needs a strategy whose replicas have variables of their "
-                "own, MirroredStrategy or MultiWorkerMirroredStrategy. Leave it out. Received: "
-                f"{type(used).__name__}"
+                "own, MirroredStrategy or MultiWorkerMirroredStrategy. Leave all_reduce out. "
+                f"Received: {type(used).__name__}"
             )
         with tf.variable_creator_scope(creator):
             yield
 
 
 def variables_in_float32():
-    """A scope for variables that begin as zeros, whatever the data type that is asked for."""
+    """A scope whose variables are float32 zeros, whatever dtype the caller asks for."""
 
     def creator(next_creator, initial_value=None, **arguments):
         def zeros():
@@ -113,10 +113,10 @@ def variables_in_float32():
 
 
 def branch(strategy, switch, update, accumulate, *tensors):
-    """Have all replicas call one of two functions with their tensors.
+    """Make all replicas call one of two functions with their tensors.
 
-    To be called across replicas, if there are several: in one of them there can be no conditional
-    around what is done across them all.
+    With several replicas, call this in cross-replica context: inside a replica, a conditional can't
+    contain cross-replica operations.
     """
     if not tf.distribute.in_cross_replica_context():
         return tf.cond(switch > 0, lambda: update(*tensors), lambda: accumulate(*tensors))
@@ -131,39 +131,40 @@ def branch(strategy, switch, update, accumulate, *tensors):
 
         return call
 
-    switch = strategy.experimental_local_results(switch)[0]  # which is the same on all of them
+    switch = strategy.experimental_local_results(switch)[0]  # the same on all replicas
     return tf.cond(switch > 0, in_replicas(update), in_replicas(accumulate))
 
 
 def write(variable, value):
-    """Write a variable, each replica's copy by itself: a thread of one of them may call this."""
+    """Write a variable copy by copy, so that the thread of a single replica may call this."""
     copies = getattr(variable, "values", None)
     if copies is not None and variable.aggregation == tf.VariableAggregation.SUM:
-        value = value / variable.distribute_strategy.num_replicas_in_sync  # a part of the sum
+        # Each copy holds its share of the sum.
+        value = value / variable.distribute_strategy.num_replicas_in_sync
     for copy in copies or [variable]:
         copy.assign(tf.cast(value, copy.dtype))
 
 
 def kernel_scalars(rule, coefficients):
-    """A rule's coefficients as its kernel takes them, where it has one; once for a data type."""
+    """Return the coefficients as the rule's kernel takes them, if the rule has a kernel."""
     scalars, _ = _KERNELS.get(type(rule), (None, None))
     return scalars(rule, coefficients) if scalars else coefficients
 
 
 def apply_rule(rule, scalars, gradient, parameter, slots):
-    """Write the new parameter and slots, variables all, and return the operations, in a graph."""
+    """Write the new values to the variables of parameter and slots; return the operations."""
     _, kernel = _KERNELS.get(type(rule), (None, None))
     if kernel:
         operation = kernel(rule, scalars, gradient, parameter, *slots)
         return [] if operation is None else [operation]
     variables = (parameter,) + tuple(slots)
     values = rule.step(tf, scalars, gradient, *map(tf.convert_to_tensor, variables))
-    with tf.control_dependencies(values):  # in a TensorFlow 1 graph a read is of what is there now
+    with tf.control_dependencies(values):  # TensorFlow 1 doesn't order reads before writes
         return [variable.assign(value) for variable, value in zip(variables, values)]
 
 
 def _run(kernel, variables, **arguments):
-    """Call a training kernel of TensorFlow on variables, which are references in TensorFlow 1."""
+    """Call a training kernel on variables: resources in TensorFlow 2, references in 1."""
     if all(hasattr(variable, "handle") for variable in variables.values()):
         kernel = f"Resource{kernel}"
         variables = {name: variable.handle for name, variable in variables.items()}
@@ -173,8 +174,9 @@ def _run(kernel, variables, **arguments):
 def _sgd_scalars(rule, c):
     if not rule.slots:
         return {"alpha": c["rate"]}
-    # Keras's own momentum kernel adds the velocity to the parameter with no scalar to gate it. This
-    # one, u <- mu u + d; p <- p - lr u, does the same from d = -rate G and lr = -switch.
+    # Keras's own momentum kernel adds the velocity to the parameter without a scalar that could be
+    # gated. The kernel here, u <- mu u + d; p <- p - lr u, gives the same with d = -rate G and
+    # lr = -switch.
     return {"lr": -c["switch"], "momentum": 1 - c["friction"], "minus_rate": -c["rate"]}
 
 
@@ -192,7 +194,7 @@ def _sgd(rule, scalars, gradient, parameter, *slots):
 
 
 def _adam_scalars(rule, c):
-    # Alpha has the bias correction in it: with both powers at zero the kernel takes lr as it is.
+    # Alpha includes the bias correction. With both powers zero, the kernel doesn't correct lr.
     zero = tf.zeros([], c["alpha"].dtype)
     return {
         "beta1_power": zero,

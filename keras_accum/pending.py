@@ -1,7 +1,7 @@
-"""A state that has come before the variables that it belongs to. No host is imported here.
+"""A state that is loaded before its variables exist. No host is imported here.
 
-Hosts load before they build: a file is read, an optimizer unpickled or `set_state` called when
-there is no model yet whose variables could take the values.
+Hosts load before they build: a file is read, an optimizer is unpickled or `set_state` is called
+before there is a model whose variables could take the values.
 """
 
 import numpy as np
@@ -10,24 +10,24 @@ from keras_accum import states
 
 
 class PendingState:
-    """Where an optimizer keeps a state until it gets its variables. The newest state wins.
+    """Keeps an optimizer's state until the optimizer's variables exist. The newest state wins.
 
-    What has a variable already, as the count of updates, takes its value at once. The rest waits in
-    variables of its own. All of them stand in `variables`, by the names of a state and in the order
-    of the host's files: who reads, writes, saves or copies the optimizer in the meantime finds them
-    where its own variables will be.
+    A value whose variable exists already, such as the number of updates, is written at once. All
+    other values wait in temporary variables. `variables` has both kinds, by their names in a state
+    and in the order of the host's files. Code that reads, writes, saves or copies the optimizer in
+    the meantime finds these variables in place of the final ones.
 
-    A file that doesn't say how long a window is makes its count of micro-batches wait as well,
-    until `accum_iters` says how many updates those are.
+    If a file counts micro-batches and doesn't hold the length of a window, the count waits, too,
+    until `accum_iters` is set: only then the number of updates is known.
     """
 
     def __init__(self):
         self.variables = {}
-        # The variables that a state is of, where it came from another optimizer: that may have met
-        # them in another order than the model has.
+        # The variables of a state that came from another optimizer, in that optimizer's order,
+        # which may differ from the model's.
         self.keys = []
-        # Whether the file that is being loaded counts micro-batches, and how many it had counted,
-        # if it can't be said yet how many updates those are.
+        # True if the file that is being loaded counts micro-batches; and their number, while the
+        # number of updates isn't known yet.
         self.counts_micro_batches = False
         self.micro_batches = None
 
@@ -39,11 +39,11 @@ class PendingState:
         return {name: self.variables[name] for name in states.WINDOW if name in self.variables}
 
     def hold(self, state, names, existing, add_variable):
-        """Take a state that fits, in place of the one that waits.
+        """Hold a state that fits, in place of any state that waits.
 
-        `names` are those of the host's files, and the values that are no part of a state are those
-        of a state that was just written. `existing` are the optimizer's variables that are there,
-        and `add_variable(name, array)` makes one that isn't.
+        `names` are the names in the host's files. Values that aren't part of `state` are those of a
+        state that was just written. `existing` has the optimizer's variables that exist already;
+        `add_variable(name, array)` creates the others.
         """
         values = {"state_format": np.asarray(states.FORMAT), "unapplied": np.asarray(0), **state}
         self.variables = {
@@ -57,7 +57,7 @@ class PendingState:
         self.keys = []
 
     def in_order(self, state, keys):
-        """The state numbered as these variables are, if it's known to be of them."""
+        """Return the state in the order of `keys`, if the state is known to be of these keys."""
         if not self.keys or sorted(keys) != sorted(self.keys):
             return state
         return states.renumbered(state, {self.keys.index(key): i for i, key in enumerate(keys)})
@@ -65,17 +65,17 @@ class PendingState:
     # -- a count that waits for accum_iters --------------------------------------------------------
 
     def convert_count(self, state, accum_iters):
-        """Count updates where the file that is being loaded counts micro-batches."""
+        """Convert the state's count to updates if the file counts micro-batches."""
         if not self.counts_micro_batches:
             return
         self.counts_micro_batches = False
         micro_batches = int(state["completed_updates"])
-        if accum_iters == 1:  # it isn't known yet
+        if accum_iters == 1:  # the real value isn't known yet
             self.micro_batches = micro_batches
         state["completed_updates"] = np.asarray(states.updates_in(micro_batches, accum_iters))
 
     def recounted(self, state, accum_iters):
-        """The state with the updates that are known now that accum_iters is."""
+        """Return the state with the number of updates, now that accum_iters is known."""
         if self.micro_batches is None:
             return state
         since = state["completed_updates"] - self.micro_batches

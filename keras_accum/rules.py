@@ -1,25 +1,28 @@
-"""Each optimizer's mathematics, once for all hosts. No host is imported here.
+"""The mathematics of four optimizers, once for all hosts. No host is imported here.
 
-A rule is written as its paper has it, with one addition: a `switch` that is 1.0 on the micro-batch
-that closes a window and 0.0 on every other. It multiplies scalars only. At 0.0 each line of a
-`step` is an identity, exactly, also in floating point, provided that the gradient is finite
-(the host hands over a gradient that is zero wherever the switch is).
+A rule is the formula of its paper with one addition: a `switch` that is 1.0 on the micro-batch that
+closes a window and 0.0 on every other micro-batch. The switch multiplies scalars only. If the
+switch is 0.0 and the gradient is finite, each line of a `step` is exactly the identity, also in
+floating point. (Where the switch is zero, the host hands over a zero gradient.)
 
 A rule has three parts:
 
-* `slots`: the names of its per-parameter state, in the order in which `step` takes and returns it;
-* `coefficients(ops, switch, learning_rate, update, **hyperparameters)`: the gated scalars, computed
-  once per data type (`update` counts from 1) and rounded where the stock optimizers round them;
-* `step(ops, c, gradient, parameter, *slots)`: the new parameter and the new slots.
+* `slots`: the names of its per-parameter state, in the order in which `step` takes and returns
+  the slots;
+* `coefficients(ops, switch, learning_rate, update, **hyperparameters)`: return the gated scalars,
+  computed once per data type and rounded where the stock optimizers round them (`update` counts
+  from 1);
+* `step(ops, c, gradient, parameter, *slots)`: return the new parameter and the new slots.
 
-`ops` is any namespace with `cast`, `maximum`, `sqrt` and `where`: `keras.ops` and `tf` are two.
+`ops` is any namespace with `cast`, `maximum`, `sqrt` and `where`, for example `keras.ops` or `tf`.
 """
 
 
 def denominator_epsilon(ops, switch, epsilon):
-    """Inside a window nothing may divide by zero, not even with epsilon=0 before the first update.
+    """Return epsilon, or 1 inside a window, where with epsilon=0 a division by zero would occur.
 
-    A selection: compilers are free to turn epsilon + (1 - switch) into (epsilon + 1) - switch.
+    The value is selected, because compilers may turn epsilon + (1 - switch) into
+    (epsilon + 1) - switch.
     """
     return ops.where(switch > 0, epsilon, ops.cast(1.0, switch.dtype))
 
@@ -86,7 +89,7 @@ class Adam:
 
 
 class AMSGrad(Adam):
-    """Adam with v replaced in the last line by vhat <- max(vhat, v)."""
+    """Adam with vhat <- max(vhat, v) in place of v in the last line."""
 
     slots = ("momentum", "velocity", "velocity_hat")
 
@@ -144,17 +147,17 @@ class RMSprop:
 
 
 def decay_weights(ops, switch, learning_rate, weight_decay, parameter):
-    """Decoupled weight decay, once per update: p <- p - lr wd p."""
+    """Return a parameter after decoupled weight decay, once per update: p <- p - lr wd p."""
     rate = switch * learning_rate * ops.cast(weight_decay, switch.dtype)
     return parameter - rate * parameter
 
 
 def average_weights(ops, switch, update, ema_momentum, average, parameter):
-    """Moving average of the weights, once per update; the first update sets it to the weights."""
+    """Return the moving average of the weights; the first update sets it to the weights."""
     follow = switch * (1 - ema_momentum * ops.cast(update > 1, switch.dtype))
     return average + follow * (parameter - average)
 
 
 def decayed(learning_rate, decay, completed_updates):
-    """Keras 2's time decay: lr / (1 + decay * completed updates)."""
+    """Return the learning rate after Keras 2's time decay: lr / (1 + decay * completed updates)."""
     return learning_rate / (1 + decay * completed_updates)

@@ -1,20 +1,23 @@
-"""An optimizer's state as named arrays: whether it fits, and how Keras 2 wrote it.
+"""An optimizer's state as named arrays: checks, and lists of arrays that Keras 2 wrote.
 
 No host is imported here. A state is a dictionary of NumPy arrays, the same on every host:
 
     state_format                    ()  the version of this layout
-    completed_updates               ()  integer, the updates made
-    learning_rate                   ()  where it's a number, not a schedule or another callable
-    <Rule>.<slot>.<i>                   a slot of trainable variable i, as in Adam.momentum.0; of
-                                        the variable's shape and data type
-    moving_average.<i>                  Keras 3 with use_ema; shape and data type likewise
+    completed_updates               ()  integer, the number of updates made
+    learning_rate                   ()  if it is a number, not a schedule or another callable
+    <Rule>.<slot>.<i>                   a slot of trainable variable i, for example Adam.momentum.0;
+                                        of the variable's shape and dtype
+    <Rule>.<scalar>                     what a rule keeps once for all variables, for example
+                                        Nadam.u_product
+    moving_average.<i>                  with use_ema; of the variable's shape and dtype
     window_position, window_length, accum_iters
-                                    ()  integers, with accum_iters > 1 only, see `_window`
-    window_weight                   ()  with reduction="weighted" as well
-    accumulator.<i>                     the gradient sum of the open window, with accum_iters > 1
-                                        only; likewise, but float32 for float16 and bfloat16
-    missing_gradients         (n + 1,)  integers, where gradients of the n trainable variables have
-                                        been missing in the open window, see `_window`
+                                    ()  integers, only with accum_iters > 1, see `window`
+    window_weight                   ()  only with accum_iters > 1 and reduction="weighted"
+    accumulator.<i>                     only with accum_iters > 1: the gradient sum of the open
+                                        window; of the variable's shape and dtype, but float32 for
+                                        float16 and bfloat16
+    missing_gradients         (n + 1,)  integers, only if gradients of the n trainable variables
+                                        have been missing in the open window, see `window`
 """
 
 import warnings
@@ -28,7 +31,7 @@ WINDOW = ("window_position", "window_length", "accum_iters")
 WEIGHT = "window_weight"
 MISSING = "missing_gradients"
 
-# What Keras 2.0 to 2.3 wrote after `iterations`, slot by slot, whether it was in use or not.
+# The slots that Keras 2.0 to 2.3 wrote after `iterations`, one slot after the other, used or not.
 KERAS_2_SLOTS = {
     "SGD": ("momentum",),
     "Adam": ("momentum", "velocity", "velocity_hat"),
@@ -39,14 +42,15 @@ KERAS_2_SLOTS = {
     "Adamax": ("momentum", "norm"),
     "Nadam": ("momentum", "velocity"),
 }
-# What it has once for all variables. Keras 2.3 wrote it after `iterations`, before it nobody did.
+# The scalars of Keras 2. Keras 2.3 wrote them after `iterations`; earlier versions didn't.
 KERAS_2_SCALARS = {"Nadam": ("u_product",)}
 
 
 class StateError(RuntimeError):
-    """An optimizer state that doesn't fit the optimizer. Nothing has been changed.
+    """Raised if a state doesn't fit the optimizer. The optimizer is unchanged.
 
-    Not a ValueError: Keras's HDF5 loaders catch those and go on with a fresh optimizer.
+    StateError is a RuntimeError, not a ValueError: Keras's HDF5 loaders catch a ValueError and
+    continue with a fresh optimizer.
 
     Example:
 
@@ -61,17 +65,17 @@ class StateError(RuntimeError):
 
 
 def slot_name(rule, slot, index):
-    """The name of a slot of one variable. `rule` is the name of the mathematics, as "Adam"."""
+    """Return the name of a slot of one variable. `rule` is the rule's name, for example "Adam"."""
     return f"{rule}.{slot}.{index}"
 
 
 def scalar_name(rule, scalar):
-    """The name of what a rule has once for all variables, as Nadam's product of rates."""
+    """Return the name of a value that a rule keeps once for all variables, as Nadam's u_product."""
     return f"{rule}.{scalar}"
 
 
 def index_of(name):
-    """Which variable an array belongs to, None for a scalar."""
+    """Return the index of the variable to which an array belongs, None for a scalar."""
     _, dot, index = name.rpartition(".")
     return int(index) if dot and index.isdigit() else None
 
@@ -81,19 +85,19 @@ def is_scalar_of_rule(name):
 
 
 def count(names):
-    """The number of variables that the names belong to."""
+    """Return the number of variables to which the names belong."""
     indices = [index_of(name) for name in names]
     return max((index + 1 for index in indices if index is not None), default=0)
 
 
 def by_index(state):
-    """For each variable of a state one of its arrays."""
+    """Return one array for each variable of a state."""
     arrays = {index_of(name): np.asarray(array) for name, array in state.items()}
     return [arrays.get(index, np.empty(0)) for index in range(count(state))]
 
 
 def layout(names, variables):
-    """The shapes of a state that has these names, for these variables."""
+    """Return the shapes of a state with these names, for these variables."""
     indices = {name: index_of(name) for name in names if name != "state_format"}
     shapes = {
         name: () if index is None else tuple(variables[index].shape)
@@ -105,18 +109,18 @@ def layout(names, variables):
 
 
 def portable(array):
-    """An array of the data types that NumPy has by itself and its files can hold."""
+    """Return the array in a data type that NumPy's own files can hold."""
     array = np.asarray(array)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 def fitted(state, layout, owner):
-    """The state in the order of a layout, or a StateError that names all that is wrong with it.
+    """Return the state in the order of a layout, or raise a StateError that names all misfits.
 
-    `layout` maps the names that the state must have to shapes. Three things may be left out.
-    `learning_rate` then stays what it is. The window and its accumulators, as a stock optimizer has
-    none, make a fresh window. All arrays, if no update was made, make a fresh optimizer: it was
-    saved before it had any.
+    `layout` maps the names that the state must have to shapes. Three parts of a state are optional.
+    Without `learning_rate`, the learning rate doesn't change. Without the window and its
+    accumulators, which a stock optimizer doesn't have, a fresh window starts. Without any array and
+    any update, the optimizer is fresh: it was saved before its variables were created.
     """
     state = {name: portable(value) for name, value in state.items()}
     problems = _misfits(state, layout) or _impossible(state)
@@ -132,10 +136,10 @@ def _misfits(state, layout):
     if np.ndim(version) == 0 and np.issubdtype(np.asarray(version).dtype, np.integer):
         if version > FORMAT:
             reads = f"this release of keras_accum reads up to format {FORMAT}"
-            return [f"It has format {version}, and {reads}: install a newer one"]
+            return [f"The state has format {version}, and {reads}: install a newer release"]
     optional = {"learning_rate", MISSING}
     expected = {"state_format": (), **layout}
-    if not state.get("window_position", 0):  # no window is open: nothing has weight
+    if not state.get("window_position", 0):  # no window is open, so there is no weight
         optional.add(WEIGHT)
         expected.setdefault(WEIGHT, ())
     if not any(map(is_of_window, state)):
@@ -159,7 +163,7 @@ def _misfits(state, layout):
 
 
 def _are_numbers(array):
-    """Whether every host can write these: one that couldn't would be left half written."""
+    """True if every host can write the array; a failure in mid-write would damage the state."""
     return array.dtype.kind in "biuf" and array.dtype.isnative
 
 
@@ -169,7 +173,7 @@ def _shortened(names, length=8):
 
 
 def _impossible(state):
-    """Counters that no training leads to: the file is damaged."""
+    """Return messages for counters that no training leads to: the file is damaged."""
     least = dict.fromkeys(("completed_updates", "window_position", WEIGHT), 0)
     least.update(window_length=1, accum_iters=1)
     wrong = [name for name in least if name in state and state[name] < least[name]]
@@ -179,9 +183,9 @@ def _impossible(state):
 
 
 def completed(state, layout, accum_iters, initial=None):
-    """A fitted state with what was left out of it: a fresh optimizer, and a fresh window.
+    """Return a fitted state completed with the values of a fresh optimizer and a fresh window.
 
-    `initial` has the numbers by <Rule>.<slot> and <Rule>.<scalar> that aren't zero at first.
+    `initial` has the initial values that aren't zero, by <Rule>.<slot> and <Rule>.<scalar>.
     """
     initial = initial or {}
     fresh = {"window_position": 0, "window_length": accum_iters, "accum_iters": accum_iters}
@@ -209,7 +213,7 @@ def without_window(state):
 
 
 def slot_major(rule, scalars, slots, variables, accumulates):
-    """The names of a state for so many variables, in the order of Keras 2's lists."""
+    """Return the names of a state for this number of variables, in the order of Keras 2's lists."""
     indices = range(variables)
     names = ["completed_updates"]
     names += [scalar_name(rule, scalar) for scalar in scalars]
@@ -220,7 +224,7 @@ def slot_major(rule, scalars, slots, variables, accumulates):
 
 
 def with_unapplied(rule, scalars, slots, variables, accumulates, weighs):
-    """The names of a state in the order of tf_keras's lists, which have a counter of their own."""
+    """Return the names of a state in the order of tf_keras's lists, with their extra counter."""
     names = slot_major(rule, scalars, slots, variables, accumulates)
     if "accum_iters" in names:
         after = names.index("accum_iters") + 1
@@ -229,17 +233,17 @@ def with_unapplied(rule, scalars, slots, variables, accumulates, weighs):
 
 
 def merged(old, new):
-    """All of two lists, in the order of the newer one, and whether the two tell what that is."""
+    """Merge two lists in the order of the newer list; also return True if that order is certain."""
     order, lists = list(new), (set(old), set(new))
     for before, item in zip([None, *old], old):
         if item not in lists[1]:
             order.insert(0 if before is None else order.index(before) + 1, item)
-    told = all(any({*pair} <= items for items in lists) for pair in zip(order, order[1:]))
-    return order, told
+    is_certain = all(any({*pair} <= items for items in lists) for pair in zip(order, order[1:]))
+    return order, is_certain
 
 
 def renumbered(state, indices):
-    """The state with each variable's index replaced by `indices[index]`."""
+    """Return the state with each variable's index replaced by `indices[index]`."""
     new = {}
     for name, array in state.items():
         index = index_of(name)
@@ -253,7 +257,7 @@ def renumbered(state, indices):
 
 
 def without_idle(state):
-    """A state without counts of missing gradients if none is missing in the open window."""
+    """Return the state without counts of missing gradients if no gradient is missing."""
     missing = state.get(MISSING)
     if missing is None or window.counts_of(np, missing, state["completed_updates"])[:-1].any():
         return state
@@ -261,7 +265,7 @@ def without_idle(state):
 
 
 def named(arrays, names):
-    """A list of arrays as a state, None if they can't be what the names say."""
+    """Return a list of arrays as a state with these names, None if the arrays can't be that."""
     if len(arrays) != len(names):
         return None
     state = dict(zip(names, arrays))
@@ -282,7 +286,7 @@ def named(arrays, names):
 
 
 def _can_be(name, array):
-    """Whether the data type is one that this part of a state has; lists of arrays have no names."""
+    """True if an array of a list without names has a data type of this part of a state."""
     kind = portable(array).dtype.kind
     if name in (*WINDOW, MISSING, "state_format", "unapplied"):
         return kind in "iu"
@@ -292,20 +296,20 @@ def _can_be(name, array):
 
 
 def from_keras_2(arrays, rule, used):
-    """The list of arrays that an optimizer of Keras 2.0 to 2.3 saved as a state, or None.
+    """Return a list of arrays that Keras 2.0 to 2.3 saved as a state, or None.
 
-    `used` has the slots that the rule uses, as it was constructed.
+    `used` has the slots that the optimizer uses with its constructor arguments.
     """
     arrays = [np.asarray(array) for array in arrays]
     names = KERAS_2_SLOTS.get(rule)
     if names is None:
         return None
-    # RMSprop didn't save how many updates it had made.
+    # RMSprop didn't save the number of updates.
     iterations = arrays.pop(0) if arrays and arrays[0].ndim == 0 else np.asarray(0)
     state = {"completed_updates": iterations}
     scalars = [scalar_name(rule, scalar) for scalar in KERAS_2_SCALARS.get(rule, ())]
     left_out = [name for name in scalars if not (arrays and arrays[0].ndim == 0)]
-    # Keras 2.3 reads a file of 2.2 so.
+    # A file of Keras 2.2 has no scalars: take 1, as Keras 2.3 does.
     state.update({name: np.asarray(1.0) if left_out else arrays.pop(0) for name in scalars})
     variables, rest = divmod(len(arrays), len(names))
     if rest or not np.issubdtype(iterations.dtype, np.number):
@@ -316,23 +320,23 @@ def from_keras_2(arrays, rule, used):
             if slot in used:
                 state[slot_name(rule, slot, i)] = array
             elif slot == "velocity_hat" and array.shape != (1,):
-                return None  # AMSGrad's, not the placeholder that Adam wrote
+                return None  # a slot of AMSGrad, not the placeholder of Adam
     if left_out and iterations:
         warnings.warn(
             f"This list doesn't hold {', '.join(left_out)}, which Keras 2.2 didn't save: 1 is "
-            "taken, as Keras 2.3 does. The first updates are larger than they would have been.",
+            "taken, as Keras 2.3 does. The first updates will be larger than with the true value.",
             stacklevel=2,
         )
     return state
 
 
 def updates_in(micro_batches, accum_iters):
-    """The updates that a count of micro-batches stands for."""
+    """Return the number of updates in a number of micro-batches."""
     updates, pending = divmod(int(micro_batches), accum_iters)
     if pending:
         warnings.warn(
             f"This model was saved {pending} of {accum_iters} micro-batches into a window, and the "
-            "file doesn't hold their gradients: a fresh window is begun in their place.",
+            "file doesn't hold their gradients: training continues with a fresh window.",
             stacklevel=2,
         )
     return updates

@@ -1,24 +1,26 @@
 """When a window closes and what its gradient sum is divided by. No host is imported here.
 
-The state is three integers, none of them there at `accum_iters=1`:
+The state is three integers, which don't exist with `accum_iters=1`:
 
-* `window_position`: micro-batches counted in the open window, 0 when none is open;
+* `window_position`: the number of micro-batches in the open window, 0 if no window is open;
 * `window_length`: the number of micro-batches that closes the open window;
-* `accum_iters`: the length of the next window, free to change at any time.
+* `accum_iters`: the length of the next window, which may change at any time.
 
-With `reduction="weighted"` there is a fourth scalar, `window_weight`, the weight of the sum.
+With `reduction="weighted"` there is a fourth scalar, `window_weight`, the weight of the gradient
+sum.
 
-Counting inside the window, instead of taking a modulo of a global counter, is what lets a short
-window close with its right average and `accum_iters` change in the middle of a run.
+Counting inside the window, not by a global counter modulo `accum_iters`, lets a short window close
+with the right average, and lets `accum_iters` change in the middle of a run.
 
-A variable's gradient may be missing in a micro-batch: then it adds nothing. The update at the end
-of a window covers each variable that had a gradient in at least one micro-batch of the window, and
-divides its sum by all micro-batches of the window. A variable that had none isn't touched. After
-the end of a window no sum is pending.
+The gradient of a variable may be missing in a micro-batch, which then adds nothing to the
+variable's sum. The update at the end of a window covers each variable that had a gradient in at
+least one micro-batch of the window, and divides the variable's sum by the number of all
+micro-batches in the window. A variable without any gradient isn't touched. After the end of a
+window no sum is pending.
 
-`missing_gradients` counts for each variable the micro-batches of the window in which its gradient
-was missing. The last element is the number of the window: the counts of an earlier window mean
-nothing. So a train step in which no gradient is missing neither reads nor writes the counts.
+`missing_gradients` counts for each variable the micro-batches of the window in which the variable's
+gradient was missing. The last element is the number of the window, so counts of an earlier window
+are ignored. A train step without missing gradients therefore neither reads nor writes the counts.
 """
 
 from collections import namedtuple
@@ -26,14 +28,14 @@ from collections import namedtuple
 import numpy as np
 
 # switch: 1 on the micro-batch that closes a window, else 0. divisor: the number of micro-batches in
-# the sum, or their weight. length, position: the state after the micro-batch. If a gradient is
-# missing, missing is `missing_gradients` after the micro-batch, and covered has for each variable 1
-# if it has had a gradient in the window, else 0.
+# the sum, or their weight. length, position: the state after the micro-batch. missing, covered:
+# None if no gradient is missing; else missing is `missing_gradients` after the micro-batch, and
+# covered is 1 for each variable that has had a gradient in the window, else 0.
 Step = namedtuple("Step", "switch divisor length position missing covered")
 
 
 def advance(ops, position, length, accum_iters, counted):
-    """One micro-batch. A micro-batch that was dropped (`counted` 0) moves and closes nothing."""
+    """Return the step of one micro-batch. A dropped micro-batch (`counted` 0) changes nothing."""
     length = ops.where(ops.equal(position, 0), accum_iters, length)
     count = position + counted
     switch = ops.where(count >= length, counted, 0)
@@ -41,15 +43,15 @@ def advance(ops, position, length, accum_iters, counted):
 
 
 def close(position, length):
-    """Close the open window as it is, after fewer micro-batches than it was meant to have."""
+    """Return the step that closes the open window early, with the micro-batches it has."""
     return Step(1, position, length, 0, None, None)
 
 
 def miss(ops, step, missing, window, absent, counted):
-    """The step, as `advance` has made it, of a micro-batch in which gradients are missing.
+    """Return the step from `advance` for a micro-batch in which gradients are missing.
 
-    `missing` is `missing_gradients` before the micro-batch, `window` the number of the open window,
-    `absent` has the indices of the variables whose gradients are missing.
+    `missing` is `missing_gradients` before the micro-batch. `window` is the number of the open
+    window. `absent` has the indices of the variables whose gradients are missing.
     """
     indices = np.arange(missing.shape[0])
     counts = counts_of(ops, missing, window) + ops.where(np.isin(indices, absent), counted, 0)
@@ -60,23 +62,23 @@ def miss(ops, step, missing, window, absent, counted):
 
 
 def counts_of(ops, missing, window):
-    """What `missing_gradients` counts in the open window."""
+    """Return the counts of `missing_gradients` for the open window: zero if they are older."""
     return ops.where(ops.equal(missing[-1], window), missing, 0)
 
 
 def of_variable(step, index):
-    """The step as it is for a variable whose gradient is missing in the micro-batch."""
+    """Return the step for a variable whose gradient is missing in the micro-batch."""
     return step._replace(switch=step.switch * step.covered[index])
 
 
 def was_seen(missing, window, position):
-    """For each variable whether it has had a gradient in the open window. Of NumPy arrays."""
+    """Return a NumPy mask: True for each variable that has had a gradient in the open window."""
     return counts_of(np, missing, window)[:-1] < position
 
 
 def scale(ops, step, reduction, cast):
-    """The factor that turns the window's gradient sum into what is applied; 0.0 inside a window."""
+    """Return the factor from the gradient sum to the applied gradient; 0.0 inside a window."""
     if reduction == "sum":
         return cast(step.switch)
-    # A window whose first micro-batch was dropped has counted nothing: 0 / 1, not 0 / 0.
+    # If the first micro-batch of a window is dropped, the divisor is 0: take 0 / 1, not 0 / 0.
     return cast(step.switch) / cast(ops.where(step.divisor > 0, step.divisor, 1))

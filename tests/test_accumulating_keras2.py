@@ -315,7 +315,7 @@ def test_a_class_that_is_defined_again():
     assert made[0] is not made[1]
     assert keras.utils.get_custom_objects()["AgainAccumulate"] is made[1]
     adam = type("Adam", (Wander,), {})
-    with pytest.raises(TypeError, match="AdamAccumulate is that of keras.optimizers.Adam"):
+    with pytest.raises(TypeError, match="AdamAccumulate already belongs to keras.optimizers.Adam"):
         accum.accumulating(adam)
     assert keras.utils.get_custom_objects()["AdamAccumulate"] is accum.AdamAccumulate
 
@@ -345,7 +345,7 @@ def test_an_order_of_its_own():
 REFUSED = {
     "an optimizer": (lambda: Wander(), r"accumulating\(Wander\)\.from_optimizer"),
     "ours": (lambda: WanderAccumulate, "accumulates already: use it as it is.*WanderAccumulate"),
-    "a wrapper": (lambda: keras.optimizers.TFOptimizer, "TFOptimizer, which is around other"),
+    "a wrapper": (lambda: keras.optimizers.TFOptimizer, "TFOptimizer, which wraps other"),
     "a layer": (lambda: keras.layers.Dense, r"must be a subclass of keras.optimizers.Optimizer"),
     "a name": (lambda: "adam", "optimizer_class='adam'"),
     "a member of ours": (lambda: type("Busy", (Wander,), {"weigh": 1}), "purpose: weigh"),
@@ -387,9 +387,9 @@ def the_loss(optimizer, loss, params):
 
 
 WRONG = {
-    assigning: r"may write only by `update`, .*Received: .*AssignSub",
-    assigning_unseen: r"may write only by `update`.*Received: .*AssignSub",
-    other_gradients: "takes gradients of something else than the loss",
+    assigning: r"may write only with `update`, .*Received: .*AssignSub",
+    assigning_unseen: r"may write only with `update`.*Received: .*AssignSub",
+    other_gradients: "takes gradients of something other than the loss",
     two_writes: "writes a variable twice",
     a_history: r"keeps a variable of shape \(10,\)",
     the_loss: "_Loss",

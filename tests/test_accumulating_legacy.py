@@ -332,7 +332,7 @@ class WithOurArgument(Drift):
 WRONG_CLASSES = {
     "instance": (Drift(), "must be a class, not an optimizer"),
     "ours": (accum.AdamAccumulate, "accumulates already"),
-    "wrapper": (keras.mixed_precision.LossScaleOptimizer, "around other optimizers"),
+    "wrapper": (keras.mixed_precision.LossScaleOptimizer, "wraps other optimizers"),
     "no optimizer": (keras.layers.Dense, "must be a subclass of"),
     "no class": ("adam", "must be a subclass of"),
     "method": (OnEachMicroBatch, "run on every micro-batch: apply_gradients"),

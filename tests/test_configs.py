@@ -132,7 +132,7 @@ def test_one_reduction_in_a_window():
     if accum.AdamAccumulate._can_reduce_late:
         assert through_config(accum.AdamAccumulate(**late)).get_config() == late
     else:
-        with pytest.warns(UserWarning, match="all_reduce='per_window' is for.*left out here"):
+        with pytest.warns(UserWarning, match="all_reduce='per_window' is for.*ignored here"):
             assert accum.AdamAccumulate.from_config(late).get_config() == config
 
 

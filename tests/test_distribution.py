@@ -341,7 +341,7 @@ def test_a_loss_scale_optimizer_needs_sums(strategy):
         ours = hosts.loss_scaled(ours, initial_scale=8.0)
         model = compiled(dense_model(), ours)
         with pytest.raises(
-            ValueError, match="LossScaleOptimizer.*needs all_reduce='per_micro_batch'"
+            ValueError, match="LossScaleOptimizer.*use all_reduce='per_micro_batch'"
         ):
             fit(model, MICRO)
 

@@ -98,7 +98,7 @@ def test_rmsprop_of_keras_2_with_decay(decay, tmp_path):
         return keras.models.load_model(path, custom_objects=names)
 
     if decay:
-        with pytest.warns(UserWarning, match="RMSprop.*`decay`.*begins again.*completed_updates"):
+        with pytest.warns(UserWarning, match="RMSprop.*`decay`.*starts again.*completed_updates"):
             optimizer = load().optimizer
     else:
         optimizer = load().optimizer

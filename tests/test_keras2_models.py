@@ -126,10 +126,10 @@ def test_a_partial_window_of_another_model_is_refused():
     """Of two models there is no telling which one is meant."""
     optimizer, (first, second) = in_two_models()
     go_on(first, stop=1)
-    with pytest.raises(ValueError, match="apply_partial_window.*several models.*an optimizer each"):
+    with pytest.raises(ValueError, match="apply_partial_window.*several models.*its own optimizer"):
         optimizer.apply_partial_window()
     callbacks = [hosts.accum.ApplyPartialWindow()]
-    with pytest.raises(ValueError, match="apply_partial_window.*several models.*an optimizer each"):
+    with pytest.raises(ValueError, match="apply_partial_window.*several models.*its own optimizer"):
         first.fit(*data(), MICRO, shuffle=False, verbose=0, callbacks=callbacks)
     go_on(first, start=1, stop=LENGTH)
 

@@ -447,7 +447,7 @@ def test_a_layer_that_is_thawed_gets_its_part_of_the_window():
     before = weights(model)
     model.layers[-2].trainable = True
     model.compile(optimizer, "mse")
-    with pytest.warns(UserWarning, match="compiled again since, all is well"):
+    with pytest.warns(UserWarning, match="again since, ignore this warning"):
         go_on(model, start=LENGTH - 1, stop=LENGTH)
     after = weights(model)
     assert (optimizer.completed_updates, optimizer.window_position) == (1, 0)

@@ -195,7 +195,7 @@ def test_docstring_and_signature():
     for name, _ in ROWS.values():
         cls = accumulating(getattr(O, name))
         has_namesake = name not in ("AdamW", "Lion", "Adafactor")
-        assert (f"`keras.optimizers.{name}`, which isn't legacy" in cls.__doc__) == has_namesake
+        assert (f"`keras.optimizers.{name}`, not for the legacy" in cls.__doc__) == has_namesake
         assert "accum_iters: Integer" in cls.__doc__ and " decay: Float" not in cls.__doc__
         example = doctest.DocTestFinder(recurse=False).find(cls, name, globs={})[0]
         failures, attempted = doctest.DocTestRunner().run(example)

@@ -99,7 +99,7 @@ def test_goes_on_with_accum_iters_given():
 @keras2_has_no("train step that could be made after that")
 def test_warns_without_accum_iters_and_takes_it_later():
     path = FILES / "adamaccumulate_boundary.h5"
-    with pytest.warns(UserWarning, match=r"1 is taken.*with_accum_iters\(5\)") as record:
+    with pytest.warns(UserWarning, match=r"accum_iters=1 is used.*with_accum_iters\(5\)") as record:
         model = keras.models.load_model(str(path), custom_objects={"AdamAccumulate": Adam})
     assert sum("accum_iters" in str(warning.message) for warning in record) == 1
     assert (model.optimizer.completed_updates, model.optimizer.accum_iters) == (10, 1)
@@ -110,7 +110,7 @@ def test_warns_without_accum_iters_and_takes_it_later():
 
 def test_takes_accum_iters_by_from_optimizer():
     path = FILES / "adamaccumulate_boundary.h5"
-    with pytest.warns(UserWarning, match="1 is taken"):
+    with pytest.warns(UserWarning, match="accum_iters=1 is used"):
         model = load(path, AdamAccumulate=Adam)
     hosts.build(model)
     optimizer = Adam.from_optimizer(model.optimizer, accum_iters=5)

@@ -224,7 +224,7 @@ MISFITS = {
     "position": (with_(window_position=LENGTH), f"Impossible: window_position = {LENGTH}"),
     "negative": (with_(completed_updates=-1), "Impossible: completed_updates = -1"),
     "no window": (with_(accum_iters=0), "Impossible: accum_iters = 0"),
-    "newer": (with_(state_format=2), "format 2.*install a newer one"),
+    "newer": (with_(state_format=2), "format 2.*install a newer release"),
     "not a format": (with_(state_format="x"), "Not numbers: state_format"),
 }
 

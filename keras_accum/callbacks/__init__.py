@@ -1,1 +1,1 @@
-"""The callbacks of all hosts, a file each. A host makes Keras's callbacks of them."""
+"""The callbacks, one file each. A host combines each of them with Keras's Callback class."""

@@ -1,27 +1,27 @@
-"""What the callbacks have in common: the optimizer they find, trainings, train functions.
+"""What the callbacks share: finding optimizers, trainings, train functions.
 
-No host is imported here. The docstring of a callback has fields, in which a host puts its import.
+No host is imported here. The docstring of a callback has fields for the host's name and import.
 """
 
 import contextlib
 
 
 def inner(optimizer):
-    """The accumulating optimizer in a LossScaleOptimizer."""
+    """Return the inner optimizer of a LossScaleOptimizer, or the optimizer itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def accumulating_in(optimizer):
-    """The accumulating optimizers that a model's optimizer is, or is around."""
+    """Return the accumulating optimizers that a model's optimizer is or wraps."""
     found = inner(optimizer)
-    several = getattr(found, "optimizers", [found])  # a MultiOptimizer's
-    return [one for one in several if hasattr(one, "apply_partial_window")]
+    candidates = getattr(found, "optimizers", [found])  # several in a MultiOptimizer
+    return [candidate for candidate in candidates if hasattr(candidate, "apply_partial_window")]
 
 
 class SeesTrainings:
-    """A callback that is told when a training begins and ends; not every host tells optimizers."""
+    """A callback that tells optimizers when a training begins and ends; not every Keras does."""
 
-    # Whether it can be used with a MultiOptimizer, which is around several optimizers.
+    # True if the callback can be used with a MultiOptimizer, which wraps several optimizers.
     _takes_several = False
 
     def on_train_begin(self, logs=None):
@@ -43,8 +43,8 @@ class SeesTrainings:
             )
         if found != [optimizer] and not self._takes_several:
             raise TypeError(
-                f"{name} needs a model with one optimizer, and {type(optimizer).__name__} is "
-                "around several, whose windows are their own. Leave the callback out. "
+                f"{name} needs a model with one optimizer, and {type(optimizer).__name__} wraps "
+                "several optimizers, each with windows of its own. Leave the callback out. "
                 f"Received: optimizers={found}"
             )
 
@@ -58,7 +58,7 @@ def steps_per_execution(model):
 
 @contextlib.contextmanager
 def train_step_of(model, train_step):
-    """The model has this train step in here."""
+    """A scope in which the model has this train step."""
     attributes = vars(model)
     kept = {name: attributes[name] for name in ("train_step",) if name in attributes}
     attributes["train_step"] = train_step
@@ -70,30 +70,32 @@ def train_step_of(model, train_step):
 
 
 def own_train_function(model, around=lambda train_step: train_step):
-    """The model's train function, made anew and traced for itself.
+    """Return a new train function of the model, with a trace of its own.
 
-    `around` makes of the model's train step the step of this function.
+    `around` wraps the model's train step.
     """
     step = around(model.train_step)
-    # A function of its own: JAX takes the traces of equal functions, as bound methods are, for one.
+    # JAX caches traces by function equality, and bound methods compare equal; a fresh lambda forces
+    # a new trace.
     with train_step_of(model, lambda *arguments: step(*arguments)):
         model.make_train_function(force=True)
     return model.train_function
 
 
 class Substitute:
-    """What a callback puts in the place of a model's train function for a `fit`."""
+    """A function that a callback puts in place of a model's train function during `fit`."""
 
-    # Whether there can't be another in its place in turn.
+    # True if no other callback may substitute this function in turn.
     is_last = False
 
     def __init__(self, in_place_of):
         self.in_place_of = in_place_of
-        self.training = None  # which `fit`: the parameters that it hands to all of its callbacks
+        # Identifies the `fit`: the `params` object that one `fit` gives to all of its callbacks.
+        self.training = None
 
 
 class TracedAnew(Substitute):
-    """The train function that it's in place of, traced with what a callback has changed."""
+    """The model's train function, traced again after a callback has changed the model."""
 
     def __init__(self, model, in_place_of):
         super().__init__(in_place_of)
@@ -104,16 +106,16 @@ class TracedAnew(Substitute):
 
 
 class SubstitutesTrainFunction(SeesTrainings):
-    """A callback that has the model trained by another train function as long as `fit` runs.
+    """A callback that substitutes the model's train function while `fit` runs.
 
-    It's made once and kept, as it holds traces. A `fit` that broke off leaves it in its place: the
-    next `fit` begins with the model's own.
+    The substitute is made once and kept, because it holds traces. After a `fit` that was aborted,
+    the substitute is still in place: the next `fit` first restores the model's own function.
     """
 
     _substitute = None
 
     def _put_substitute(self, kind=TracedAnew):
-        """Put a substitute in place of the model's train function."""
+        """Substitute the model's train function."""
         found = self._find_train_function()
         if self._substitute is None or self._substitute.in_place_of is not found:
             self._substitute = kind(self.model, found)
@@ -125,12 +127,12 @@ class SubstitutesTrainFunction(SeesTrainings):
         self._put_back()
 
     def _put_back(self):
-        """Give the model its own train function back, whatever was put in its place."""
+        """Restore the model's own train function, under any number of substitutes."""
         while isinstance(self.model.train_function, Substitute):
             self.model.train_function = self.model.train_function.in_place_of
 
     def _find_train_function(self):
-        """The model's, or the one that another callback has put there for this `fit`."""
+        """Return the model's train function, or another callback's substitute for this `fit`."""
         found = self.model.train_function
         if isinstance(found, Substitute) and found.training is not self.params:
             self._put_back()

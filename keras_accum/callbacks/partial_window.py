@@ -1,18 +1,19 @@
-"""What the callback `ApplyPartialWindow` does, for all hosts. No host is imported here."""
+"""The callback `ApplyPartialWindow`, for all hosts. No host is imported here."""
 
 from keras_accum.callbacks.base import SeesTrainings, accumulating_in
 
 
 class ApplyPartialWindow(SeesTrainings):
-    """Close the window that is open at the end of an epoch, before validation if there is one.
+    """Close the open window at the end of each epoch, before the validation.
 
-    Without it an unfinished window is carried over into the next epoch. With it, its gradients
-    make an update of their own (`apply_partial_window()` of the optimizer). List it before
-    callbacks that save the model. In a MultiOptimizer it closes the window of each optimizer of
-    this package.
+    Without this callback, an unfinished window continues in the next epoch. With this callback, the
+    gradients of an unfinished window make an update of their own: the callback calls
+    `apply_partial_window()` of the optimizer. List `ApplyPartialWindow` before callbacks that save
+    the model. In a MultiOptimizer, the callback closes the window of each optimizer of this
+    package.
 
     Raises:
-        TypeError: at the start of training, if the model's optimizer is none of keras_accum.
+        TypeError: At the start of training, if the model's optimizer isn't of this package.
 
     Example:
 

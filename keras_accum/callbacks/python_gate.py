@@ -1,7 +1,4 @@
-"""What the callback `PythonGate` does, for all hosts, and its docstring.
-
-No host is imported here.
-"""
+"""The callback `PythonGate`, for all hosts. No host is imported here."""
 
 import numpy as np
 
@@ -17,27 +14,28 @@ from keras_accum.callbacks.base import (
 
 
 class PythonGate(SubstitutesTrainFunction):
-    """Let Python pick, for each micro-batch of `fit`, one of two traced train functions.
+    """Let Python choose one of two traced train functions for each micro-batch of `fit`.
 
-    One only adds gradients to the accumulators, the other makes the update at the end of a window.
-    No function has a conditional, and inside a window no update is computed: the cheapest
-    micro-batch there is, where a `tf.distribute` strategy is, too. The numbers, the state and the
-    files are the same as without it, and `train_on_batch` isn't touched. With
-    `all_reduce="per_window"` the function that accumulates reduces nothing. Each function is traced
-    once, also over several calls of `fit` with the same callback.
+    One function only adds gradients to the accumulators. The other function makes the update at the
+    end of a window. Neither function has a conditional, and inside a window no update is computed.
+    This is the cheapest micro-batch, also under a `tf.distribute` strategy. The numbers, the state
+    and the files are the same as without the callback, and `train_on_batch` isn't affected. With
+    `all_reduce="per_window"`, the function that accumulates doesn't reduce over replicas. Each
+    function is traced once, also over several calls of `fit` with the same callback.
 
-    On TensorFlow Python reads the counters of the window before each micro-batch; on JAX it reads
-    them once an epoch and counts for itself. Eager PyTorch needs no such choice: there, and at
-    `accum_iters=1`, the callback does nothing.
+    On TensorFlow, Python reads the counters of the window before each micro-batch. On JAX, Python
+    keeps its own count and compares it with the counters at the end of each epoch. Eager PyTorch
+    doesn't need two functions: on PyTorch, and with `accum_iters=1`, the callback does nothing.
 
     Raises:
-        TypeError: at the start of training, if the model's optimizer is none of keras_accum.
-        ValueError: at the start of training, with `skip_nonfinite` or a LossScaleOptimizer, when
-            only the device knows whether a micro-batch counts; with `steps_per_execution`
-            other than 1, when several micro-batches are one function; with
-            ParameterServerStrategy, when Python doesn't wait for workers; and when a train step
-            of the model is traced that doesn't call the optimizer once. On JAX, at the end of an
-            epoch, if a train step called it on some conditions only.
+        TypeError: At the start of training, if the model's optimizer isn't of this package.
+        ValueError: At the start of training, if Python can't know whether a micro-batch closes the
+            window: with `skip_nonfinite` or a LossScaleOptimizer, because only the device knows
+            whether a micro-batch counts; with `steps_per_execution` other than 1, because one
+            function runs several micro-batches; with `ParameterServerStrategy`, because Python
+            doesn't wait for the workers. When a train step is traced that doesn't call the
+            optimizer exactly once. On JAX, at the end of an epoch, if a train step called the
+            optimizer only under some conditions.
 
     Example:
 
@@ -52,7 +50,7 @@ class PythonGate(SubstitutesTrainFunction):
     1
     """
 
-    _picker = None  # the class of the host or backend, if it needs one
+    _picker = None  # the Picker class of the host or backend, None if the callback does nothing
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -61,7 +59,7 @@ class PythonGate(SubstitutesTrainFunction):
         if self._picker is None or not optimizer._accumulates:
             return
         if model.built and not model.trainable_variables:
-            return  # a train step of such a model doesn't call its optimizer
+            return  # without trainable variables, a train step doesn't call the optimizer
         if optimizer is not model.optimizer:
             self._refuse("a LossScaleOptimizer")
         if optimizer.skip_nonfinite:
@@ -69,7 +67,7 @@ class PythonGate(SubstitutesTrainFunction):
         if steps_per_execution(model) != 1:
             self._refuse(f"steps_per_execution={steps_per_execution(model)}")
         if getattr(model, "_cluster_coordinator", None) is not None:
-            self._refuse("ParameterServerStrategy")  # its workers are ahead of Python
+            self._refuse("ParameterServerStrategy")  # Python doesn't wait for its workers
         self._put_substitute(self._picker)
 
     def on_epoch_end(self, epoch, logs=None):
@@ -80,13 +78,13 @@ class PythonGate(SubstitutesTrainFunction):
     def _refuse(self, what):
         raise ValueError(
             f"PythonGate can't be used with {what}: Python must know before a micro-batch whether "
-            "it closes the window. Leave the callback out: the numbers are the same, and "
-            "gate='conditional' of the optimizer is the next cheapest."
+            "the micro-batch closes the window. Leave the callback out: the numbers are the same, "
+            "and gate='conditional' of the optimizer is the next cheapest gate."
         )
 
 
 class Picker(Substitute):
-    """In the place of a model's train function: two of them, of which Python picks one."""
+    """Two train functions in place of the model's. Python picks one for each micro-batch."""
 
     is_last = True
 
@@ -98,31 +96,33 @@ class Picker(Substitute):
     def __call__(self, *arguments):
         position, length, next_length = self._before(arguments)
         step = window.advance(np, position, length, next_length, counted=1)
-        checked = self._checked(self._model.train_step)  # Keras 2 looks for it when it traces
+        checked = self._checked(self._model.train_step)  # Keras 2 looks it up while tracing
         with self._optimizer._deciding(bool(step.switch)), train_step_of(self._model, checked):
             results = self._functions[int(step.switch)](*arguments)
         self._keep([int(step.position), int(step.length), next_length], results)
         return results
 
     def _before(self, arguments):
-        """Position, length and next length of the window that the train function will find."""
+        """Return position, length and next length of the window before the micro-batch."""
         return self._optimizer._count_window()
 
-    def _keep(self, after, results):
-        """Remember what the train function has left of the window, where that is of use."""
+    def _keep(self, counters, results):
+        """Remember the window's counters after the micro-batch, if the backend can use them."""
 
     def check(self):
-        """Raise an error if the window isn't what it is remembered to be."""
+        """Raise an error if the window's counters differ from the remembered counters."""
 
     def _checked(self, train_step):
-        """A train step that raises an error, when it is traced, unless it makes one micro-batch."""
+        """Wrap a train step: tracing raises an error unless the step makes one micro-batch."""
 
         def checked_train_step(*arguments):
             before = self._optimizer._micro_batches_traced()
             result = train_step(*arguments)
             calls = self._optimizer._micro_batches_traced() - before
             if calls != 1:
-                raise ValueError(f"{ONE_CALL} Received a train step that calls it {calls} times.")
+                raise ValueError(
+                    f"{ONE_CALL} Received: a train step that calls the optimizer {calls} times."
+                )
             return result
 
         return checked_train_step
@@ -130,6 +130,6 @@ class Picker(Substitute):
 
 ONE_CALL = (
     "PythonGate needs a train step that calls the model's optimizer once, whatever happens in the "
-    "step: it must be known before a micro-batch whether that closes the window. Leave the "
-    "callback out."
+    "step: Python must know before a micro-batch whether the micro-batch closes the window. Leave "
+    "the callback out."
 )

@@ -1,35 +1,35 @@
-"""What the callback `MicroBatchWeights` does, for all hosts. No host is imported here."""
+"""The callback `MicroBatchWeights`, for all hosts. No host is imported here."""
 
 from keras_accum.callbacks.base import SubstitutesTrainFunction, inner
 
-# Of a loss: what it divides by, "auto" being a name of Keras 2.
+# The reductions of a loss, by what they divide by. "auto" is a name of Keras 2.
 _BY_COUNT = ("mean", "sum_over_batch_size", "auto")
 _BY_SAMPLE_WEIGHT = "mean_with_sample_weight"
 
 
 class MicroBatchWeights(SubstitutesTrainFunction):
-    """Tell `reduction="weighted"` what each micro-batch of `fit` weighs.
+    """Set the weight of each micro-batch of `fit`, for `reduction="weighted"`.
 
-    The loss of a micro-batch is a mean, and the mean of means is the mean of the large batch only
-    where all are over as many elements. Where sequences are masked, or the last batch is short,
-    they aren't. With each micro-batch weighted by the number of elements that its loss was divided
-    by, a window is the large batch again.
+    The loss of a micro-batch is a mean. The mean of means is the mean of the big batch only if all
+    micro-batches have the same number of elements, which isn't so if sequences are masked or if the
+    last batch is short. If each micro-batch is weighted by the number of elements by which its loss
+    was divided, the window is equal to the big batch again.
 
-    What the weight is by itself depends on the reduction of the model's loss, as does what Keras
-    divides by: with the default, the number of elements of the model's output that aren't masked
-    (samples, or samples times steps), whatever their sample weights; with
-    "mean_with_sample_weight" of Keras 3, the sum of their sample weights.
+    By default, the callback takes the weight by which Keras divides the model's loss, which depends
+    on the loss's reduction. With the default reduction, the weight is the number of unmasked
+    elements of the model's output (samples, or samples times steps), whatever their sample weights.
+    With `"mean_with_sample_weight"` of Keras 3, the weight is the sum of their sample weights.
 
     Args:
-        weight: Callable, default None. `weight(x, y, y_pred, sample_weight)` returns the weight of
-            a micro-batch, a scalar >= 0, in operations of Keras. It's needed where the model has
-            several outputs with masks, or a loss that reduces in a way of its own.
+        weight: Callable or None (default). `weight(x, y, y_pred, sample_weight)` returns the weight
+            of a micro-batch, a scalar >= 0, computed with operations of Keras. Required if the
+            model has several outputs with masks, or a loss with a reduction of its own.
 
     Raises:
-        TypeError: if `weight` isn't callable; at the start of training, if the model's optimizer
-            is none of keras_accum.
-        ValueError: at the start of training, if the optimizer's `reduction` isn't "weighted", and
-            if there is no weight to be told from the model's loss.
+        TypeError: If `weight` isn't callable. At the start of training, if the model's optimizer
+            isn't of this package.
+        ValueError: At the start of training, if the optimizer's `reduction` isn't "weighted", or if
+            the weight can't be derived from the model's loss.
 
     Example:
 
@@ -44,8 +44,8 @@ class MicroBatchWeights(SubstitutesTrainFunction):
     1
     """
 
-    # What a host has: an `ops` with cast, shape and expand_dims; how it sums, how it flattens
-    # structures and how it finds the mask of an output.
+    # A host defines: `_ops` with cast, shape and expand_dims; how to sum a tensor, how to flatten a
+    # structure, and how to find the mask of an output.
     _ops = _sum = _flatten = _mask = None
 
     def __init__(self, weight=None):
@@ -67,10 +67,10 @@ class MicroBatchWeights(SubstitutesTrainFunction):
             )
         weight = self._weight or self._weight_of_loss(self.model.loss)
         self._dtype = optimizer._scalar_dtype
-        self._take_out()
+        self._restore_compute_loss()
         self._is_training = True
         attributes, compute_loss = vars(self.model), self.model.compute_loss
-        names = "x", "y", "y_pred", "sample_weight"  # as Keras hands them over, by either way
+        names = "x", "y", "y_pred", "sample_weight"  # Keras passes these by position or by name
 
         def compute_loss_and_weigh(*args, **kwargs):
             given = {**dict(zip(names, args)), **kwargs}
@@ -85,7 +85,7 @@ class MicroBatchWeights(SubstitutesTrainFunction):
 
     def on_train_end(self, logs=None):
         super().on_train_end(logs)
-        self._take_out()
+        self._restore_compute_loss()
 
     def on_test_begin(self, logs=None):
         self._is_training = False
@@ -93,9 +93,9 @@ class MicroBatchWeights(SubstitutesTrainFunction):
     def on_test_end(self, logs=None):
         self._is_training = True
 
-    def _take_out(self):
-        """Give the model its own `compute_loss` back; a training that broke off hasn't."""
-        # `evaluate` in another callback says weights, too, and no micro-batch takes the last.
+    def _restore_compute_loss(self):
+        """Restore the model's own `compute_loss`, also after a training that was aborted."""
+        # `evaluate` in another callback sets weights, too, and no micro-batch takes the last.
         inner(self.model.optimizer)._forget_weights()
         attributes = vars(self.model)
         own = getattr(attributes.get("compute_loss"), "in_place_of", None)
@@ -107,22 +107,22 @@ class MicroBatchWeights(SubstitutesTrainFunction):
         kinds = {getattr(loss, "reduction", "mean") for loss in self._flatten(losses)}
         if losses is None or len(kinds) != 1 or not kinds <= {*_BY_COUNT, _BY_SAMPLE_WEIGHT}:
             raise ValueError(
-                "MicroBatchWeights can't tell what the model's loss is divided by. Give it "
-                "`weight`, a function of (x, y, y_pred, sample_weight); for a loss that sums, "
-                f"use reduction='sum' and no weights. Received: loss={losses!r}"
+                "MicroBatchWeights can't tell what the model's loss is divided by. Give the "
+                "callback `weight`, a function of (x, y, y_pred, sample_weight). For a loss that "
+                f"sums, use reduction='sum' and no weights. Received: loss={losses!r}"
             )
         return self._sample_weights if kinds == {_BY_SAMPLE_WEIGHT} else self._elements
 
     def _elements(self, x, y, y_pred, sample_weight):
-        """The number of elements that a loss is the mean of."""
+        """Return the number of elements over which a loss is the mean."""
         outputs = self._flatten(y_pred)
         masks = [self._mask(output) for output in outputs]
         if len(outputs) == 1 and masks[0] is not None:
             return self._sum(self._ops.cast(masks[0], "float32"))
         if any(mask is not None for mask in masks):
             raise ValueError(
-                "MicroBatchWeights can't tell what several masked outputs weigh: give it `weight`, "
-                "a function of (x, y, y_pred, sample_weight)."
+                "MicroBatchWeights can't tell the weight of several masked outputs: give the "
+                "callback `weight`, a function of (x, y, y_pred, sample_weight)."
             )
         shape = self._ops.shape(outputs[0])
         rows = self._ops.cast(shape[0], "float32")
@@ -133,15 +133,15 @@ class MicroBatchWeights(SubstitutesTrainFunction):
         return rows
 
     def _sample_weights(self, x, y, y_pred, sample_weight):
-        """The sum of the sample weights that a loss is the weighted mean by."""
+        """Return the sum of the sample weights by which a weighted mean loss is divided."""
         if sample_weight is None:
             return self._elements(x, y, y_pred, sample_weight)
         weights, *more = self._flatten(sample_weight)
         output, *others = self._flatten(y_pred)
         if more or others:
             raise ValueError(
-                "MicroBatchWeights can't tell what several outputs with sample weights weigh: give "
-                "it `weight`, a function of (x, y, y_pred, sample_weight)."
+                "MicroBatchWeights can't tell the weight of several outputs with sample weights: "
+                "give the callback `weight`, a function of (x, y, y_pred, sample_weight)."
             )
         weights = self._ops.cast(weights, self._dtype)
         mask = self._mask(output)

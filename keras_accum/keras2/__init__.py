@@ -1,17 +1,17 @@
 """The optimizers for standalone Keras 2.2 and 2.3 on TensorFlow 1.
 
-Each class is the stock optimizer of its name with another `get_updates`: it adds the gradients to
-the accumulators and makes the update of their average, at `accum_iters=1` as well. SGD, Adam and
-RMSprop run their rule with gated scalars (see `rules`). All others run the stock `get_updates`, and
-what it writes is selected.
+Each class is the stock optimizer of its name with a new `get_updates`, which adds the gradients to
+the accumulators and makes the update from their average, also with `accum_iters=1`. SGD, Adam and
+RMSprop run their rule with gated scalars (see `rules`). All other classes run the stock
+`get_updates` and select its writes.
 
 | file | holds |
 | --- | --- |
-| `optimizer` | what an optimizer does: arguments, config |
+| `optimizer` | the optimizer: arguments and config |
 | `micro_batch` | one micro-batch: the sums, the update, the order of all writes |
-| `recording` | the stock `get_updates`, run without being let write |
+| `recording` | runs the stock `get_updates` and records its writes |
 | `state` | slots, counters and sums, and their names |
-| `stock` | the stock optimizers: from one, back to one |
+| `stock` | conversion from and to stock optimizers |
 """
 
 import math
@@ -22,22 +22,25 @@ from keras_accum.states import StateError  # noqa: F401, public
 
 keras = host.import_standalone_keras_2()
 
-from keras_accum.keras2.optimizer import AccumulatingOptimizer  # noqa: E402, as above
+from keras_accum.keras2.optimizer import AccumulatingOptimizer  # noqa: E402, checked just above
 
 _stock = keras.optimizers
 K = keras.backend
 
 
 def _register(cls):
-    """Files with these classes load without `custom_objects`, by the name alone."""
-    known, theirs = keras.utils.get_custom_objects(), cls._stock_class
-    other = getattr(known.get(cls.__name__), "_stock_class", theirs)
-    # A class that is defined once more, as in a notebook, takes the place of the old one.
-    if (other.__module__, other.__qualname__) != (theirs.__module__, theirs.__qualname__):
+    """Register a class by its name, so that files load without `custom_objects`."""
+    known, stock_class = keras.utils.get_custom_objects(), cls._stock_class
+    earlier = getattr(known.get(cls.__name__), "_stock_class", stock_class)
+    # A class that is defined again, as in a notebook, replaces the earlier class.
+    if (earlier.__module__, earlier.__qualname__) != (
+        stock_class.__module__,
+        stock_class.__qualname__,
+    ):
         raise TypeError(
-            f"{cls.__name__} is that of {other.__module__}.{other.__qualname__} already, and this "
-            "Keras knows classes by their names alone: give the class another name. "
-            f"Received: optimizer_class={theirs}"
+            f"{cls.__name__} already belongs to {earlier.__module__}.{earlier.__qualname__}, and "
+            "this Keras finds classes by their names alone: give the class a different name. "
+            f"Received: optimizer_class={stock_class}"
         )
     known[cls.__name__] = cls
     return cls
@@ -69,7 +72,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, _stock.Adam):
 
 @_register
 class RMSpropAccumulate(AccumulatingOptimizer, _stock.RMSprop):
-    momentum = 0.0  # the stock optimizer of this Keras has none
+    momentum = 0.0  # the stock optimizer of this Keras has no momentum
 
     def _rule(self):
         return rules.RMSprop(self.momentum, centered=False, epsilon_in_root=False)
@@ -83,28 +86,31 @@ _made = {
 
 
 def accumulating(optimizer_class):
-    """The class of an optimizer with `accum_iters`: one update per window of micro-batches.
+    """Return a subclass of an optimizer class that makes one update per window of micro-batches.
 
-    An update is the code of `optimizer_class`, on the average gradient of a window. The class has
-    the arguments of `optimizer_class` in their order and then those that all classes of this
-    package have, by keyword. For the same `optimizer_class` it is the same class.
+    An update runs the code of `optimizer_class` on the average gradient of a window. The returned
+    class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`,
+    `lr` and `decay`; see `AdamAccumulate`.
 
-    Its `get_updates` must write by `update`, `update_add` and `update_sub` of `keras.backend`, to
-    variables that it makes by `zeros`, `ones` and `variable` of `keras.backend`, as Keras's own do.
+    `get_updates` of `optimizer_class` must write with `update`, `update_add` and `update_sub` of
+    `keras.backend`, to variables that it creates with `zeros`, `ones` and `variable` of
+    `keras.backend`, as Keras's own optimizers do.
 
     Args:
-        optimizer_class: A class of optimizers: one of Keras, as `keras.optimizers.Nadam`, or a
-            subclass of `keras.optimizers.Optimizer` of your own.
+        optimizer_class: A class of optimizers: a class of Keras, for example
+            `keras.optimizers.Nadam`, or your own subclass of `keras.optimizers.Optimizer`.
 
     Returns:
-        A subclass of `optimizer_class`, registered for loading by its name. Call `accumulating`
-        before you load a model that was saved with such an optimizer.
+        A subclass of `optimizer_class`, `<name>Accumulate`, registered for loading by its name. The
+        same `optimizer_class` gives the same class. Call `accumulating` before you load a model
+        that was saved with such an optimizer.
 
     Raises:
-        TypeError: if `optimizer_class` isn't a class of optimizers, if it accumulates already, if
-            its optimizers are around others (TFOptimizer), if it has an argument or a member by the
-            name of one of this package's, or if another class has its name.
-        ValueError: when a train step is made, if `get_updates` writes by something else.
+        TypeError: If `optimizer_class` isn't a class of optimizers, if it accumulates already, if
+            its optimizers wrap other optimizers (TFOptimizer), if it has an argument or a member
+            with the name of one of this package's, or if another class already has its name.
+        ValueError: When a train step is built, if `get_updates` writes in another way.
 
     Example:
 
@@ -139,7 +145,7 @@ class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Call
     )
 
     def on_batch_end(self, batch, logs=None):
-        # Keras 2.2 validates before it says that the epoch has ended, and doesn't say that it does.
+        # Keras 2.2 validates before it calls `on_epoch_end`, and has no `on_test_begin`.
         steps = self.params["steps"]
         if not steps:
             steps = math.ceil(self.params["samples"] / self.params["batch_size"])

@@ -1,8 +1,9 @@
-"""One micro-batch on Keras 2, as a part of the graph of a train step.
+"""One micro-batch on Keras 2, as part of the graph of a train step.
 
-TensorFlow 1 orders nothing within a train step, and the stock optimizers leave it at that: a weight
-may be overwritten before back-propagation has read it, a counter before the bias correction has.
-Here all that a step computes is computed before its first write, and the counters come last.
+TensorFlow 1 doesn't order the operations of a train step, and neither do the stock optimizers: a
+weight may be overwritten before back-propagation has read the weight, or a counter before the bias
+correction has read the counter. Here a step computes all values before its first write, and writes
+the counters last.
 """
 
 import contextlib
@@ -15,14 +16,14 @@ from keras_accum.keras2 import recording
 from keras_accum.keras2.state import Shape
 
 K = keras.backend
-ops = tf.compat.v2  # whose `where` isn't deprecated
+ops = tf.compat.v2  # `where` of version 1 is deprecated
 
 
 class MicroBatches:
-    """Comes before a stock optimizer class."""
+    """A base class that comes before a stock optimizer class."""
 
     def get_updates(self, loss, params):
-        """The operation that makes one micro-batch's step, in a list."""
+        """Return a list with the operation that makes the step of one micro-batch."""
         with self._unclipped():
             grads = keras.optimizers.Optimizer.get_gradients(self, loss, params)
         state = self._take_waiting([Shape(K.int_shape(variable)) for variable in params])
@@ -49,18 +50,19 @@ class MicroBatches:
         K.get_session().run(self._closing)
 
     def _check_is_between_steps(self):
-        # Its train steps are parts of a graph; each model has a window of its own.
+        # This host doesn't call the method in a traced function, but its models may share an
+        # optimizer, and each model has a window of its own.
         others = [p for key, p in self._positions.items() if key != self._model_key]
         if any(K.batch_get_value(others)):
             raise ValueError(
-                "`apply_partial_window` of an optimizer in several models is for the one whose "
-                "train step was made last, and a window of another is open: give the models an "
-                "optimizer each."
+                "`apply_partial_window` of an optimizer in several models is for the model whose "
+                "train step was made last, but another model's window is open: give each model its "
+                "own optimizer."
             )
 
     @contextlib.contextmanager
     def _unclipped(self):
-        """The stock code doesn't clip: we do, the window's average."""
+        """A scope in which the stock code doesn't clip: the window's average is clipped here."""
         clips = {n: self.__dict__.pop(n) for n in ("clipnorm", "clipvalue") if n in self.__dict__}
         try:
             yield
@@ -69,7 +71,7 @@ class MicroBatches:
 
     @contextlib.contextmanager
     def _at_decayed_rate(self):
-        """The stock code takes the rate as it is, where it has no decay of its own."""
+        """A scope with the decayed learning rate, for stock code without a decay of its own."""
         rate = self._rate
         if self._added_decay:
             updates = K.cast(self.iterations, K.dtype(rate))
@@ -80,19 +82,19 @@ class MicroBatches:
             self._rate = rate
 
     def _window_state(self):
-        """Position, length and next length of the window, as values."""
+        """Return position, length and next length of the window, as values."""
         if self._window is None:
             return [tf.constant(value, tf.int64) for value in (0, 1, 1)]
         return [tf.convert_to_tensor(variable) for variable in self._window]
 
     def _totals(self, grads):
-        """The window's gradient sums with these gradients in them."""
+        """Return the window's gradient sums including these gradients."""
         if not self._accumulates:
             return list(map(tf.convert_to_tensor, grads))
         return list(map(kernels.add, map(tf.convert_to_tensor, self._accumulators), grads))
 
     def _branch(self, step, grads, after):
-        """One conditional: the update of a window's end, or the additions inside it."""
+        """Make one conditional: the update at the end of a window, or the additions inside it."""
 
         def accumulate():
             added = list(map(kernels.accumulate, self._accumulators, grads))
@@ -105,8 +107,8 @@ class MicroBatches:
             return tf.cond(step.switch > 0, update, accumulate)
 
     def _write(self, step, totals, after):
-        """All assignments: none before all values are there, the counters last."""
-        # A step has nothing of missing gradients here, which are an error.
+        """Make all assignments: after all values are computed, and the counters last."""
+        # Some fields of a step are None: missing gradients are an error on this host.
         step = window.Step(*(None if v is None else tf.cast(v, tf.int64) for v in step))
         averages = self._clipped([self._average(step, total) for total in totals])
         if self._rule():
@@ -128,14 +130,14 @@ class MicroBatches:
         return self._write_counters(step, after=operations)
 
     def _selected(self, switch, averages):
-        """What the stock optimizer writes: variables, each with its new or its old value."""
+        """Return the stock optimizer's writes: variables, each with its new or its old value."""
         params = self._variables
         averages = [tf.cast(g, v.dtype.base_dtype) for g, v in zip(averages, params)]
         get_updates = super().get_updates
         with self._unclipped(), self._at_decayed_rate():
             recorded = recording.record(self, get_updates, params, averages, self._made)
         if self._made is None:
-            # A layout takes as long as an update does to be made, so the smallest is asked.
+            # Making a layout takes as long as making an update, so make the smallest layout.
             names = recording.names_for(self._layout_of(2).names, len(params))
             names = names or self._layout_of(len(params)).names
             recording.check_shapes(type(self).__name__, recorded.kept, names, params)
@@ -147,7 +149,7 @@ class MicroBatches:
         return [
             (variable, ops.where(switch > 0, value, tf.convert_to_tensor(variable)))
             for variable, value in recorded.writes
-            if variable is not self.iterations  # which we count
+            if variable is not self.iterations  # `_write_counters` counts updates
         ]
 
     def _write_counters(self, step, after):
@@ -164,7 +166,7 @@ class MicroBatches:
         return kernels.gate(total, scale)
 
     def _clipped(self, grads):
-        """What the stock optimizers clip to; they have a conditional for it."""
+        """Return the gradients as stock optimizers clip them, but without their conditional."""
         clipnorm, clipvalue = (getattr(self, name, 0) for name in ("clipnorm", "clipvalue"))
         if clipnorm > 0:
             norm = tf.sqrt(sum(tf.reduce_sum(tf.square(g)) for g in grads))
@@ -175,7 +177,7 @@ class MicroBatches:
         return grads
 
     def _scalars(self, step, dtype):
-        """What the update of a variable of this data type needs besides tensors."""
+        """Return the scalars of an update for variables of this data type."""
         switch = tf.cast(step.switch, dtype)
         rule = self._rule()
         rate = tf.cast(self.learning_rate, dtype)
@@ -208,11 +210,11 @@ class MicroBatches:
 
 
 def _barrier(values):
-    """What is made in here comes after all values: through one operation, not each after each."""
+    """A scope whose operations run after all values, by way of one operation to keep edges few."""
     values = [value for value in tf.nest.flatten(values) if value is not None]
     return tf.control_dependencies([tf.group(*values)])
 
 
 def _scalar(value, dtype):
-    # A cast of a number is by way of float32.
+    # `tf.cast` of a Python number would round to float32.
     return tf.cast(value, dtype) if tf.is_tensor(value) else tf.convert_to_tensor(value, dtype)

@@ -13,16 +13,15 @@ K = keras.backend
 
 
 class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
-    """Everything Keras, for all classes. A class names it before its stock optimizer and may have
+    """The base class of these optimizers; it comes before the stock class. A class may define
 
-    * `_rule()`: the rule that belongs to the stock optimizer as it was constructed, if an update
-      isn't to be made by the stock optimizer's own code;
-    * `fixed`: the stock arguments that the class decides itself.
+    * `_rule()`: the rule that replaces the stock optimizer's own code in an update;
+    * `fixed`: the stock arguments whose values the class fixes.
     """
 
     fixed = {}
     _can_reduce_late = False
-    # What an instance has. A stock class that sets one of them is refused.
+    # The attributes of an instance. A stock class that sets one of them is refused.
     reduction = skip_nonfinite = gate = all_reduce = _given = _added_decay = None
     _accum_iters = _next_length = _layouts = _positions = None
     _remedy = "compile the loaded model with {name}.from_optimizer(model.optimizer, accum_iters=5)"
@@ -43,10 +42,11 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
         own = arguments.pop_own(type(self), given)
         if own["reduction"] == "weighted":
             raise ValueError(
-                "reduction='weighted' isn't there on Keras 2.0 to 2.3, whose train step has no "
-                "place for a weight: use 'mean', or a loss that sums and 'sum'."
+                "reduction='weighted' isn't available on Keras 2.0 to 2.3, whose train step has no "
+                "place for a weight: use reduction='mean', or a loss that sums and "
+                "reduction='sum'."
             )
-        added_decay = None  # of a stock optimizer that has none
+        added_decay = None  # only for a stock optimizer without decay
         if "decay" not in stock.keywords_of(self._stock_class):
             added_decay = arguments.check_decay(given.pop("decay", None))
         elif "decay" in given:
@@ -66,14 +66,14 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
         self.gate = own["gate"]
         self.all_reduce = own["all_reduce"]
         self._accum_iters = own["accum_iters"]
-        self._next_length = None  # one for all models, as are `iterations` and the learning rate
-        self._layouts = {}  # of the stock optimizer's state, by how many variables it is for
-        self._positions = {}  # in the windows of models, by the names of their variables
+        self._next_length = None  # shared by all models, as are `iterations` and learning rate
+        self._layouts = {}  # layouts of the stock optimizer's state, by the number of variables
+        self._positions = {}  # positions in the windows of models, by the names of their variables
         self._forget()
 
     @property
     def learning_rate(self):
-        """The variable of the learning rate. Set it to a number: the next update has it."""
+        """The learning rate, a variable. A number that is assigned applies to the next update."""
         return self._rate
 
     @learning_rate.setter
@@ -81,7 +81,7 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
         if isinstance(learning_rate, numbers.Real) and "_rate" in vars(self):
             K.set_value(self._rate, arguments.check_number("learning_rate", learning_rate))
         else:
-            self._rate = learning_rate  # the stock constructor
+            self._rate = learning_rate  # the stock constructor assigns the variable
 
     lr = learning_rate
 
@@ -93,7 +93,7 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
         config = super().get_config()
         for name in self.fixed:
             del config[name]
-        if "clipnorm" in config:  # which is what all other hosts call it
+        if "clipnorm" in config:  # the other hosts call this norm `global_clipnorm`
             config["global_clipnorm"] = config.pop("clipnorm")
         if self._added_decay is not None:
             config["decay"] = self._added_decay
@@ -108,15 +108,15 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
 
 
 def _clips(given):
-    """The stock arguments for clipping, taken out of `given`."""
+    """Take the stock arguments for clipping out of `given`, checked."""
     names = "clipnorm", "clipvalue", "global_clipnorm"
     clips = {n: given.pop(n) for n in names if n in given}
     clips = {n: arguments.check_clip(n, value) for n, value in clips.items() if value is not None}
     if "global_clipnorm" in clips:
         if "clipnorm" in clips:
             raise ValueError(
-                "`clipnorm` is the norm of all gradients together on this Keras, as "
-                f"`global_clipnorm` is: give one of them. Received: {clips}"
+                "`clipnorm` and `global_clipnorm` are the same on this Keras, the norm of all "
+                f"gradients together: give one of them. Received: {clips}"
             )
         clips["clipnorm"] = clips.pop("global_clipnorm")
     return clips

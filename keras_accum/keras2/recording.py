@@ -1,8 +1,8 @@
-"""An update by the stock optimizer's own code, which is run without being let write.
+"""An update by the stock optimizer's own code, which runs without writing.
 
-The `get_updates` of a stock class computes new values from gradients and writes them, both by
-functions of `keras.backend`. Here those functions are others for as long as it runs: the gradients
-are the averages of a window, and what would be written is noted.
+The `get_updates` of a stock class computes new values from gradients and writes the new values,
+both with functions of `keras.backend`. While `get_updates` runs, these functions are replaced: the
+gradients are the averages of a window, and writes are recorded.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from keras_accum import states
 
 K = keras.backend
 
-# names: of what an update writes beside parameters and `iterations`, as in a state. files: of what
-# the stock optimizer has in `weights`, None for what no update writes. attributes: of the stock
-# optimizer that hold what isn't in `weights`, by names.
+# names: the names in a state of what an update writes besides parameters and `iterations`. files:
+# the names of the stock optimizer's `weights`, None for a weight that no update writes. attributes:
+# by name, the stock optimizer's attributes with variables that aren't in `weights`.
 Layout = namedtuple("Layout", "names files attributes")
 
 Recorded = namedtuple("Recorded", "writes kept made")
@@ -27,22 +27,22 @@ _WRITES = re.compile("(Resource)?(Sparse)?(Assign|Scatter|Apply)")
 
 
 class _Loss:
-    """What a stock optimizer gets for the loss: there is none of a whole window."""
+    """Passed to a stock optimizer as the loss: a window has no loss tensor."""
 
 
 def record(optimizer, get_updates, params, averages, made=None):
-    """What one update writes, without writing it.
+    """Record the writes of one update without writing.
 
     Args:
-        optimizer: Whose `iterations`, `weights` and hyperparameters are used.
+        optimizer: The optimizer with the `iterations`, `weights` and hyperparameters.
         get_updates: The stock method.
-        params: The variables that the update is of.
-        averages: Their gradients.
-        made: The variables that an earlier call for the same `params` made, to be used again.
+        params: The parameters to update.
+        averages: The gradients of the parameters.
+        made: The variables that an earlier call for the same `params` created, to reuse them.
 
     Returns:
-        writes: pairs of variables and new values; kept: those of the variables that are no
-        parameters, in the order of `weights`; made: the variables that were made.
+        A tuple. writes: pairs of variables and new values. kept: the written variables that aren't
+        parameters, in the order of `weights`. made: the variables that were created.
     """
     graph = tf.get_default_graph()
     before = len(graph.get_operations())
@@ -58,7 +58,7 @@ def record(optimizer, get_updates, params, averages, made=None):
         def make(*args, **kwargs):
             if made is not None:
                 return next(again)
-            # Outside of a conditional, and with a short name: see `_no_scope`.
+            # Outside of any conditional, and with a short name: see `_no_scope` in `state`.
             with tf.init_scope(), tf.name_scope(""):
                 new.append(create(*args, **kwargs))
             return new[-1]
@@ -68,8 +68,8 @@ def record(optimizer, get_updates, params, averages, made=None):
     def gradients(loss, variables):
         if not isinstance(loss, _Loss) or list(map(id, variables)) != list(map(id, params)):
             raise ValueError(
-                f"{name} takes gradients of something else than the loss. Of a window there is "
-                "only the average gradient of the loss: such an optimizer can't accumulate."
+                f"{name} can't accumulate: it takes gradients of something other than the loss, "
+                "and a window has only the average gradient of the loss."
             )
         return list(averages)
 
@@ -93,21 +93,23 @@ def record(optimizer, get_updates, params, averages, made=None):
         if _WRITES.match(operation.type) and operation not in initializers:
             raise _unknown_write(name, operation.name)
     if len({id(variable) for variable, _ in writes}) < len(writes):
-        raise ValueError(f"{name} writes a variable twice in an update, in no known order.")
+        raise ValueError(
+            f"{name} can't accumulate: it writes a variable twice in an update, in unknown order."
+        )
     return Recorded(writes, _kept(optimizer, params, writes), new if made is None else made)
 
 
 def _unknown_write(name, what):
     return ValueError(
-        f"{name} can't accumulate: its `get_updates` may write only by `update`, `update_add` and "
-        "`update_sub` of keras.backend, to variables that it has made by `zeros`, `ones` and "
-        f"`variable` of keras.backend. Received: {what}"
+        f"{name} can't accumulate: its `get_updates` may write only with `update`, `update_add` "
+        "and `update_sub` of keras.backend, to variables that it has created with `zeros`, `ones` "
+        f"and `variable` of keras.backend. Received: {what}"
     )
 
 
 @contextlib.contextmanager
 def _replaced(functions):
-    """These functions in place of those of `keras.backend`."""
+    """A scope in which these functions replace those of `keras.backend`."""
     originals = {name: getattr(K, name) for name in functions}
     vars(K).update(functions)
     try:
@@ -117,7 +119,7 @@ def _replaced(functions):
 
 
 def _kept(optimizer, params, writes):
-    """What is written beside parameters and `iterations`, in the order of `weights`."""
+    """Return the written variables besides parameters and `iterations`, in order of `weights`."""
     others = {id(variable) for variable in [*params, optimizer.iterations]}
     written = {id(variable): variable for variable, _ in writes if id(variable) not in others}
     ordered = [written.pop(id(v)) for v in optimizer.weights if id(v) in written]
@@ -125,15 +127,16 @@ def _kept(optimizer, params, writes):
 
 
 def layout(make, rule, variables):
-    """How a stock optimizer, which `make()` makes, keeps its state for so many variables.
+    """Return the layout of the state of `make()`, a stock optimizer, for a number of variables.
 
-    It is asked in a graph of its own, with variables each of another length: the length of a slot
-    says whose it is. Keras's own are called as in every Keras, others `slot_0`, ..., `scalar_0`,
-    ..., in the order of the stock optimizer's files.
+    The optimizer is made in a graph of its own, for variables of different lengths: the length of a
+    slot identifies its variable. Slots and scalars of Keras's own optimizers have the names that
+    they have on every Keras. Others are called `slot_0`, ... and `scalar_0`, ..., in the order of
+    the stock optimizer's files.
     """
     with tf.Graph().as_default():
         optimizer = make()
-        lengths = {1009 + i: i for i in range(variables)}  # none that something else may have
+        lengths = {1009 + i: i for i in range(variables)}  # lengths that nothing else has
         params = [K.zeros(length) for length in lengths]
         averages = [tf.zeros_like(param) for param in params]
         kept = record(optimizer, optimizer.get_updates, params, averages).kept
@@ -153,7 +156,7 @@ def layout(make, rule, variables):
             else:
                 raise ValueError(
                     f"{type(optimizer).__name__} can't accumulate: it keeps a variable of shape "
-                    f"{shape}, which is neither that of a parameter nor a scalar."
+                    f"{shape}, which is neither a parameter's shape nor a scalar's."
                 )
         files = [names.get(id(variable)) for variable in optimizer.weights]
         attributes = {
@@ -165,9 +168,10 @@ def layout(make, rule, variables):
 
 
 def names_for(two, variables):
-    """The names for so many variables, if those for two are in an order that tells them, or None.
+    """Return the names for a number of variables from the names for two, or None.
 
-    That is slot by slot, as Keras's own have it, or variable by variable.
+    The names for two variables must be in one of two orders: slot by slot, as in Keras's own
+    optimizers, or variable by variable.
     """
 
     def by_slot(variables):
@@ -193,12 +197,12 @@ def names_for(two, variables):
 
 
 def check_shapes(name, kept, names, params):
-    """Raise a ValueError unless what is kept for these parameters is what the layout says."""
+    """Raise a ValueError unless the kept variables have the shapes that the layout expects."""
     shapes = [K.int_shape(param) for param in params]
     expected = {n: () if states.index_of(n) is None else shapes[states.index_of(n)] for n in names}
     found = [K.int_shape(variable) for variable in kept]
     if found != list(expected.values()):
         raise ValueError(
-            f"{name} can't accumulate: what it keeps for a variable is neither of that variable's "
-            f"shape nor a scalar. Expected: {list(expected.values())}. Received: {found}"
+            f"{name} can't accumulate: what it keeps for a variable has neither the variable's "
+            f"shape nor a scalar's. Expected: {list(expected.values())}. Received: {found}"
         )

@@ -1,7 +1,7 @@
 """The variables of an optimizer on Keras 2, and the state by its names.
 
-A model that is compiled gets variables of its own, while `iterations` and what else the constructor
-makes is shared by all models.
+Each compiled model gets variables of its own. `iterations` and all other variables that the
+constructor creates are shared by all models.
 """
 
 from collections import namedtuple
@@ -17,23 +17,24 @@ K = keras.backend
 
 
 class State(base.Optimizer):
-    """Comes before a stock optimizer class."""
+    """A base class that comes before a stock optimizer class."""
 
     _variables = _kept = _made = _window = _accumulators = _closing = _state_format = None
 
     def _forget(self):
-        """Be without variables, as before the first model and between two."""
+        """Drop all variables of a model, as before the first model or between two models."""
         self._variables = []
         self._kept = {}  # slots and scalars, by their names in a state
-        self._made = None  # the variables that the stock optimizer has made
+        self._made = None  # the variables that the stock optimizer has created
         self._window = None
         self._accumulators = []
         self._closing = None
 
     def _build(self, params):
-        """Create the state for these variables, once more for each model that is compiled.
+        """Create the state for these variables, anew for each compiled model.
 
-        Without slots and scalars where the stock optimizer makes them, as a part of an update.
+        Without a rule, slots and scalars aren't created here: the stock optimizer creates them as
+        part of an update.
         """
         self._forget()
         self._variables, rule = list(params), self._rule()
@@ -66,7 +67,7 @@ class State(base.Optimizer):
 
     @property
     def completed_updates(self):
-        """The number of updates made: what `decay` and bias correction count. An int."""
+        """The number of updates made, as `decay` and bias correction count. An int."""
         return self._count("completed_updates", K.get_value(self.iterations))
 
     def _counters(self):
@@ -93,12 +94,12 @@ class State(base.Optimizer):
         return () if self._rule() else self._named_in_layout(lambda i: i is None)
 
     def _named_in_layout(self, belongs):
-        """The slots or scalars of the stock optimizer, without rule and number."""
+        """Return the names of the stock optimizer's slots or scalars, without rule and index."""
         names = [name for name in self._layout_of(2).names if belongs(states.index_of(name))]
         return tuple(name.split(".")[1] for name in names)
 
     def _layout_of(self, variables):
-        """How the stock optimizer keeps its state for so many variables."""
+        """Return the layout of the stock optimizer's state for this number of variables."""
         if variables not in self._layouts:
             self._layouts[variables] = recording.layout(
                 lambda: self._stock_class(**self._given), self._rule_name, variables
@@ -111,7 +112,7 @@ class State(base.Optimizer):
 
     @property
     def _has_stepped(self):
-        return self._is_built  # the train step is a part of the graph
+        return self._is_built  # the graph already has a train step
 
     def _list_names(self, variables, stock):
         if not variables:
@@ -123,7 +124,7 @@ class State(base.Optimizer):
         return self._list_names(variables, stock=False) + list(self._rate_state())
 
     def _state_variables(self):
-        """All weights by their names, in the order of `_list_names`."""
+        """Return all weights by their names, in the order of `_list_names`."""
         if self._pending:
             return dict(self._pending.variables)
         found = {"completed_updates": self.iterations}
@@ -167,21 +168,21 @@ class State(base.Optimizer):
         self.weights = list(self._state_variables().values())
 
     def get_weights(self):
-        """The state as a list of arrays, in the order of files."""
+        """Return the state as a list of arrays, in the order of files."""
         return K.batch_get_value(self.weights)
 
 
-# A variable as far as a state goes: here a variable's own shape is a list of `Dimension`.
+# The part of a variable that a state needs. A variable's own shape is a list of `Dimension`.
 Shape = namedtuple("Shape", "shape")
 
 
 def _file_name(name):
-    """A name in a state as one in a graph, without the rule's."""
+    """Return the name in a graph for a name in a state, without the name of the rule."""
     return "/".join(name.split(".")[-2:])
 
 
 def _no_scope():
-    # The names of all weights must find room in an attribute of HDF5, which has 64 kB.
+    # Short names: the names of all weights must fit into one HDF5 attribute of 64 kB.
     return tf.name_scope("")
 
 

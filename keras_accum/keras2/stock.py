@@ -1,4 +1,4 @@
-"""The stock optimizers of Keras 2: their arguments, from one, back to one."""
+"""The stock optimizers of Keras 2: their arguments, conversion from and to them."""
 
 import inspect
 
@@ -11,20 +11,25 @@ K = keras.backend
 
 
 class FromAndToStock:
-    """Comes before a stock optimizer class."""
+    """A base class that comes before a stock optimizer class."""
 
     @classmethod
     def from_optimizer(cls, optimizer, **arguments):
-        """This class in the place of a stock optimizer, with its arguments and its state.
+        """Return an optimizer of this class with the arguments and the state of another optimizer.
 
         Args:
-            optimizer: The stock optimizer of the same rule, or one of this package. It is left as
-                it is. Compile the model with the result.
-            arguments: Constructor arguments that are to be other than the optimizer's, as
+            optimizer: A stock optimizer with the same rule, or an optimizer of this package with
+                the same rule. The optimizer isn't changed.
+            **arguments: Constructor arguments that replace the optimizer's, for example
                 `accum_iters`.
 
+        Returns:
+            The new optimizer. Compile the model with it.
+
         Raises:
-            TypeError, ValueError: if it is an optimizer with another rule.
+            TypeError: If the optimizer has a different rule.
+            ValueError: If an argument that this class fixes has a different value, or if the
+                optimizer has an open window and the new `accum_iters` is 1.
 
         Example:
 
@@ -49,12 +54,17 @@ class FromAndToStock:
         return new
 
     def to_stock(self):
-        """The stock optimizer with the same arguments and state, for those without this package.
+        """Return the stock optimizer with the same arguments and state, to use without keras_accum.
 
-        Compile the model with it, to train on or to save it. This optimizer is left as it is.
+        Compile the model with the stock optimizer, to continue training or to save the model. This
+        optimizer isn't changed.
+
+        Returns:
+            The stock optimizer.
 
         Raises:
-            ValueError: if a window is open, and if the rule is none of a stock optimizer.
+            ValueError: If a window is open, if the class has arguments that the stock optimizer
+                doesn't have, or if the optimizer has `decay` and the stock optimizer can't have it.
         """
         self._check_can_be_stock()
         if self._added_decay:
@@ -79,7 +89,7 @@ class FromAndToStock:
         return optimizer
 
     def _state_of_stock(self, optimizer):
-        """The state of a stock optimizer that has its variables."""
+        """Return the state of a stock optimizer whose variables exist."""
         one, two = (len(self._layout_of(variables).files) for variables in (1, 2))
         layout = self._layout_of((len(optimizer.weights) - one) // (two - one) + 1)
         variables = dict(zip(layout.files, optimizer.weights))
@@ -91,14 +101,14 @@ class FromAndToStock:
 
 
 def _stock_array(name, state, arrays):
-    """What a stock optimizer has for a name in its files. None is a place that isn't used."""
+    """Return the array for a name in a stock optimizer's files; None is an unused placeholder."""
     if name is None:
         return np.zeros(1, K.floatx())
     return np.asarray(state.get(name, np.zeros_like(arrays[states.index_of(name) or 0])))
 
 
 def _start_from(optimizer, arrays):
-    """Have a stock optimizer save these arrays, and go on from them when it gets its variables."""
+    """Make a stock optimizer save these arrays, and continue from them when it has variables."""
     get_updates = optimizer.get_updates
 
     def get_updates_and_restore(*args, **kwargs):
@@ -111,7 +121,7 @@ def _start_from(optimizer, arrays):
     optimizer.get_updates = get_updates_and_restore
 
 
-# What Keras 2.3 takes and doesn't have in its signatures, by the class whose constructor does.
+# Arguments that Keras 2.3 takes as **kwargs, by the class whose constructor takes them.
 _UNSIGNED = {
     "Optimizer": ("clipnorm", "clipvalue", "global_clipnorm"),
     "SGD": ("decay",),
@@ -121,7 +131,7 @@ _UNSIGNED = {
 
 
 def keywords_of(stock_class):
-    """What a class takes by keyword, also without having it in its signature."""
+    """Return the keywords of a class, also those that aren't in its signature."""
     names = []
     for cls in stock_class.__mro__:
         if "__init__" not in vars(cls):
@@ -136,13 +146,13 @@ def keywords_of(stock_class):
 
 
 def rate_name_of(stock_class):
-    """What the constructor calls the learning rate, if it isn't silent about it."""
+    """Return the constructor's name for the learning rate, "lr" if its signature has neither."""
     names = inspect.signature(stock_class.__init__).parameters
     return "learning_rate" if "learning_rate" in names else "lr"
 
 
 def check_variables(optimizer):
-    """Raise a TypeError unless the stock class has made what all of Keras's own have."""
+    """Raise a TypeError unless the stock class has created the variables of Keras's optimizers."""
     for name, held in (("learning_rate", "_rate"), ("iterations", "iterations")):
         if not hasattr(vars(optimizer).get(held), "initializer"):
             raise TypeError(

@@ -2,11 +2,13 @@
 
 | file | holds |
 | --- | --- |
-| `optimizer` | what an optimizer does: arguments, config, one micro-batch |
-| `variables` | counters, sums, and the names of all variables in a state |
-| `gates` | how an update is let through |
-| `stock` | the stock optimizers: from one, back to one |
-| `backend_<name>` | what a backend does in its own way; the rest is `keras.ops` |
+| `optimizer` | the optimizer: arguments and config |
+| `micro_batch` | one micro-batch: from its gradients to the weights |
+| `variables` | counters, gradient sums, and the names of all variables in a state |
+| `state` | the state: read, written, loaded and counted |
+| `gates` | select or hold the writes of an update |
+| `stock` | conversion from and to stock optimizers |
+| `backend_<name>` | code for a single backend; all other code uses `keras.ops` |
 """
 
 from keras_accum import base, docs, host, names
@@ -14,7 +16,7 @@ from keras_accum.states import StateError  # noqa: F401, public
 
 keras = host.import_keras_3()
 
-from keras_accum.callbacks import (  # noqa: E402, the line above says what is wrong
+from keras_accum.callbacks import (  # noqa: E402, the line above raises the clearer error
     monitor,
     partial_window,
     python_gate,
@@ -27,24 +29,26 @@ _made = {}
 
 
 def accumulating(optimizer_class):
-    """The class of an optimizer with `accum_iters`: one update per window of micro-batches.
+    """Return a subclass of an optimizer class that makes one update per window of micro-batches.
 
-    An update is the code of `optimizer_class`, on the average gradient of a window. The class has
-    the arguments of `optimizer_class` in their order and then those that all classes of this
-    package have, by keyword. For the same `optimizer_class` it is the same class.
+    An update runs the code of `optimizer_class` on the average gradient of a window. The returned
+    class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`,
+    `lr` and `decay`; see `AdamAccumulate`.
 
     Args:
-        optimizer_class: A class of optimizers: one of Keras, as `keras.optimizers.Lion`, or a
-            subclass of `keras.optimizers.Optimizer` of your own.
+        optimizer_class: A class of optimizers: a class of Keras, for example
+            `keras.optimizers.Lion`, or your own subclass of `keras.optimizers.Optimizer`.
 
     Returns:
-        A subclass of `optimizer_class`, registered for loading. Call `accumulating` before you
-        load a model that was saved with such an optimizer.
+        A subclass of `optimizer_class`, `<name>Accumulate`, registered for loading. The same
+        `optimizer_class` gives the same class. Call `accumulating` before you load a model that was
+        saved with such an optimizer.
 
     Raises:
-        TypeError: if `optimizer_class` isn't a class of optimizers, if it accumulates already, if
-            its optimizers are around others (LossScaleOptimizer, MultiOptimizer), or if it has an
-            argument or a member by the name of one of this package's.
+        TypeError: If `optimizer_class` isn't a class of optimizers, if it accumulates already, if
+            its optimizers wrap other optimizers (LossScaleOptimizer, MultiOptimizer), or if it has
+            an argument or a member with the name of one of this package's.
 
     Example:
 
@@ -104,7 +108,7 @@ class MicroBatchWeights(weights.MicroBatchWeights, keras.callbacks.Callback):
 
     @staticmethod
     def _mask(output):
-        # An attribute of the tensor where it can have one, which JAX's can't.
+        # Keras finds the mask also on JAX, whose tensors can't have attributes.
         return keras.src.backend.get_keras_mask(output)
 
 

@@ -1,4 +1,7 @@
-"""What JAX has of its own, a conditional, and the plain `keras.ops` form of what a backend does."""
+"""The JAX backend: its conditional, and the plain `keras.ops` form of all other backend code.
+
+The other backends inherit from this module's `Backend`.
+"""
 
 import contextlib
 import weakref
@@ -11,16 +14,16 @@ from keras_accum.keras3.gates import SelectWrites
 
 
 class Picker(python_gate.Picker):
-    """A train function of JAX is handed the whole state and returns the next one.
+    """Two train functions on JAX, which take the whole state and return the next state.
 
-    As long as it's handed the counters that it has returned, the host knows what they are and
-    needn't wait for the device to tell.
+    While Keras passes in the same counter arrays that the last call returned, Python knows their
+    values and needn't wait for the device.
     """
 
     def __init__(self, model, in_place_of):
         super().__init__(model, in_place_of)
         self._known = []
-        self._references = []  # to the arrays that have these values
+        self._references = []  # weak references to the arrays of the known values
 
     def _before(self, arguments):
         arrays = self._arrays(arguments[0])
@@ -32,19 +35,19 @@ class Picker(python_gate.Picker):
     def _read(arrays):
         return [int(array) for array in arrays]
 
-    def _keep(self, after, results):
-        self._known = after
+    def _keep(self, counters, results):
+        self._known = counters
         self._references = list(map(weakref.ref, self._arrays(results[1])))
 
     def check(self):
         arrays = [reference() for reference in self._references]
-        if any(array is None for array in arrays):  # a callback has put others in their place
+        if any(array is None for array in arrays):  # a callback has replaced the arrays
             return
         found = self._read(arrays)
         if found != self._known:
             raise ValueError(
-                f"{python_gate.ONE_CALL} Received: the position in the window is {found[0]}, after "
-                f"as many train steps as should make it {self._known[0]}."
+                f"{python_gate.ONE_CALL} Received: the position in the window is {found[0]}, but "
+                f"this number of train steps should make it {self._known[0]}."
             )
 
     def _arrays(self, state):
@@ -54,16 +57,16 @@ class Picker(python_gate.Picker):
 
 
 class Backend:
-    """Comes before a Keras 3 optimizer class; used as it is on JAX."""
+    """A base class that comes before a Keras 3 optimizer class. JAX uses it without changes."""
 
     _can_reduce_late = False
-    # Whether all that a train step of `fit` writes must be among `variables`.
+    # True if `variables` must have everything that a train step of `fit` writes.
     _steps_return_state = True
-    # What computes with the counters.
+    # The module that computes with the counters.
     _counts_with = ops
 
     def _is_traced(self):
-        """Whether what is computed here becomes a part of a traced program."""
+        """True if computations become part of a traced program."""
         import jax
 
         return isinstance(ops.zeros(()), jax.core.Tracer)
@@ -74,25 +77,25 @@ class Backend:
         return contextlib.nullcontext()
 
     def _variable_scope(self):
-        """Where variables are made that aren't made in `build`."""
+        """The scope for creating variables outside of `build`."""
         return contextlib.nullcontext()
 
     def _sum_scope(self):
-        """Where the variables are made that hold a window's sums."""
+        """The scope for creating the gradient sums of a window."""
         return contextlib.nullcontext()
 
     def _eagerly(self):
-        """A scope in which assigning to a variable isn't part of a graph that is being traced."""
+        """A scope in which an assignment isn't part of a graph that is being traced."""
         return contextlib.nullcontext()
 
     def _build_scope(self, variables):
-        """Where the stock optimizer is built for these variables."""
+        """The scope for building the stock optimizer for these variables."""
         return contextlib.nullcontext()
 
     # -- replicas --------------------------------------------------------------------------------
 
     def _in_replicas(self, function, *arguments):
-        """Call a function outside a train step as a train step would call it."""
+        """Call a function between train steps in the way a train step would call it."""
         function(*arguments)
 
     def _sum_over_replicas(self, grads, variables):
@@ -110,7 +113,7 @@ class Backend:
         function(*tensors)
 
     def _on_variable(self, variable, function, *tensors):
-        """Call `function(variable, target, *tensors)`, target being what can be written."""
+        """Call `function(variable, target, *tensors)`, where `target` is the writable variable."""
         function(variable, variable, *tensors)
 
     # -- gates -----------------------------------------------------------------------------------
@@ -136,7 +139,7 @@ class Backend:
             variable.assign(value)
 
     def _is_due(self, step):
-        """Whether the update is, if Python knows; None where the step's switch is a tensor."""
+        """True if the step updates, False if not; None if the switch is a tensor."""
         return self._decided
 
     def _gate_for(self, step, own):
@@ -144,7 +147,7 @@ class Backend:
 
     @property
     def _writes(self):
-        """The gate that selects single writes, if it's open."""
+        """The open gate if it selects single writes, else None."""
         gate = self._open_gate
         return gate if isinstance(gate, SelectWrites) else None
 
@@ -160,7 +163,7 @@ class Backend:
     # -- counters --------------------------------------------------------------------------------
 
     def _counted_after(self, grads):
-        """The number 1, once the gradients are there."""
+        """Return the number 1, which depends on the gradients where a backend needs that."""
         return self._count_of_one()
 
     def _count_of_one(self):
@@ -192,14 +195,15 @@ class Backend:
 
     @staticmethod
     def _times_factor(value, factor):
-        """value * factor, and zero where the factor is, also where value is infinite or NaN."""
+        """Return value * factor; zero where the factor is zero, even for infinite or NaN values."""
         return ops.where(factor == 0, 0.0, value * factor)
 
     def _remainder(self, total, hold, weights):
-        """What stays of a window's sum, computed after the weights were written.
+        """Return the rest of a window's sum, computed after the weights were written.
 
-        XLA copies an accumulator when it can't see that all have read it before it is written. No
-        weight is above infinity: the comparison is there for it to see.
+        XLA copies an accumulator unless it can prove that every read comes before the write. The
+        comparison, which is never true, makes the rest depend on the written weights and so gives
+        XLA the proof.
         """
         return ops.where(
             self._value_of(weights) > float("inf"), total, self._times_factor(total, hold)

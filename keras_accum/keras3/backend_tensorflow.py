@@ -1,7 +1,7 @@
 """TensorFlow: replicas, sparse gradients, selected assignments and fused kernels.
 
-Replicas are in step: gradients are summed over them on every micro-batch, so accumulators, slots
-and counters are the same on all of them and are mirrored like any other variable.
+By default, gradients are summed over the replicas on every micro-batch. Accumulators, slots and
+counters are therefore the same on all replicas, and are mirrored like any other variable.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ def _native(variable):
 
 
 class Backend(backend_jax.Backend):
-    """Comes before a Keras 3 optimizer class."""
+    """A base class that comes before a Keras 3 optimizer class."""
 
     _times_factor = staticmethod(kernels.gate)
     _all_finite = staticmethod(kernels.all_finite)
@@ -49,8 +49,8 @@ class Backend(backend_jax.Backend):
         return tf.init_scope()
 
     def _build_scope(self, variables):
-        # What a stock optimizer writes when it's built is written at once, not in each train step
-        # of the function that is being traced, if the weights have their values already.
+        # A stock optimizer may write in `build`. If the weights have their values already, the
+        # write happens now and not in each run of the function that is being traced.
         with tf.init_scope():
             are_there = all(bool(_native(variable).is_initialized()) for variable in variables)
         return tf.init_scope() if are_there else contextlib.nullcontext()
@@ -67,7 +67,7 @@ class Backend(backend_jax.Backend):
         return [gradient for gradient, _ in pairs]
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        # The average is of the sums of all replicas already.
+        # The average already comes from the sums over all replicas.
         return (
             grads_and_vars if self._open_gate else super()._all_reduce_sum_gradients(grads_and_vars)
         )
@@ -91,7 +91,7 @@ class Backend(backend_jax.Backend):
     # -- gates -----------------------------------------------------------------------------------
 
     def _gate_for(self, step, own):
-        # Another's optimizer may write in any way it likes.
+        # Only Keras's own optimizers are known to write through `assign`.
         gate = SelectWrites if is_of_keras(self._stock_class) else SelectAfter
         return gate(self, step, own)
 
@@ -106,7 +106,7 @@ class Backend(backend_jax.Backend):
     def _copy_of_value(self, variable):
         return tf.identity(self._value_of(variable))
 
-    # The native variables, which no scope knows, are written by these three.
+    # Stock optimizers write native variables, which a StatelessScope doesn't see, by these three.
 
     def assign(self, variable, value):
         if self._writes:
@@ -130,12 +130,12 @@ class Backend(backend_jax.Backend):
         gate, value = self._writes, self._weight_decay
         if gate is None or gate.lets_all_through or value is None or not self._decays_past_assign:
             return value
-        # As Keras's own `tf.cast` has the number before it's cast to the variable's data type.
+        # float32, as in Keras's own code, where `tf.cast` converts the number first.
         return tf.convert_to_tensor(value) * tf.cast(gate.switch, "float32")
 
     @property
     def _decays_past_assign(self):
-        """Whether weights decay by Keras's code, which no gate finds."""
+        """True if weights decay by Keras's own code, whose writes no gate sees."""
         of_keras = keras.optimizers.Optimizer._apply_weight_decay
         return self._stock_class._apply_weight_decay is of_keras
 
@@ -165,7 +165,7 @@ class Backend(backend_jax.Backend):
         kernels.apply_rule(rule, scalars, gradient, variable, list(map(_native, slots)))
 
     def _kernel_scalars(self, rule, dtype):
-        """What a kernel takes besides tensors, computed once for a data type and a switch."""
+        """Return a kernel's scalars, computed once per data type and switch."""
         gate = self._writes
         key = dtype, id(gate.switch)
         if key not in gate.kept:
@@ -180,9 +180,9 @@ class Backend(backend_jax.Backend):
         return gate.kept[key]
 
     def _rule_with_kernel(self):
-        """The rule for which TensorFlow has a fused kernel that is cheaper than Keras's code.
+        """Return the rule if TensorFlow has a fused kernel that is cheaper than Keras's code.
 
-        XLA fuses Keras's code by itself, and better.
+        Return None under XLA, which fuses Keras's code by itself, and better.
         """
         name = self._stock_class.__name__
         if not is_of_keras(self._stock_class) or _is_compiled_by_xla():
@@ -193,10 +193,10 @@ class Backend(backend_jax.Backend):
             return rules.Adam()
         return None
 
-    # -- a step that finds no more data ----------------------------------------------------------
+    # -- a step that finds no more data: see `kernels.after` -------------------------------------
 
     def _counted_after(self, grads):
-        with kernels.after(grads):  # all counters and switches depend on it
+        with kernels.after(grads):  # all counters and switches depend on this number
             return super()._counted_after(grads)
 
     def _update_from(self, grads, step, variables, absent):

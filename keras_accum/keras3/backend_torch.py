@@ -1,7 +1,8 @@
-"""PyTorch runs eagerly, so Python knows the switch.
+"""The PyTorch backend, which runs eagerly, so that Python knows the switch.
 
-A micro-batch inside a window is one fused addition, and one that closes it is the stock optimizer
-on the average. Only under `torch.compile` is the switch a tensor, as on the other backends.
+A micro-batch inside a window is one fused addition. A micro-batch that closes a window runs the
+stock optimizer on the average. Under `torch.compile`, the switch is a tensor, as on the other
+backends.
 """
 
 import keras
@@ -13,7 +14,7 @@ from keras_accum import window
 from keras_accum.keras3 import backend_jax
 from keras_accum.keras3.gates import SelectAfter
 
-Picker = None  # of an eager train step there needn't be two
+Picker = None  # an eager train step needs no second version
 
 
 def _is_compiling():
@@ -21,7 +22,7 @@ def _is_compiling():
 
 
 class Backend(backend_jax.Backend):
-    """Comes before a Keras 3 optimizer class."""
+    """A base class that comes before a Keras 3 optimizer class."""
 
     _steps_return_state = False
 
@@ -29,10 +30,10 @@ class Backend(backend_jax.Backend):
         return _is_compiling()
 
     def _counter_scope(self):
-        # Counters stay on the CPU, where reading one doesn't wait for the device.
+        # Counters stay on the CPU, so that reading a counter doesn't wait for the device.
         return keras.device("cpu")
 
-    # -- what Python knows -----------------------------------------------------------------------
+    # -- values that Python knows ----------------------------------------------------------------
 
     @property
     def _counts_with(self):
@@ -57,12 +58,12 @@ class Backend(backend_jax.Backend):
     def _conditional(self, switch, update, accumulate, *tensors):
         raise ValueError(
             "gate='conditional' can't be used in torch.compile: a conditional doesn't run there. "
-            f"Construct {type(self).__name__} with gate='select', the default; the state of the "
-            "one fits the other."
+            f"Construct {type(self).__name__} with gate='select', the default; both gates have "
+            "the same state."
         )
 
     def _copy_of_value(self, variable):
-        """A variable's value, whatever is written afterwards."""
+        """Return a copy of a variable's value, which later writes don't change."""
         return variable.value.clone()
 
     def _gate_for(self, step, own):
@@ -99,7 +100,7 @@ class Backend(backend_jax.Backend):
     def _window_averages(self, step, steps, totals, variables):
         if _is_compiling() or not self._accumulates:
             return super()._window_averages(step, steps, totals, variables)
-        # In place: the sums are emptied afterwards.
+        # In place, because the sums are zeroed afterwards.
         overwritten = [self._overwrite_variable_with_gradient(v) for v in variables]
         summed = [total for total, skip in zip(totals, overwritten) if not skip]
         if summed:
@@ -108,7 +109,7 @@ class Backend(backend_jax.Backend):
         return [total.clone() if skip else total for total, skip in zip(totals, overwritten)]
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        # The fused updates take gradients of the variables' data types.
+        # The fused updates need gradients of the variables' data types.
         pairs = zip(grads, trainable_variables)
         grads = [gradient.to(variable.value.dtype) for gradient, variable in pairs]
         super()._backend_update_step(grads, trainable_variables, learning_rate)
@@ -123,7 +124,7 @@ class Backend(backend_jax.Backend):
         return self._times_factor(total, hold)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        # The fused additions write in place, and the caller's tensors are not ours to write.
+        # The fused additions write in place, and the caller's tensors must not change.
         def copies(tensors):
             return [keras.ops.convert_to_tensor(tensor).clone() for tensor in tensors]
 

@@ -1,9 +1,10 @@
-"""How an update is let through: the stock optimizer runs, and what it writes is selected.
+"""Gates: the stock optimizer runs, and a gate selects which of its writes take effect.
 
-`with gate(optimizer, step, own):` is around the stock optimizer's `apply`. What is written in there
-counts where the step's switch is on. `own` has the switches of single variables, by their indices:
-those whose gradients are missing in the micro-batch. Where Python has decided that the update is
-due, as inside a conditional, the switch is the number 1, and all writes count but those of `own`.
+`with gate(optimizer, step, own):` surrounds the stock optimizer's `apply`. A write in this scope
+takes effect if the step's switch is 1. `own` has a switch of its own for each variable whose
+gradient is missing in the micro-batch, by the variable's index. If Python knows that the update is
+due, for example inside a conditional, the switch is the integer 1, and every write takes effect
+except writes to the variables of `own`.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from keras_accum import states
 
 
 class Gate:
-    """What all gates do: the optimizer finds the gate of the update that it's making."""
+    """Base class of the gates: registers a gate with the optimizer during an update."""
 
     def __init__(self, optimizer, step, own):
         self.optimizer = optimizer
@@ -37,30 +38,30 @@ class Gate:
         return isinstance(self.step.switch, int)
 
     def after_update_steps(self):
-        """Weights and slots are written; moving averages and constraints are still to come."""
+        """Called after weights and slots are written, before moving averages and constraints."""
 
     def before_constraints(self):
-        """All is written but what constraints write."""
+        """Called after all writes except the constraints'."""
 
     def by_window(self):
-        """A scope in which all variables are written by the window's switch."""
+        """A scope in which the window's switch applies to all variables."""
         return contextlib.nullcontext()
 
     def of(self, variable):
-        """A scope in which what is written is written for this variable."""
+        """A scope in which the switch of this variable applies to all writes."""
         return contextlib.nullcontext()
 
 
 class SelectWrites(Gate):
-    """What the stock optimizer writes is selected before it's written: no second copy is kept.
+    """Selects each value before the stock optimizer writes it, so no second copy is kept.
 
-    What it reads afterwards is what was written. So XLA writes each array where it stands.
+    A later read returns the selected value, so XLA can write each array in place.
     """
 
     def __init__(self, optimizer, step, own):
         super().__init__(optimizer, step, own)
-        self.switch = step.switch  # of what is being written
-        self.kept = {}  # what is computed once for an update
+        self.switch = step.switch  # applies to the current writes
+        self.kept = {}  # results that are computed once per update
         self._scope = _WriteScope(self)
 
     def __enter__(self):
@@ -99,14 +100,14 @@ class SelectWrites(Gate):
 
 
 class _WriteScope(keras.StatelessScope):
-    """In here a Keras variable has its own value, and what is assigned to it is selected."""
+    """A scope in which a Keras variable keeps its own value, and assigned values are selected."""
 
     def __init__(self, gate):
         super().__init__()
         self._gate = gate
 
     def get_current_value(self, variable):
-        outer = self.original_scope  # of JAX's `stateless_apply`
+        outer = self.original_scope  # the scope of JAX's `stateless_apply`, if any
         return None if outer is None else outer.get_current_value(variable)
 
     def add_update(self, update):
@@ -122,9 +123,10 @@ class _WriteScope(keras.StatelessScope):
 
 
 class SelectAfter(Gate):
-    """After the update, each variable goes back to what it was where its switch is off.
+    """After the update, restores each variable whose switch is 0.
 
-    Nothing can be written past this gate, however an optimizer writes. It keeps a second copy.
+    No write can bypass this gate, however an optimizer writes. The gate keeps a second copy of the
+    variables.
     """
 
     def __enter__(self):
@@ -134,15 +136,17 @@ class SelectAfter(Gate):
         self._weights = optimizer._trainable_variables
         others = [] if self.is_decided else [*named.values(), optimizer._iterations]
         self._all = [] if self.is_decided else [*self._weights, *others]
-        self._of_own = {
+        self._slots_of_own = {
             index: [v for n, v in named.items() if _is_slot_of(n, index)] for index in self.own
         }
-        written = [*self._all, *(v for i in self.own for v in (self._weights[i], *self._of_own[i]))]
+        written = list(self._all)
+        for index, slots in self._slots_of_own.items():
+            written += [self._weights[index], *slots]
         self._old = {id(variable): self._copy(variable) for variable in written}
 
     def after_update_steps(self):
         for index, switch in self.own.items():
-            for variable in (self._weights[index], *self._of_own[index]):
+            for variable in (self._weights[index], *self._slots_of_own[index]):
                 self._select(variable, switch, self._old[id(variable)])
 
     def before_constraints(self):

@@ -1,7 +1,7 @@
-"""What an accumulating optimizer of Keras 3 does with one micro-batch.
+"""One micro-batch of an accumulating optimizer on Keras 3.
 
-An update is the stock optimizer's own `apply`, on the average gradient of a window. A gate
-(`gates`) decides whether what it writes counts, so that one traced program serves every
+An update is the stock optimizer's own `apply` on the average gradient of a window. A gate (see
+`gates`) selects whether the writes of `apply` take effect, so that one traced program serves every
 micro-batch.
 """
 
@@ -16,7 +16,7 @@ from keras_accum.keras3.variables import dtype_of, path_of
 
 
 class MicroBatches:
-    """Comes before a stock optimizer class: from the gradients of a micro-batch to the weights."""
+    """A base class before the stock class: from the gradients of a micro-batch to the weights."""
 
     def apply(self, grads, trainable_variables=None):
         self._has_stepped = True
@@ -27,10 +27,10 @@ class MicroBatches:
             return None
         if trainable_variables is None:
             if not self.built or len(grads) != len(self._trainable_variables):
-                return super().apply(grads)  # raises what the stock optimizer raises
+                return super().apply(grads)  # raises the stock optimizer's error
             trainable_variables = self._trainable_variables
         trainable_variables = list(trainable_variables)
-        with keras.name_scope(self.name, caller=self):  # as the stock class: paths are the same
+        with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
             self.build(trainable_variables)
             self._check_variables_are_known(trainable_variables)
             grads, variables = self._filter_empty_gradients(grads, trainable_variables)
@@ -40,9 +40,9 @@ class MicroBatches:
             self._take_micro_batch(grads, variables, absent=sorted(set(known) - set(present)))
 
     def _take_micro_batch(self, grads, variables, absent):
-        """Add the gradients of one micro-batch, and update if that closes the window.
+        """Add the gradients of one micro-batch, and update if the micro-batch closes the window.
 
-        `absent` are the indices of the variables whose gradients are missing.
+        `absent` has the indices of the variables whose gradients are missing.
         """
         self._count_trace()
         grads, weight = self._weighted(grads, variables)
@@ -71,7 +71,7 @@ class MicroBatches:
         self._write_counters(step)
 
     def _weighted(self, grads, variables):
-        """The gradients times the weight of their micro-batch, and it; None where none has any."""
+        """Return the gradients times the micro-batch's weight, and the weight; None without one."""
         if not self._weighs:
             return grads, None
         weight = ops.cast(self._take_weight(), self._window.weight.dtype)
@@ -82,7 +82,7 @@ class MicroBatches:
         def times(gradient, variable):
             if self._overwrite_variable_with_gradient(variable):
                 return gradient
-            dtype = self._sum_of(variable).dtype  # half precision could overflow
+            dtype = self._sum_of(variable).dtype  # float32, because half precision could overflow
             return self._times_factor(ops.cast(gradient, dtype), ops.cast(factor, dtype))
 
         return [times(g, v) for g, v in zip(grads, variables)], weight
@@ -94,7 +94,7 @@ class MicroBatches:
         return ops.stop_gradient(ops.convert_to_tensor(weight))
 
     def _reduced(self, tensors, weight, variables):
-        """The sums over replicas of what belongs to these variables, and of a weight, if any."""
+        """Return the sums over replicas of these variables' tensors, and of a weight, if any."""
         if not self._weighs:
             return self._sum_over_replicas(tensors, variables), weight
         everything = [*variables, self._window.weight]
@@ -102,7 +102,7 @@ class MicroBatches:
         return tensors, weight
 
     def _drop_nonfinite(self, grads):
-        """1 if the micro-batch counts, else 0, and gradients that are zero where it doesn't."""
+        """Return 1 and the gradients, or 0 and zero gradients if the micro-batch is dropped."""
         counted = self._counted_after(grads)
         if self.skip_nonfinite:
             counted = ops.cast(self._all_finite(grads), counted.dtype)
@@ -127,13 +127,13 @@ class MicroBatches:
         return step
 
     def _window_state(self):
-        """Position, length and next length of the window, as values."""
+        """Return position, length and next length of the window, as values."""
         if not self._accumulates:
             return [self._count_of_one() * value for value in (0, 1, 1)]
         return [self._count_value(counter) for counter in self._counters().values()]
 
     def _accumulate_gradients(self, grads, variables):
-        """Add gradients to their accumulators, inside a window."""
+        """Add gradients to their accumulators, without an update."""
         if self._accumulates:
             self._across_replicas(lambda *grads: self._add_all(grads, variables), *grads)
 
@@ -147,7 +147,7 @@ class MicroBatches:
         return self._window.sums[self._get_variable_index(variable)]
 
     def _sum_with(self, gradient, variable):
-        """The window's sum with this gradient in it; the maximum for what a gradient overwrites."""
+        """Return the window's sum plus a gradient; their maximum if a gradient overwrites it."""
         if not self._accumulates:
             return self._dense(gradient)
         accumulator = self._sum_of(variable)
@@ -156,9 +156,10 @@ class MicroBatches:
         return self._plus(accumulator, gradient)
 
     def _update_through_gate(self, step, totals, variables, absent=()):
-        """The stock optimizer's update from the sums of a window, through the gate.
+        """Make the stock optimizer's update from the sums of a window, through the gate.
 
-        The variables whose indices are `absent` are covered if they had a gradient earlier.
+        The variables in `absent` (indices) are updated if they had a gradient earlier in the
+        window.
         """
         if self._reduces_late:
             totals, divisor = self._reduced(totals, step.divisor, variables)
@@ -176,9 +177,9 @@ class MicroBatches:
             )
 
     def _window_averages(self, step, steps, totals, variables):
-        """The averages of the window; what overwrites a variable as it is.
+        """Return the averages of the window; gradients that overwrite variables are unchanged.
 
-        `steps` has the steps by which single variables go, by index.
+        `steps` has, by index, the steps of variables that don't follow the window's step.
         """
         scales = {}
 
@@ -196,7 +197,7 @@ class MicroBatches:
         return list(map(average, totals, variables))
 
     def _keep_sums(self, hold, totals, variables):
-        """Write what stays of the sums: inside a window all, after its end nothing."""
+        """Write the rest of the sums: the whole sums inside a window, zeros after its end."""
 
         def keep(variable, target, total, hold):
             self.assign(self._sum_of(variable), self._remainder(total, hold, target))
@@ -205,7 +206,7 @@ class MicroBatches:
             self._on_variable(variable, keep, total, hold[dtype_of(self._sum_of(variable))])
 
     def _write_counters(self, step):
-        """Write the counters. The stock optimizer has written how many updates there were."""
+        """Write the counters, except the number of updates, which the stock optimizer writes."""
         if self._accumulates:
             self._window.position.assign(step.position)
             self._window.length.assign(step.length)
@@ -221,7 +222,7 @@ class MicroBatches:
         self._in_replicas(self._update_from_sums, self._seen_variables())
 
     def _seen_variables(self):
-        """The variables that have had a gradient in the open window."""
+        """Return the variables that have had a gradient in the open window."""
         missing = ops.convert_to_numpy(self._window.missing_gradients)
         seen = window.was_seen(missing, self.completed_updates, self.window_position)
         return [v for v, is_seen in zip(self._trainable_variables, seen) if is_seen]
@@ -237,15 +238,16 @@ class MicroBatches:
 
 
 class SeenByAnUpdate:
-    """What the stock optimizer finds in place of its own while it makes an update."""
+    """Overrides of attributes and methods that the stock optimizer uses during an update."""
 
     @property
     def _gates_by_replica(self):
-        return self.__dict__.setdefault("_gates_of_updates", {})  # past attribute tracking
+        # `__dict__` bypasses Keras's attribute tracking.
+        return self.__dict__.setdefault("_gates_of_updates", {})
 
     @property
     def _open_gate(self):
-        """The gate of the update that is being made; across replicas, one of theirs. Or None."""
+        """The gate of the current update, or None; in cross-replica context, any replica's gate."""
         gates = self._gates_by_replica
         return gates.get(self._replica()) or next(iter(gates.values()), None)
 
@@ -259,7 +261,8 @@ class SeenByAnUpdate:
 
     @property
     def ema_overwrite_frequency(self):
-        # Keras has a conditional around the overwriting: `_backend_apply_gradients` does it here.
+        # Hidden from Keras, which would add a conditional: `_backend_apply_gradients` below
+        # overwrites the weights without one.
         return None if self._open_gate else self._ema_overwrite_frequency
 
     @ema_overwrite_frequency.setter

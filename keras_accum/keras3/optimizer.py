@@ -1,6 +1,6 @@
 """The accumulating optimizer of Keras 3: its arguments and its config.
 
-At `accum_iters=1` it is the stock optimizer altogether.
+With `accum_iters=1`, and without `decay` and `skip_nonfinite`, the stock optimizer's own code runs.
 """
 
 import importlib
@@ -18,9 +18,9 @@ backend = importlib.import_module(f"keras_accum.keras3.backend_{keras.backend.ba
 class AccumulatingOptimizer(
     backend.Backend, MicroBatches, SeenByAnUpdate, State, stock.FromAndToStock
 ):
-    """Everything Keras, for all classes. A class names it before its stock optimizer and has
+    """The base class of all optimizers on Keras 3; it comes before the stock class.
 
-    * `fixed`: the stock arguments that the class decides itself.
+    `fixed` has the stock arguments whose values a class fixes.
     """
 
     fixed = {}
@@ -50,12 +50,12 @@ class AccumulatingOptimizer(
 
     @property
     def _is_stock(self):
-        """Whether there is nothing here that the stock optimizer doesn't do."""
+        """True if the stock optimizer's own code does all that is asked for."""
         return not (self.decay or self._accumulates or self.skip_nonfinite)
 
     @property
     def lr(self):
-        """Keras 2's name of `learning_rate`."""
+        """Another name for `learning_rate`, from Keras 2."""
         return self.learning_rate
 
     @lr.setter

@@ -1,4 +1,4 @@
-"""The state of an accumulating optimizer on Keras 3: read, written, loaded and counted."""
+"""The state of an accumulating optimizer on Keras 3: reading, writing, loading and counting."""
 
 import keras
 import numpy as np
@@ -9,17 +9,20 @@ from keras_accum.keras3 import variables
 
 
 class State(variables.StateByNames, base.Optimizer):
-    """Comes before a stock optimizer class."""
+    """A base class that comes before a stock optimizer class."""
 
     _is_told_of_the_end = True
 
-    # The counters and sums, if they are there. Past Keras's attribute tracking.
+    # The counters and sums, None before they are created. Set in `__dict__`, to bypass Keras's
+    # attribute tracking.
     _window = None
 
     def build(self, variables):
         if self.built:
             return
-        if not variables:  # Keras's HDF5 loader has none; what it loads into is not to go on afresh
+        if not variables:
+            # Keras's HDF5 loader builds on an empty list. If no state is loaded afterwards, a step
+            # must raise an error, as it does with `built`, and not start with a fresh optimizer.
             self.built = True
             return
         with self._eagerly():
@@ -40,8 +43,8 @@ class State(variables.StateByNames, base.Optimizer):
         overwrites = map(self._overwrite_variable_with_gradient, self._trainable_variables)
         if self._reduces_late and any(overwrites):
             raise ValueError(
-                "all_reduce='per_window' can't be used with float8: of the scales that a gradient "
-                "overwrites there is no sum for each replica. Leave it out."
+                "all_reduce='per_window' can't be used with float8, whose scales are overwritten "
+                "by gradients and not summed. Leave all_reduce out."
             )
         self.__dict__["_window"] = variables.Window(self, self._trainable_variables)
 
@@ -51,7 +54,7 @@ class State(variables.StateByNames, base.Optimizer):
 
     @property
     def completed_updates(self):
-        """The number of updates made: what schedules, `decay` and bias correction count. An int."""
+        """The number of updates made, as schedules, `decay` and bias correction count. An int."""
         return self._count("completed_updates", ops.convert_to_numpy(self.iterations))
 
     def _counters(self):
@@ -108,7 +111,7 @@ class State(variables.StateByNames, base.Optimizer):
 
     def _keep_waiting(self, state):
         super()._keep_waiting(state)
-        self.built = False  # Keras's HDF5 loader has built on an empty list
+        self.built = False  # Keras's HDF5 loader calls `build` with an empty list
 
     def _rate_state(self):
         if not isinstance(self._learning_rate, keras.Variable):
@@ -129,9 +132,10 @@ class State(variables.StateByNames, base.Optimizer):
         if not (self._is_built or self._has_uniform_slots):
             raise states.StateError(
                 f"A list of arrays without names for {self._described}, before it has its "
-                "variables: which array is which depends on them. A `.keras` file has names; for "
-                "an `.h5` file, `load_model(path, compile=False)`, compile the model, "
-                "`optimizer.build(model.trainable_variables)` and `optimizer.set_weights(arrays)`."
+                "variables: the meaning of each array depends on the variables. A `.keras` file "
+                "has names. For an `.h5` file, call `load_model(path, compile=False)`, compile the "
+                "model, and call `optimizer.build(model.trainable_variables)` and "
+                "`optimizer.set_weights(arrays)`."
             )
         return super()._named(variables.without_loss_scale(arrays, self.name))
 
@@ -148,7 +152,7 @@ class State(variables.StateByNames, base.Optimizer):
             )
 
     def _write_norm(self, name, tensors, switch):
-        """Write the norm of these tensors together, where it's watched and the switch is on."""
+        """Write the global norm of these tensors if the norm is watched and the switch is 1."""
         if name in self._watched:
             dtype = self._scalar_dtype
             squares = [ops.sum(ops.square(ops.cast(self._dense(t), dtype))) for t in tensors]
@@ -163,9 +167,9 @@ class State(variables.StateByNames, base.Optimizer):
 
     @property
     def _model_variables_moving_average(self):
-        """The averages of the weights: at the end of `fit` and in SwapEMAWeights.
+        """The averages of the weights, which Keras reads at the end of `fit` and in SwapEMAWeights.
 
-        Until the first update there is nothing to average: there they are the weights as these are.
+        Before the first update there is nothing to average: the averages are set to the weights.
         """
         if not (self._is_traced() or self.completed_updates):
             for variable, average in zip(self._trainable_variables, self._averages_of_weights):
@@ -178,14 +182,15 @@ class State(variables.StateByNames, base.Optimizer):
         self._averages_of_weights = averages
 
     def finalize_variable_values(self, var_list):
-        # Keras calls this at the end of `fit`. A train step of JAX that has raised an error leaves
-        # the variables without values.
+        # Keras calls this at the end of `fit`. After an error in a train step on JAX, the variables
+        # have no values.
         if self._iterations._value is None:
             return
         self._end_training()
         super().finalize_variable_values(var_list)
         if self.use_ema:
-            # On JAX each weight and its average are one array now, which no train step takes.
+            # On JAX, a weight and its average now share one array, which a train step would refuse
+            # to take twice.
             for average in self._averages_of_weights:
                 if average is not None:
                     average.assign(ops.copy(average))

@@ -1,4 +1,4 @@
-"""The stock optimizers of Keras 3: from one, back to one."""
+"""Conversion from and to the stock optimizers of Keras 3."""
 
 import inspect
 import warnings
@@ -12,42 +12,49 @@ from keras_accum.keras3.variables import constructor_arguments
 
 
 def class_of(public):
-    """The class that `public(...)` makes; on PyTorch some public names stand for another class."""
+    """Return the class of `public(...)`; on PyTorch, it can differ from the public class."""
     return type(public.__new__(public))
 
 
 def is_of_keras(stock_class):
-    """Whether a class is one of Keras's own, of which it's known how it writes."""
+    """True if a class is one of Keras's own, whose way of writing is known."""
     return stock_class.__module__.startswith("keras.")
 
 
 class FromAndToStock:
-    """Comes before a stock optimizer class."""
+    """A base class that comes before a stock optimizer class."""
 
     @classmethod
     def from_optimizer(cls, optimizer, **arguments):
-        """This class in the place of a stock optimizer, with its arguments and its state.
+        """Return an optimizer of this class with the arguments and the state of another optimizer.
 
         Args:
-            optimizer: The stock optimizer of the same rule, one with Keras's own
-                `gradient_accumulation_steps`, or one of this package. It is left as it is.
-            arguments: Constructor arguments that are to be other than the optimizer's, as
+            optimizer: A stock optimizer with the same rule, also with Keras's own
+                `gradient_accumulation_steps`, or an optimizer of this package with the same rule.
+                The optimizer isn't changed.
+            **arguments: Constructor arguments that replace the optimizer's, for example
                 `accum_iters`.
 
+        Returns:
+            The new optimizer.
+
         Raises:
-            TypeError, ValueError: if it is an optimizer with another rule.
+            TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
+            ValueError: If an argument that this class fixes has a different value, or if the
+                optimizer has an open window and the new `accum_iters` is 1.
 
         Example:
 
         >>> import keras
         >>> from keras_accum.keras3 import AdamAccumulate
-        >>> optimizer = AdamAccumulate.from_optimizer(keras.optimizers.Adam(0.01), accum_iters=5)
+        >>> adam = keras.optimizers.Adam(0.01)
+        >>> optimizer = AdamAccumulate.from_optimizer(adam, accum_iters=5)
         >>> optimizer.accum_iters
         5
         """
         kinds = [cls._stock_class]
         if cls._stock_class is class_of(keras.optimizers.Adam):
-            kinds.append(class_of(keras.optimizers.AdamW))  # with another default of weight_decay
+            kinds.append(class_of(keras.optimizers.AdamW))  # Adam with another weight_decay default
         cls._check_source(optimizer, kinds)
         config = constructor_arguments(optimizer)
         cls._check_fixed(config)
@@ -55,7 +62,7 @@ class FromAndToStock:
         if not is_ours:
             del config["name"]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Keras's own accumulation
+            warnings.simplefilter("ignore")  # the warning about Keras's own accumulation
             state = optimizer.get_state() if is_ours else cls._state_of_stock(optimizer, config)
         if not is_ours and config["gradient_accumulation_steps"]:
             config["accum_iters"] = config.pop("gradient_accumulation_steps")
@@ -79,14 +86,17 @@ class FromAndToStock:
         return state
 
     def to_stock(self):
-        """The stock optimizer with the same arguments and state, for those without this package.
+        """Return the stock optimizer with the same arguments and state, to use without keras_accum.
 
-        `decay` becomes an InverseTimeDecay schedule, which is the same rate. Built for the same
-        variables: compile the model with it. This optimizer is left as it is.
+        `decay` becomes an InverseTimeDecay schedule, which gives the same rate. The stock optimizer
+        is built for the same variables: compile the model with it. This optimizer isn't changed.
+
+        Returns:
+            The stock optimizer.
 
         Raises:
-            ValueError: if a window is open, if there is `decay` and a schedule, and if the class
-                has arguments that the stock optimizer hasn't.
+            ValueError: If a window is open, if the optimizer has both `decay` and a schedule, or if
+                the class has arguments that the stock optimizer doesn't have.
         """
         self._check_can_be_stock()
         if self._pending:
@@ -97,7 +107,8 @@ class FromAndToStock:
         if self.decay:
             if not isinstance(self._learning_rate, keras.Variable):
                 raise ValueError(
-                    f"`to_stock` with decay={self.decay} and a schedule: no stock schedule is both."
+                    f"`to_stock` with decay={self.decay} and a schedule: no stock schedule "
+                    "combines both."
                 )
             config["learning_rate"] = keras.optimizers.schedules.InverseTimeDecay(
                 config["learning_rate"], decay_steps=1, decay_rate=self.decay
@@ -116,18 +127,18 @@ class FromAndToStock:
 
 
 def _copy_exclusions(source, target):
-    """What `exclude_from_weight_decay` was told, which is in no config."""
+    """Copy the exclusions from weight decay, which no config has."""
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
         if hasattr(source, name):
             setattr(target, name, getattr(source, name))
 
 
 def keywords_of(stock):
-    """The keywords, with defaults, that a class hands on to Keras's optimizer as **kwargs."""
+    """Return the keywords, with defaults, that a class passes to Keras's optimizer as **kwargs."""
     own = inspect.signature(stock.__init__).parameters
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
         return {}
-    # On TensorFlow the public class hands on all that it's given.
+    # On TensorFlow, the public class passes on all of its arguments.
     signatures = [inspect.signature(cls.__init__) for cls in keras.optimizers.Optimizer.__mro__]
     of_keras = next(s.parameters for s in signatures if "clipnorm" in s.parameters)
     return {

@@ -1,4 +1,4 @@
-"""The variables of an optimizer on Keras 3, and which name each has in a state."""
+"""The variables of an optimizer on Keras 3, and their names in a state."""
 
 import functools
 import warnings
@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_accum import states
 
-# Names that Keras gives to what it keeps for a variable, and that are none of a rule.
+# Keras's names for what it keeps per variable outside of the rules.
 _NOT_OF_A_RULE = {"average": "moving_average", "gradient_accumulator": "accumulator"}
 
 
@@ -58,7 +58,7 @@ class Window:
 
     @property
     def named(self):
-        """All of it by the names in a state."""
+        """All variables of the window, by their names in a state."""
         found = {"state_format": self.state_format, **self.counters}
         if self.weight is not None:
             found[states.WEIGHT] = self.weight
@@ -67,7 +67,7 @@ class Window:
 
 
 class StateByNames:
-    """Comes before a stock optimizer class: finds a name for each of its variables."""
+    """A base class before a stock optimizer class: finds a name for each of its variables."""
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
         variable = super().add_variable_from_reference(
@@ -78,10 +78,11 @@ class StateByNames:
 
     @property
     def _slots_by_name(self):
-        return self.__dict__.setdefault("_slots_of_names", {})  # past Keras's attribute tracking
+        # `__dict__` bypasses Keras's attribute tracking.
+        return self.__dict__.setdefault("_slots_of_names", {})
 
     def _state_variables(self):
-        """All variables by their names in a state, in the order of `variables`."""
+        """Return all variables by their names in a state, in the order of `variables`."""
         if self._pending:
             return self._pending.variables
         named = {**self._named_rule_variables(), **self._shared_variables()}
@@ -91,10 +92,10 @@ class StateByNames:
         return {names[id(v)]: v for v in self._variables}
 
     def _named_rule_variables(self):
-        """What the stock optimizer keeps, by the names in a state.
+        """Return the stock optimizer's variables by their names in a state.
 
-        A slot has the name that was given to it together with its variable. Others have the name of
-        the attribute in which they are. What is left is numbered.
+        A slot has the name with which it was created for its variable. Other variables have the
+        name of their attribute. All remaining variables are numbered.
         """
         found = {}
         for (slot, key), variable in self._slots_by_name.items():
@@ -110,12 +111,12 @@ class StateByNames:
             elif isinstance(value, (list, tuple)) and len(value) == len(self._trainable_variables):
                 for index, item in enumerate(value):
                     found.setdefault(id(item), f"{name}.{index}")
-        own = {id(v) for v in self._shared_variables().values()}
+        not_of_rule = {id(v) for v in self._shared_variables().values()}
         if self._window is not None:
-            own.update(map(id, self._window.named.values()))
+            not_of_rule.update(map(id, self._window.named.values()))
         named, rest = {}, 0
         for variable in self._variables:
-            if id(variable) not in own:
+            if id(variable) not in not_of_rule:
                 name = found.get(id(variable))
                 if name is None:
                     name, rest = states.scalar_name(self._rule_name, f"variable_{rest}"), rest + 1
@@ -137,14 +138,14 @@ class StateByNames:
         return tuple(name.rpartition(".")[0] or name for name in wanted)
 
     def _list_names(self, variables, stock):
-        # The order is the stock optimizer's: ask one that has such variables, of no size.
+        # The stock optimizer decides the order: build one for minimal variables and read its order.
         known = self._trainable_variables
         if len(known) == variables:
             return list(self._scratch(known, stock)._state_variables())
         return list(self._scratch([_no_variable()] * variables, stock)._state_variables())
 
     def _scratch(self, variables, stock):
-        """An optimizer as this one, or as the stock optimizer, for likenesses of variables."""
+        """Return an optimizer like this one, or like the stock one, for likenesses of variables."""
         config = constructor_arguments(self)
         if stock:
             config["accum_iters"] = 1
@@ -152,11 +153,11 @@ class StateByNames:
         scratch.build([_likeness(variable) for variable in variables])
         return scratch
 
-    @functools.cached_property  # it's asked several times while a file is loaded
+    @functools.cached_property  # used several times while a file is loaded
     def _has_uniform_slots(self):
-        """Whether each variable has the same slots, of its own shape.
+        """True if each variable has the same slots, of the variable's shape.
 
-        Else the names and shapes of a state depend on the variables, and wait for them.
+        Else the names and shapes of a state depend on the variables and aren't known before them.
         """
         scratch = self._scratch([_no_variable(), keras.Variable(np.zeros((1, 1)))], stock=True)
         slots = [set(), set()]
@@ -178,7 +179,7 @@ def _no_variable():
 
 
 def _likeness(variable):
-    """A variable of the same rank that the stock optimizer takes for the same."""
+    """Return a small variable of the same rank, which the stock optimizer treats the same way."""
     likeness = keras.Variable(np.zeros((1,) * len(variable.shape)), dtype=dtype_of(variable))
     likeness._path = path_of(variable)
     if getattr(variable, "overwrite_with_gradient", False):
@@ -187,7 +188,7 @@ def _likeness(variable):
 
 
 def constructor_arguments(optimizer):
-    """Of any Keras 3 optimizer: its config, less what `serialize` does to a callable rate."""
+    """Return the config of a Keras 3 optimizer, with a callable learning rate not serialized."""
     config = optimizer.get_config()
     if not isinstance(optimizer._learning_rate, keras.Variable):
         config["learning_rate"] = optimizer._learning_rate
@@ -195,7 +196,7 @@ def constructor_arguments(optimizer):
 
 
 def path_of(variable):
-    return getattr(variable, "path", variable.name)  # a tf.Variable has none
+    return getattr(variable, "path", variable.name)  # a tf.Variable has no path
 
 
 def dtype_of(variable):
@@ -203,16 +204,16 @@ def dtype_of(variable):
 
 
 def without_loss_scale(arrays, name):
-    """A list of arrays without what a LossScaleOptimizer has before its inner optimizer's."""
+    """Return a list of arrays without the first arrays, if they are a LossScaleOptimizer's."""
     first = [np.asarray(array) for array in arrays[:4]]
-    # Its iterations, a learning rate of zero, the steps since the scale was changed, and the scale.
+    # Iterations, a learning rate of zero, the steps since the last change of the scale, the scale.
     kinds = [array.dtype.kind for array in first if array.ndim == 0]
     if kinds != ["i", "f", "i", "f"] or first[1] != 0:
         return arrays
     warnings.warn(
-        f"The file is of a LossScaleOptimizer around {name}, which here has none: the loss scale "
-        "is left out, the rest is taken. `keras.mixed_precision.set_dtype_policy('mixed_float16')` "
-        "before loading brings it back.",
+        f"The file is of a LossScaleOptimizer around {name}, but {name} has no LossScaleOptimizer "
+        "here: the loss scale is ignored, everything else is loaded. To keep the loss scale, call "
+        "`keras.mixed_precision.set_dtype_policy('mixed_float16')` before loading.",
         stacklevel=2,
     )
     return arrays[4:]

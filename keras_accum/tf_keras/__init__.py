@@ -35,7 +35,7 @@ class MicroBatchWeights(weights.MicroBatchWeights, keras.callbacks.Callback):
 
 
 class _InTrainFunction:
-    """A callback that has a part in the model's train function."""
+    """A callback that needs the model's train function."""
 
     def on_train_begin(self, logs=None):
         accumulates = getattr(inner(self.model.optimizer), "_accumulates", False)

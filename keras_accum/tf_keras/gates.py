@@ -1,7 +1,7 @@
-"""How an update is let through at the end of a window, and kept from happening inside of it.
+"""Gates: make the update at the end of a window, and only accumulate inside a window.
 
-A gate is two functions. `prepare(optimizer, micro_batch)` runs in each replica, and
-`write(optimizer, distribution, prepared)` across the replicas, with what the first has returned.
+A gate is two functions. `prepare(optimizer, micro_batch)` runs in each replica. Its result goes to
+`write(optimizer, distribution, prepared)`, which runs in cross-replica context.
 """
 
 from collections import namedtuple
@@ -16,12 +16,12 @@ Gate = namedtuple("Gate", "prepare write")
 # step: see `window`. absent: the indices of the variables whose gradients are missing.
 MicroBatch = namedtuple("MicroBatch", "step gradients variables absent")
 
-# In place of gradients, between two methods that Keras calls.
+# Passed in place of gradients between two methods that Keras calls.
 Gated = namedtuple("Gated", "write prepared")
 
 
 def gated(optimizer, micro_batch):
-    """The micro-batch as its gate hands it on to where all replicas write."""
+    """Return the micro-batch as its gate has prepared it for the write in cross-replica context."""
     if optimizer._decided is not None:
         gate = _UPDATE if optimizer._decided else _ACCUMULATE
     else:
@@ -30,7 +30,7 @@ def gated(optimizer, micro_batch):
 
 
 def _update(optimizer, micro_batch):
-    """The update from the window's sums with these gradients in them."""
+    """Return the update from the window's sums including these gradients."""
     step, gradients, variables, absent = micro_batch
     variables = [*variables, *(optimizer._variables[index] for index in absent)]
     if optimizer._accumulates:
@@ -42,12 +42,12 @@ def _update(optimizer, micro_batch):
     return updates.from_totals(optimizer, step, totals, variables, absent)
 
 
-def _sure_update(optimizer, micro_batch):
+def _unconditional_update(optimizer, micro_batch):
     step = micro_batch.step._replace(switch=1)
     return _update(optimizer, micro_batch._replace(step=step))
 
 
-def _as_it_is(optimizer, micro_batch):
+def _unchanged(optimizer, micro_batch):
     return micro_batch
 
 
@@ -70,10 +70,11 @@ def _branch(optimizer, distribution, micro_batch):
 
         return tf.distribute.get_replica_context().merge_call(group, args=(tensors,))
 
-    # Of the variables a replica must have all copies, so they aren't handed to it.
+    # The variables are captured and not passed as tensors: a replica needs the distributed
+    # variables with all copies, and would be passed a single copy of each.
     def update(step, gradients):
         here = micro_batch._replace(step=step, gradients=gradients)
-        return across(updates.write, _sure_update(optimizer, here))
+        return across(updates.write, _unconditional_update(optimizer, here))
 
     def accumulate(step, gradients):
         return across(_add, micro_batch._replace(step=step, gradients=gradients))
@@ -84,7 +85,7 @@ def _branch(optimizer, distribution, micro_batch):
 
 
 def _add(optimizer, distribution, micro_batch):
-    """Add the gradients to the accumulators where these stand."""
+    """Add the gradients to the accumulators in place."""
     operations = []
     if optimizer._accumulates:
         for gradient, variable in zip(micro_batch.gradients, micro_batch.variables):
@@ -94,7 +95,7 @@ def _add(optimizer, distribution, micro_batch):
 
 
 def _write_counters(optimizer, distribution, step, after):
-    """All that isn't a variable's: it is written last."""
+    """Write the counters and the window's weight after these operations."""
     operations = list(after)
 
     def write(function, variable, *tensors):
@@ -130,6 +131,6 @@ def _assign_add(variable, target, value):
 
 
 _SELECT = Gate(_update, write_update)
-_UPDATE = Gate(_sure_update, write_update)
-_ACCUMULATE = Gate(_as_it_is, _accumulate)
-_CONDITIONAL = Gate(_as_it_is, _branch)
+_UPDATE = Gate(_unconditional_update, write_update)
+_ACCUMULATE = Gate(_unchanged, _accumulate)
+_CONDITIONAL = Gate(_unchanged, _branch)

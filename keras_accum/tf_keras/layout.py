@@ -1,4 +1,4 @@
-"""What a stock optimizer keeps, whoever wrote it: found by making one in a graph of its own."""
+"""What a stock optimizer keeps, found by creating the optimizer in a graph of its own."""
 
 from collections import namedtuple
 
@@ -6,12 +6,12 @@ import tensorflow as tf
 
 from keras_accum.tf_keras.library import legacy
 
-# slots: {name in a state: name here}, for each variable. scalars: {name in a state: attribute},
-# once for all. initial: {name in a state: number}. by_variable: whether its list of weights has all
-# slots of one variable, and then those of the next. attributes: the names of all it has.
+# slots: {name in a state: name here}, per variable. scalars: {name in a state: attribute}, once for
+# all variables. initial: {name in a state: number}. by_variable: True if the list of weights is
+# ordered by variable, then by slot. attributes: the names of all attributes of the optimizer.
 Layout = namedtuple("Layout", "slots scalars initial by_variable attributes")
 
-# Names in a state, which are Keras 3's, of slots and scalars that have another name here.
+# Names in a state, which are Keras 3's, for slots and scalars with a different name here.
 _MOMENTS = {"m": "momentum", "v": "velocity", "vhat": "velocity_hat"}
 _NAMES = {
     legacy.Adam: _MOMENTS,
@@ -23,18 +23,18 @@ _NAMES = {
 
 
 def name_of(stock_class, name):
-    """What a slot or an attribute of a stock optimizer is called in a state."""
+    """Return the name in a state of a slot or an attribute of a stock optimizer."""
     return _NAMES.get(stock_class, {}).get(name, name.lstrip("_"))
 
 
 def stock_name_of(stock_class, name):
-    """What a stock optimizer calls a slot that has this name in a state."""
+    """Return the stock optimizer's name of a slot that has this name in a state."""
     names = _NAMES.get(stock_class, {})
     return next((stock_name for stock_name, new in names.items() if new == name), name)
 
 
 def constructor_arguments(stock_class, config):
-    """A config as the constructor takes it: Nadam's has another name for one argument."""
+    """Return a config with the constructor's names: Nadam's config renames an argument."""
     if stock_class is legacy.Nadam and "decay" in config:
         config = {**config, "schedule_decay": config["decay"]}
         del config["decay"]
@@ -42,10 +42,11 @@ def constructor_arguments(stock_class, config):
 
 
 def of(stock_class, arguments):
-    """The layout of the stock optimizer with these constructor arguments.
+    """Return the layout of the stock optimizer with these constructor arguments.
 
     Raises:
-        TypeError: if it keeps something that can't be selected, saved and moved by its name.
+        TypeError: If the optimizer keeps a value that can't be selected, saved and converted by
+            name.
     """
     with tf.Graph().as_default() as graph:
         optimizer = stock_class(**arguments)
@@ -80,7 +81,7 @@ def of(stock_class, arguments):
 def _check_kept(stock_class, slots, scalars, others):
     wrong = [f"{variable.name}, which is in no attribute and no slot" for variable in others]
     wrong += [
-        f"slot {name}, which hasn't the shape of its variable"
+        f"slot {name}, which doesn't have the shape of its variable"
         for name, slot in slots.items()
         if slot[0].shape != [2, 3]
     ]
@@ -91,9 +92,9 @@ def _check_kept(stock_class, slots, scalars, others):
     ]
     if wrong:
         raise TypeError(
-            f"{stock_class.__name__} can't accumulate: it keeps {'; '.join(wrong)}. What an "
-            "optimizer keeps must be slots (`add_slot`), each of its variable's shape, and scalars "
-            "(`add_weight`) in attributes: a state has them by those names."
+            f"{stock_class.__name__} can't accumulate: it keeps {'; '.join(wrong)}. An optimizer "
+            "may keep only slots (`add_slot`), each of its variable's shape, and scalars "
+            "(`add_weight`) in attributes: a state needs their names."
         )
 
 

@@ -1,9 +1,9 @@
-"""The Keras 2 that is meant: `tf_keras`, or the `tf.keras` that TensorFlow has inside."""
+"""The Keras 2 of this host: `tf_keras`, or the `tf.keras` that is part of TensorFlow."""
 
 from keras_accum import host
 
 keras = host.import_keras_2()
-# Up to TensorFlow 2.10 there are no optimizers but those that are called legacy since.
+# Up to TensorFlow 2.10, the only optimizers are those that later versions call legacy.
 legacy = getattr(keras.optimizers, "legacy", keras.optimizers)
 
 IMPORT_KERAS = (

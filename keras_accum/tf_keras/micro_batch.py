@@ -1,7 +1,8 @@
-"""One micro-batch: what Keras calls from the gradients on to where variables are written.
+"""One micro-batch: the methods that Keras calls, from the gradients to the writes.
 
-`_transform_gradients` turns the gradients, summed over the replicas, into what `_distributed_apply`
-writes: a window's average or an addition, see `gates`. One traced graph serves every micro-batch.
+`_transform_gradients` turns the gradients, summed over the replicas, into a window's average or an
+addition (see `gates`), which `_distributed_apply` writes. One traced graph serves every
+micro-batch.
 """
 
 import numpy as np
@@ -19,36 +20,37 @@ NO_TRAIN_FUNCTION = (
 
 
 class MicroBatches(base.Optimizer):
-    """The part of an optimizer that takes gradients."""
+    """The part of an optimizer that processes gradients."""
 
     def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
         if self._reduces_late and not experimental_aggregate_gradients:
             raise ValueError(
                 "all_reduce='per_window' needs the gradients before they are summed over replicas: "
-                "leave experimental_aggregate_gradients=True. A LossScaleOptimizer, which looks at "
-                "the sums of each micro-batch, needs all_reduce='per_micro_batch'."
+                "leave experimental_aggregate_gradients=True. A LossScaleOptimizer needs the sums "
+                "of each micro-batch: use all_reduce='per_micro_batch'."
             )
         if self._is_scaled and not experimental_aggregate_gradients:
             if self._replica() not in self._summed:
                 raise ValueError(
                     "A LossScaleOptimizer around an optimizer with accum_iters > 1 needs the "
                     "gradients before they are summed over replicas: leave "
-                    "experimental_aggregate_gradients=True. Without, what it skips would count "
-                    "as an update."
+                    "experimental_aggregate_gradients=True. Otherwise a skipped micro-batch would "
+                    "count as an update."
                 )
             self._summed.remove(self._replica())
         return super().apply_gradients(grads_and_vars, name, experimental_aggregate_gradients)
 
     @property
     def _is_scaled(self):
-        """Whether a LossScaleOptimizer skips micro-batches that a window would count."""
+        """True if a LossScaleOptimizer skips micro-batches that a window would count."""
         return self._accumulates and getattr(self, "_is_wrapped_by_loss_scale_optimizer", False)
 
     def _aggregate_gradients(self, grads_and_vars):
-        """Sum over replicas, and take back what a LossScaleOptimizer counted.
+        """Sum over replicas, and undo what a LossScaleOptimizer added to `iterations`.
 
-        It calls this on every micro-batch, and adds to `iterations` in place of us where it skips
-        one. `unapplied` is 1 from here to the end of `_write`: what it is here is what was added.
+        A LossScaleOptimizer calls this method on every micro-batch. If it skips a micro-batch, it
+        adds 1 to `iterations` and applies nothing. `unapplied` becomes 1 here, and 0 when the
+        micro-batch is applied. A 1 at the next call is therefore the 1 that was added.
         """
         pairs = list(grads_and_vars)
         if self._is_scaled:
@@ -67,16 +69,17 @@ class MicroBatches(base.Optimizer):
             if tf.compat.v1.executing_eagerly_outside_functions():
                 self._unapplied.assign(1)
                 return pairs
-        # A TensorFlow 1 graph runs what there is to wait for.
+        # A TensorFlow 1 graph runs only operations on which the results depend.
         with tf.control_dependencies([taken_back]):
             unapplied = self._unapplied.assign(1)
         with tf.control_dependencies([unapplied]):
             return [(tf.identity(gradient), variable) for gradient, variable in pairs]
 
     def _weighted(self, grads_and_vars):
-        """The gradients times the weight of their micro-batch, which comes after them as one more.
+        """Return the gradients times the weight of their micro-batch, and the weight as last pair.
 
-        So it's summed over replicas as they are, each of which is a part of the mean over replicas.
+        The weight is thus summed over replicas together with the gradients. The factor includes the
+        number of replicas, because Keras divides the loss of each replica by that number.
         """
         if not (self._weights_said or tf.compat.v1.executing_eagerly_outside_functions()):
             raise ValueError(NO_TRAIN_FUNCTION.format("reduction='weighted' in `fit`"))
@@ -97,12 +100,12 @@ class MicroBatches(base.Optimizer):
         return self.iterations.assign_sub(tf.convert_to_tensor(self._unapplied))
 
     def _transform_gradients(self, grads_and_vars):
-        """In place of the gradients, what `_distributed_apply` writes from them."""
+        """Return, in place of gradients, what `_distributed_apply` writes."""
         if self._is_stock:
             return super()._transform_gradients(grads_and_vars)
         return gates.gated(self, self._micro_batch(*zip(*grads_and_vars)))
 
-    # The arguments after these two come in another order before TensorFlow 2.9.
+    # Before TensorFlow 2.9, the remaining arguments have a different order.
     def _distributed_apply(self, distribution, gated, *args, **kwargs):
         self._has_stepped = True
         if not isinstance(gated, gates.Gated):
@@ -111,7 +114,7 @@ class MicroBatches(base.Optimizer):
             return gated.write(self, distribution, gated.prepared)
 
     def _micro_batch(self, grads, variables):
-        """These gradients as a micro-batch, with the step of the window that they make."""
+        """Return these gradients as a micro-batch, with the window's step."""
         references = [variable.ref() for variable in variables]
         arguments.check_once(references, lambda reference: reference.deref().name)
         self._count_trace()
@@ -124,7 +127,7 @@ class MicroBatches(base.Optimizer):
                     "reduction='weighted' needs the gradients before they are summed over "
                     "replicas: leave experimental_aggregate_gradients=True."
                 )
-        with kernels.after(grads):  # all counters and switches depend on it
+        with kernels.after(grads):  # all counters and switches depend on this number
             counted = tf.ones([], tf.int64)
         if self.skip_nonfinite:
             counted = tf.cast(kernels.all_finite(grads), tf.int64)
@@ -141,14 +144,14 @@ class MicroBatches(base.Optimizer):
         return gates.MicroBatch(step, list(grads), list(variables), absent)
 
     def _absent(self, variables):
-        """The indices of the variables whose gradients are missing if these are there."""
+        """Return the indices of the variables whose gradients are missing; `variables` have one."""
         if not self._accumulates:
             return []
         present = {variable.ref() for variable in variables}
         return [i for i, variable in enumerate(self._variables) if variable.ref() not in present]
 
     def _prepare(self, var_list):
-        # An update does so itself, when it's known how many there were before it.
+        # An update calls `_prepare_stock` itself, when the number of earlier updates is known.
         return super()._prepare(var_list) if self._is_stock else {}
 
     def _prepare_stock(self, variables):
@@ -163,12 +166,13 @@ class MicroBatches(base.Optimizer):
         return updates.ByStock() if rule is None else updates.ByRule(rule)
 
     def _reduced(self, step, totals, variables):
-        """The window's sums over all replicas, where each has had its own until now."""
+        """Sum the window's sums over the replicas, if each replica has its own until now."""
         if not self._reduces_late:
             return step, totals
         pairs = list(zip(totals, variables))
         if self._weighs:
-            # One replica's sum is what it was, and in a branch all must be of the branch.
+            # With one replica the sum is the same tensor, and a branch of a conditional may return
+            # only its own tensors: the identity is one.
             pairs.append((tf.identity(step.divisor), self._window_weight))
         totals = [total for total, _ in super()._aggregate_gradients(pairs)]
         if self._weighs:
@@ -200,13 +204,13 @@ class MicroBatches(base.Optimizer):
                 f"{type(self._distribution_strategy).__name__}"
             )
         key = tuple(variable.ref() for variable in variables)
-        if key not in self._closings:  # a graph only ever grows
+        if key not in self._closings:  # kept, because a graph only grows
             with tf.control_dependencies([update()]):
                 self._closings[key] = tf.ones([])
         keras.backend.get_value(self._closings[key])
 
     def _seen_variables(self):
-        """The variables that have had a gradient in the open window."""
+        """Return the variables that have had a gradient in the open window."""
         if self._missing_gradients is None:
             return self._variables
         missing = keras.backend.get_value(self._missing_gradients)
@@ -214,7 +218,7 @@ class MicroBatches(base.Optimizer):
         return [v for v, is_seen in zip(self._variables, seen) if is_seen]
 
     def _window_state(self):
-        """Position, length and next length of the window, as values."""
+        """Return position, length and next length of the window, as values."""
         if self._window is None:
             return [tf.constant(value, tf.int64) for value in (0, 1, 1)]
         return [tf.convert_to_tensor(variable) for variable in self._window]

@@ -1,4 +1,4 @@
-"""From a stock optimizer to one of this package, and back."""
+"""Conversion from and to stock optimizers."""
 
 from keras_accum import arguments, base, states
 from keras_accum.tf_keras import layout, updates
@@ -6,21 +6,29 @@ from keras_accum.tf_keras.library import keras, legacy
 
 
 class Moving(base.Optimizer):
-    """The part of an optimizer that takes a stock optimizer's place, and gives it back."""
+    """The part of an optimizer that converts from and to stock optimizers."""
 
     @classmethod
     def from_optimizer(cls, optimizer, **arguments):
-        """This class in the place of a stock optimizer, with its arguments and its state.
+        """Return an optimizer of this class with the arguments and the state of another optimizer.
 
         Args:
-            optimizer: The stock optimizer of the same rule, legacy or not, or one of this package.
-                It is left as it is. One that isn't legacy must have no `weight_decay` and no
-                `use_ema`, and its RMSprop has epsilon under the root.
-            arguments: Constructor arguments that are to be other than the optimizer's, as
+            optimizer: A stock optimizer with the same rule, legacy or not, or an optimizer of this
+                package with the same rule. The optimizer isn't changed. An optimizer that isn't
+                legacy must not use `weight_decay` or `use_ema`. An RMSprop that isn't legacy has
+                epsilon under the root, so its updates differ from a legacy RMSprop's without
+                momentum.
+            **arguments: Constructor arguments that replace the optimizer's, for example
                 `accum_iters`.
 
+        Returns:
+            The new optimizer.
+
         Raises:
-            TypeError, ValueError: if it is an optimizer with another rule.
+            TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
+            ValueError: If the optimizer uses `weight_decay` or `use_ema`, if an argument that this
+                class fixes has a different value, or if the optimizer has an open window and the
+                new `accum_iters` is 1.
 
         Example:
 
@@ -45,13 +53,13 @@ class Moving(base.Optimizer):
 
     @classmethod
     def _sources(cls):
-        """The classes of stock optimizers that this one can take the place of."""
+        """Return the classes of stock optimizers that `from_optimizer` takes."""
         stock = cls._stock_class
         namesake = getattr(keras.optimizers, stock.__name__, None)
         return {stock, namesake} if updates.has_rule(stock) else {stock}
 
     def _state_of_stock(self, optimizer):
-        """The state of a stock optimizer and which variables it is for."""
+        """Return the state of a stock optimizer, and the keys of its variables."""
         found = {"completed_updates": optimizer.iterations}
         if isinstance(optimizer, legacy.Optimizer):
             keys = list(optimizer._slots)
@@ -73,13 +81,17 @@ class Moving(base.Optimizer):
         return dict(zip(found, keras.backend.batch_get_value(list(found.values())))), keys
 
     def to_stock(self):
-        """The stock optimizer with the same arguments and state, for those without this package.
+        """Return the stock optimizer with the same arguments and state, to use without keras_accum.
 
-        It is the legacy optimizer, has its variables, and a model can be compiled with it. This
-        optimizer is left as it is.
+        The stock optimizer is the legacy optimizer, built for the same variables: compile the model
+        with it. This optimizer isn't changed.
+
+        Returns:
+            The stock optimizer.
 
         Raises:
-            ValueError: if a window is open, and if the rule is none of a stock optimizer.
+            ValueError: If a window is open, or if the class has arguments that the stock optimizer
+                doesn't have.
         """
         self._check_can_be_stock()
         if self._pending:
@@ -104,7 +116,7 @@ class Moving(base.Optimizer):
         return stock
 
 
-# What optimizers that aren't legacy have and legacy ones don't, with values that change nothing.
+# The arguments that only the newer optimizers have, with values that change nothing.
 _NEWER = {
     "is_legacy_optimizer": False,
     "jit_compile": None,
@@ -116,19 +128,19 @@ _NEWER = {
 
 
 def _constructor_arguments(optimizer):
-    """Of any optimizer: what stock and this package's classes take of its config."""
+    """Return the part of an optimizer's config that stock classes and ours accept."""
     config = {k: v for k, v in optimizer.get_config().items() if v is not None}
     config = layout.constructor_arguments(type(optimizer), config)
     is_legacy = isinstance(optimizer, legacy.Optimizer)
     rate = optimizer._hyper.get("learning_rate") if is_legacy else optimizer._learning_rate
     if callable(rate):
-        config["learning_rate"] = rate  # a schedule too; the config has it serialized
+        config["learning_rate"] = rate  # also a schedule, which is serialized in the config
     for name, harmless in _NEWER.items():
         value = config.pop(name, harmless)
         if name in ("weight_decay", "use_ema") and value != harmless:
             raise ValueError(
-                f"`optimizer` has {name}={value}, which no legacy optimizer has, nor those of this "
-                "package on Keras 2."
+                f"`optimizer` has {name}={value}, which legacy optimizers and their accumulating "
+                "classes don't have."
             )
     if not isinstance(optimizer, base.Optimizer):
         del config["name"]
@@ -136,7 +148,7 @@ def _constructor_arguments(optimizer):
 
 
 def _slot_variables(optimizer, slot):
-    """A slot's variables in an optimizer that isn't legacy."""
+    """Return a slot's variables in an optimizer that isn't legacy."""
     plural = {"velocity": "velocities"}.get(slot, f"{slot}s")
     names = plural, f"_{plural}"
     return next(getattr(optimizer, name) for name in names if hasattr(optimizer, name))

@@ -1,9 +1,9 @@
 """The optimizers of Keras 2 that aren't legacy: `tf_keras.optimizers.AdamW` and its like.
 
-An update is the stock optimizer's own code on the window's average. What it writes to a variable
-and to what belongs to it is selected: where the switch is off, the old values are written back. So
-one traced graph serves every micro-batch, and it has no conditional. At `accum_iters=1` a class is
-the stock optimizer altogether.
+An update runs the stock optimizer's own code on the window's average. The writes to a variable, its
+slots and its moving average are selected: if the switch is 0, the old values are written back. One
+traced graph thus serves every micro-batch, without a conditional. With `accum_iters=1` and without
+`skip_nonfinite`, only the stock optimizer's own code runs.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from keras_accum.tf_keras.new_style_state import (
 
 _schedules = keras.optimizers.schedules
 
-# Methods of the stock optimizer in whose place there are others here: a class that overrides one
-# would have it left out in silence.
+# Methods of the stock optimizer that are replaced here. If a class overrides one of them, its code
+# would silently not run.
 _STEPS = (
     *("apply_gradients", "_internal_apply_gradients", "_distributed_apply_gradients_fn"),
     *("_update_step", "_update_step_xla", "_apply_weight_decay"),
@@ -39,9 +39,9 @@ _STEPS = (
 
 @contextlib.contextmanager
 def _selecting(switch, variables):
-    """What is written to these variables in here stays written where the switch is on.
+    """A scope whose writes to these variables take effect if the switch is 1.
 
-    A switch that is an int is 1: it's known in Python that this is an update.
+    If the switch is an int, it is 1: Python knows that this is an update.
     """
     if isinstance(switch, int):
         yield
@@ -53,18 +53,19 @@ def _selecting(switch, variables):
 
 
 def _after(distribution, tensors):
-    """What is written in here is written when these tensors of the replicas are there.
+    """A scope whose operations run after these tensors are computed on all replicas.
 
-    Else a train step that finds no more data could decay weights, or count, before it ends.
+    Otherwise a train step that finds no more data could decay weights or advance counters before it
+    fails.
     """
     of_replicas = map(distribution.experimental_local_results, tensors)
     return tf.control_dependencies([tensor for found in of_replicas for tensor in found])
 
 
 class AccumulatingNewStyleOptimizer(State):
-    """Everything Keras, for all classes. A class names it before its stock optimizer and has
+    """The base class of these optimizers; it comes before the stock class.
 
-    * `fixed`: the stock arguments that the class decides itself.
+    `fixed` has the stock arguments whose values a class fixes.
     """
 
     fixed = {}
@@ -80,7 +81,7 @@ class AccumulatingNewStyleOptimizer(State):
             )
 
     def __init__(self, *args, **kwargs):
-        kwargs.pop("is_legacy_optimizer", None)  # of a config
+        kwargs.pop("is_legacy_optimizer", None)  # a key of configs
         given = arguments.bind(type(self), args, kwargs, unknown=TypeError)
         own = arguments.pop_own(type(self), given)
         if "learning_rate" in given:
@@ -99,12 +100,12 @@ class AccumulatingNewStyleOptimizer(State):
 
     @property
     def _is_stock(self):
-        """Whether there is nothing here that the stock optimizer doesn't do."""
+        """True if the stock optimizer's own code does all that is asked for."""
         return not (self._accumulates or self.skip_nonfinite)
 
     def get_config(self):
         config = super().get_config()
-        for name in type(self).__signature__.parameters:  # some stock classes forget one
+        for name in type(self).__signature__.parameters:  # some stock classes omit an argument
             if name not in config and hasattr(self, name):
                 config[name] = getattr(self, name)
         for name in (*self.fixed, "lr"):
@@ -119,16 +120,22 @@ class AccumulatingNewStyleOptimizer(State):
 
     @classmethod
     def from_optimizer(cls, optimizer, **arguments):
-        """This class in the place of a stock optimizer, with its arguments and its state.
+        """Return an optimizer of this class with the arguments and the state of another optimizer.
 
         Args:
-            optimizer: The stock optimizer of the same rule, or one of this package. It is left as
-                it is. It may be a legacy one of this package that has no `decay`.
-            arguments: Constructor arguments that are to be other than the optimizer's, as
+            optimizer: A stock optimizer with the same rule, or an optimizer of this package with
+                the same rule, also a legacy one without `decay`. The optimizer isn't changed.
+            **arguments: Constructor arguments that replace the optimizer's, for example
                 `accum_iters`.
 
+        Returns:
+            The new optimizer.
+
         Raises:
-            TypeError, ValueError: if it is an optimizer with another rule.
+            TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
+            ValueError: If the optimizer has `decay`, if an argument that this class fixes has a
+                different value, or if the optimizer has an open window and the new `accum_iters` is
+                1.
         """
         is_ours = isinstance(optimizer, base.Optimizer)
         is_legacy = is_ours and not isinstance(optimizer, State)
@@ -166,18 +173,22 @@ class AccumulatingNewStyleOptimizer(State):
         if not config.pop("decay", 0):
             return config
         raise ValueError(
-            "`optimizer` has `decay`, which only legacy optimizers have: give it an "
-            "InverseTimeDecay schedule in its place."
+            "`optimizer` has `decay`, which only legacy optimizers have: give `optimizer` an "
+            "InverseTimeDecay schedule instead."
         )
 
     def to_stock(self):
-        """The stock optimizer with the same arguments and state, for those without this package.
+        """Return the stock optimizer with the same arguments and state, to use without keras_accum.
 
-        Built for the same variables: compile the model with it. This optimizer is left as it is.
+        The stock optimizer is built for the same variables: compile the model with it. This
+        optimizer isn't changed.
+
+        Returns:
+            The stock optimizer.
 
         Raises:
-            ValueError: if a window is open, or if the class has arguments that the stock optimizer
-                hasn't.
+            ValueError: If a window is open, or if the class has arguments that the stock optimizer
+                doesn't have.
         """
         self._check_can_be_stock()
         if self._pending:
@@ -222,14 +233,14 @@ class AccumulatingNewStyleOptimizer(State):
         return self._iterations
 
     def _check_summed(self, is_summed):
-        """Refuse gradients that are summed over replicas where they mustn't be."""
+        """Raise a ValueError if gradients are already summed over replicas but must not be."""
         if not is_summed:
             return
         if self._reduces_late:
             raise ValueError(
                 "all_reduce='per_window' needs the gradients before they are summed over replicas: "
-                "leave skip_gradients_aggregation=False. A LossScaleOptimizer, which looks at "
-                "the sums of each micro-batch, needs all_reduce='per_micro_batch'."
+                "leave skip_gradients_aggregation=False. A LossScaleOptimizer needs the sums of "
+                "each micro-batch: use all_reduce='per_micro_batch'."
             )
         if self._replica() in self._summed:
             self._summed.remove(self._replica())
@@ -242,12 +253,13 @@ class AccumulatingNewStyleOptimizer(State):
 
     @property
     def _is_scaled(self):
-        """Whether a LossScaleOptimizer skips micro-batches that a window would count."""
+        """True if a LossScaleOptimizer skips micro-batches that a window would count."""
         return self._accumulates and getattr(self, "_is_wrapped_by_loss_scale_optimizer", False)
 
     @property
     def _summed(self):
-        # The replicas whose gradients are summed and not applied yet. Past attribute tracking.
+        # The replicas whose gradients are summed and not applied yet. `__dict__` bypasses Keras's
+        # attribute tracking.
         return self.__dict__.setdefault("_replicas_summed", set())
 
     @property
@@ -255,11 +267,11 @@ class AccumulatingNewStyleOptimizer(State):
         return None if self._window is None else self._window.get(states.WEIGHT)
 
     def aggregate_gradients(self, grads_and_vars):
-        """Sum over replicas, and take back what a LossScaleOptimizer counted.
+        """Sum over replicas, and undo what a LossScaleOptimizer added to `iterations`.
 
-        It calls this on every micro-batch, and adds to `iterations` in place of us where it skips
-        one. `unapplied` is 1 from here to the end of a micro-batch: what it is here is what was
-        added.
+        A LossScaleOptimizer calls this method on every micro-batch. If it skips a micro-batch, it
+        adds 1 to `iterations` and applies nothing. `unapplied` becomes 1 here, and 0 when the
+        micro-batch is applied. A 1 at the next call is therefore the 1 that was added.
         """
         pairs = list(grads_and_vars)
         if not self._accumulates:
@@ -277,9 +289,10 @@ class AccumulatingNewStyleOptimizer(State):
         return pairs
 
     def _weighted(self, pairs):
-        """The gradients times the weight of their micro-batch, which comes after them as one more.
+        """Return the gradients times the weight of their micro-batch, and the weight as last pair.
 
-        So it's summed over replicas as they are, each of which is a part of the mean over replicas.
+        The weight is thus summed over replicas together with the gradients. The factor includes the
+        number of replicas, because Keras divides the loss of each replica by that number.
         """
         weight = tf.cast(self._take_weight(), self._weight.dtype)
         is_weight = tf.logical_and(weight >= 0, tf.math.is_finite(weight))
@@ -294,7 +307,7 @@ class AccumulatingNewStyleOptimizer(State):
         return [(times(g, v), v) for g, v in pairs if g is not None] + [(weight, self._weight)]
 
     def _index(self, variable):
-        """Which of the optimizer's variables this is."""
+        """Return the index of a variable among the optimizer's variables."""
         key = self._var_key(variable)
         if key not in self._index_dict:
             raise KeyError(
@@ -307,7 +320,7 @@ class AccumulatingNewStyleOptimizer(State):
         return self._sums[self._index(variable)]
 
     def _take_micro_batch(self, grads, variables):
-        """Add the gradients of one micro-batch, and update if that closes the window."""
+        """Add the gradients of one micro-batch, and update if the micro-batch closes the window."""
         self._summed.discard(self._replica())
         self._count_trace()
         weight = None
@@ -315,7 +328,7 @@ class AccumulatingNewStyleOptimizer(State):
             (*grads, weight), (*variables, _) = grads, variables
         present = [self._index(variable) for variable in variables]
         arguments.check_once(present, lambda index: self._trainable[index].name)
-        with tf.control_dependencies(grads):  # see `_after`: this holds for all that's counted
+        with tf.control_dependencies(grads):  # see `_after`; all counters depend on this number
             counted = tf.identity(tf.ones([], tf.int64))
         if self.skip_nonfinite:
             counted = tf.cast(kernels.all_finite(grads), tf.int64)
@@ -341,7 +354,7 @@ class AccumulatingNewStyleOptimizer(State):
             self._update_from(grads, step, variables, absent)
 
     def _branch(self, distribution, grads, step, variables, absent):
-        """One conditional: the update of a window's end, or the additions inside it."""
+        """Run one conditional: the update at the end of a window, or the additions inside it."""
 
         def update(grads, step):
             return self._update_from(grads, step._replace(switch=1), variables, absent)
@@ -352,7 +365,7 @@ class AccumulatingNewStyleOptimizer(State):
         kernels.branch(distribution, step.switch, update, accumulate, grads, step)
 
     def _accumulate(self, distribution, grads, step, variables):
-        """A micro-batch inside a window. This runs across replicas."""
+        """Write a micro-batch inside a window. This runs in cross-replica context."""
         update = functools.partial(distribution.extended.update, group=False)
         if self._accumulates:
             for gradient, variable in zip(grads, variables):
@@ -360,9 +373,9 @@ class AccumulatingNewStyleOptimizer(State):
         self._write_counters(update, step, switch=0)
 
     def _update_from(self, grads, step, variables, absent):
-        """The update at the end of a window, or what is not to be one inside it.
+        """Make the update at the end of a window; inside a window, its writes have no effect.
 
-        The variables with the indices `absent` are covered if they had a gradient earlier in the
+        The variables in `absent` (indices) are updated if they had a gradient earlier in the
         window.
         """
         if self._accumulates:
@@ -392,12 +405,13 @@ class AccumulatingNewStyleOptimizer(State):
         across_replicas(self._write, averages, totals, switches, step, variables=variables)
 
     def _reduced(self, step, totals, variables):
-        """The window's sums over all replicas, where each has had its own until now."""
+        """Sum the window's sums over the replicas, if each replica has its own until now."""
         if not self._reduces_late:
             return step, totals
         pairs = list(zip(totals, variables))
         if self._weighs:
-            # One replica's sum is what it was, and in a branch all must be of the branch.
+            # With one replica the sum is the same tensor, and a branch of a conditional may return
+            # only its own tensors: the identity is one.
             pairs.append((tf.identity(step.divisor), self._weight))
         totals = [total for total, _ in super().aggregate_gradients(pairs)]
         if self._weighs:
@@ -405,7 +419,7 @@ class AccumulatingNewStyleOptimizer(State):
         return step, totals
 
     def _window_state(self):
-        """Position, length and next length of the window, as values."""
+        """Return position, length and next length of the window, as values."""
         if self._window is None:
             return [tf.constant(value, tf.int64) for value in (0, 1, 1)]
         return [tf.convert_to_tensor(variable) for variable in self._counters().values()]
@@ -425,10 +439,10 @@ class AccumulatingNewStyleOptimizer(State):
                 [tf.convert_to_tensor(self._sum_of(v)) for v in variables], step, variables
             )
 
-        self._set_count(self._iterations, updates)  # without what a LossScaleOptimizer has added
+        self._set_count(self._iterations, updates)  # undo what a LossScaleOptimizer has added
         kernels.in_replicas(self._distribution_strategy, update)
 
-    # -- what is written, across replicas --------------------------------------------------------
+    # -- writing, in cross-replica context -------------------------------------------------------
 
     def _write(self, distribution, averages, totals, switches, step, variables):
         update = functools.partial(distribution.extended.update, group=False)
@@ -437,20 +451,20 @@ class AccumulatingNewStyleOptimizer(State):
             if self.use_ema and self.ema_overwrite_frequency:
                 due = (self._iterations + 1) % self.ema_overwrite_frequency == 0
                 overwrites = tf.cast(due, tf.int64)
-            self._write_of_all(update, step.switch)
+            self._write_common(update, step.switch)
             for variable, average, total, switch in zip(variables, averages, totals, switches):
                 gradient = average, switch, overwrites
                 update(variable, self._write_variable, args=(gradient, total, step.switch))
             self._write_counters(update, step, step.switch)
 
-    def _write_of_all(self, update, switch):
-        """Write what an update writes once, before any variable."""
+    def _write_common(self, update, switch):
+        """Write what belongs to no single variable, before any variable."""
         if isinstance(self._learning_rate, _schedules.LearningRateSchedule):
             rate = self._learning_rate(self._iterations)
             update(self._current_learning_rate, _assign_if, args=(rate, switch))
 
     def _write_variable(self, variable, gradient, total, switch):
-        """Write a variable and all that belongs to it, in each replica."""
+        """Write a variable, its slots, its moving average and its sum, in each replica."""
         if self.jit_compile:
             self._update_step_xla(gradient, variable, id(self._var_key(variable)))
         else:
@@ -462,13 +476,13 @@ class AccumulatingNewStyleOptimizer(State):
             _assign_rest(self._sum_of(variable), total, switch)
 
     def _update_step(self, gradient, variable):
-        """An update of one variable: decay, the rule, the moving average and what it overwrites."""
+        """Update one variable: decay, the rule, the moving average, and its overwriting."""
         if self._is_stock:
             super()._update_step(gradient, variable)
             return
         gradient, switch, overwrites = gradient
-        plain = super(StockOptimizer, self)  # without a strategy: this is in each replica
-        with _selecting(switch, [variable, *self._belonging_to(variable)]):
+        plain = super(StockOptimizer, self)  # its methods use no strategy: this runs per replica
+        with _selecting(switch, [variable, *self._written_with(variable)]):
             plain._apply_weight_decay([variable])
             super()._update_step(gradient, variable)
             plain._update_model_variables_moving_average([variable])
@@ -476,8 +490,8 @@ class AccumulatingNewStyleOptimizer(State):
                 with _selecting(overwrites, [variable]):
                     plain._overwrite_model_variables_with_average_value([variable])
 
-    def _belonging_to(self, variable):
-        """What an update of a variable may write besides."""
+    def _written_with(self, variable):
+        """Return all other variables that an update of this variable may write."""
         index = self._index(variable)
         slots = [found[index] for found in self._rule_slot_variables.values()]
         averages = [averages_of(self)[index]] if self.use_ema else []
@@ -499,7 +513,7 @@ class AccumulatingNewStyleOptimizer(State):
         update(self._iterations, _assign_add, args=(switch,))
 
     def _write_norm(self, name, tensors, switch):
-        """Write the norm of these tensors together, where it's watched and the switch is on."""
+        """Write the global norm of these tensors if the norm is watched and the switch is 1."""
         if name in self._watched:
             dtype = self._scalar_dtype
             squares = [
@@ -509,14 +523,14 @@ class AccumulatingNewStyleOptimizer(State):
 
 
 class AccumulatingNadam(AccumulatingNewStyleOptimizer):
-    """Nadam as its formula is, and as the stock optimizer has it in eager mode.
+    """Nadam by its formula, and as the stock optimizer computes it in eager mode.
 
-    In a graph, the stock optimizer multiplies its product of rates once for each variable instead
-    of once for each update, by a conditional. With `accum_iters=1` this is the stock optimizer.
+    In a graph, the stock optimizer multiplies its product of rates, in a conditional, once per
+    variable instead of once per update. With `accum_iters=1` this class is the stock optimizer.
     """
 
-    def _write_of_all(self, update, switch):
-        super()._write_of_all(update, switch)
+    def _write_common(self, update, switch):
+        super()._write_common(update, switch)
 
         def multiply(product, switch):
             _assign_if(product, product * self._rate_of_momentum(1, product.dtype), switch)
@@ -546,7 +560,7 @@ class AccumulatingNadam(AccumulatingNewStyleOptimizer):
 
 
 def across_replicas(function, *tensors, **known):
-    """Call `function(strategy, *tensors, **known)` once for all replicas."""
+    """Call `function(strategy, *tensors, **known)` once for all replicas, not in each of them."""
     tf.__internal__.distribute.interim.maybe_merge_call(
         lambda distribution, *values: function(distribution, *values, **known),
         tf.distribute.get_strategy(),
@@ -571,7 +585,7 @@ def _assign_if(variable, value, switch):
 
 
 def _keywords_of(stock):
-    """The keywords, with defaults, that a class hands on to Keras's optimizer as **kwargs."""
+    """Return the keywords, with defaults, that a class passes to Keras's optimizer as **kwargs."""
     own = inspect.signature(stock.__init__).parameters
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
         return {}
@@ -584,9 +598,9 @@ def _keywords_of(stock):
 
 
 def make(stock, made_by):
-    """The class of a stock optimizer that isn't legacy, with `accum_iters`.
+    """Return the accumulating class of a stock optimizer that isn't legacy.
 
-    `made_by` are a function and its arguments that give this class.
+    `made_by` has a function and its arguments, with which the function returns this class.
     """
     _check(stock)
     is_nadam = issubclass(stock, keras.optimizers.Nadam)
@@ -599,7 +613,7 @@ def make(stock, made_by):
 
 
 def _check(stock):
-    """Raise a TypeError for a class whose updates aren't made by `update_step` alone."""
+    """Raise a TypeError if a class changes more of an update than `update_step`."""
     base.check_members(AccumulatingNewStyleOptimizer, stock, keras.__name__)
     own = [cls for cls in stock.__mro__ if not _is_of_keras(cls) and cls is not object]
     overridden = sorted({name for cls in own for name in _STEPS if name in vars(cls)})
@@ -608,8 +622,8 @@ def _check(stock):
     if overridden:
         raise TypeError(
             f"{stock.__name__} overrides {', '.join(overridden)}, which accumulating optimizers "
-            "have in their own way: write the whole of an update into `update_step` of a "
-            f"subclass of {StockOptimizer.__module__}.{StockOptimizer.__name__}. "
+            "replace: put the whole update into `update_step` of a subclass of "
+            f"{StockOptimizer.__module__}.{StockOptimizer.__name__}. "
             f"Received: optimizer_class={stock}"
         )
 

@@ -1,4 +1,4 @@
-"""The state of an accumulating new-style optimizer: which variable it is that has which name."""
+"""The state of an accumulating new-style optimizer: its variables and their names."""
 
 import contextlib
 import importlib
@@ -9,12 +9,12 @@ import tensorflow as tf
 from keras_accum import base, kernels, states
 from keras_accum.tf_keras.library import keras
 
-# Up to TensorFlow 2.10, Keras has legacy optimizers only, by this name too.
+# Up to TensorFlow 2.10, this name is the base class of the legacy optimizers, the only ones.
 StockOptimizer = keras.optimizers.Optimizer
 utilities = importlib.import_module(StockOptimizer.__module__).optimizer_utils
 
-# What stock classes call their slots, by attribute and without underscores. Other attributes are
-# called in a state what they are.
+# The names in a state of the slots of stock classes, by attribute without underscores. Other
+# attributes keep their names in a state.
 _SLOTS = {
     "momentums": "momentum",
     "velocities": "velocity",
@@ -29,7 +29,7 @@ _SLOTS = {
     "u": "norm",
 }
 
-# Attributes of every optimizer that hold variables, but none of a rule: Keras's and ours.
+# Attributes of every optimizer, Keras's and ours, that hold variables outside of a rule.
 _NOT_OF_A_RULE = (
     *("_variables", "_iterations", "_learning_rate", "_current_learning_rate"),
     *("_model_variables_moving_average", "_coalesced_children", "_trainable", "_norm_variables"),
@@ -37,14 +37,15 @@ _NOT_OF_A_RULE = (
 
 
 def rule_variables(optimizer, count, is_slot):
-    """What a built optimizer keeps: {slot: its variables} and {scalar: variable}.
+    """Return what a built optimizer keeps: {slot: its variables} and {scalar: variable}.
 
-    A slot has a variable for each of the model's, which are `count`. Of lists that are as long,
-    `is_slot(attribute, variables)` says which are slots. All else is called a scalar, of any shape.
+    A slot is a list with one variable for each of the model's `count` variables, if
+    `is_slot(attribute, variables)` is True for the list. All other variables are called scalars,
+    whatever their shape.
     """
     slots, scalars = {}, {}
     for attribute, value in vars(optimizer).items():
-        if attribute in _NOT_OF_A_RULE or attribute.startswith("_self_"):  # TensorFlow's
+        if attribute in _NOT_OF_A_RULE or attribute.startswith("_self_"):  # TensorFlow's tracking
             continue
         name, found = attribute.strip("_"), _variables_in(value)
         if isinstance(value, tf.Variable):
@@ -61,7 +62,7 @@ def rule_variables(optimizer, count, is_slot):
 
 
 def averages_of(optimizer):
-    """The moving averages of the weights, where there are any."""
+    """Return the moving averages of the weights, empty if there are none."""
     return getattr(optimizer, "_model_variables_moving_average", ())
 
 
@@ -72,33 +73,32 @@ def _variables_in(value):
 
 
 class State(base.Optimizer):
-    """Comes before a stock optimizer class."""
+    """A base class that comes before a stock optimizer class."""
 
     _can_reduce_late = True
     _replica = staticmethod(kernels.replica)
     _is_traced = staticmethod(tf.inside_function)
 
-    # Counters, if they are there, and what the optimizer keeps besides.
+    # The counters, sums and weight of the window by name, None before they are created.
     _window = None
 
     def build(self, var_list):
         if getattr(self, "_built", False):
             return
         variables = list(var_list)
-        own = self.__dict__  # past attribute tracking
+        attributes = self.__dict__  # bypasses Keras's attribute tracking
         with tf.init_scope():
             if not tf.executing_eagerly() or self._run_with_dtensor:
                 raise ValueError(
-                    f"{type(self).__name__} needs the eager execution of TensorFlow 2, and no "
-                    "DTensor: leave tf.compat.v1.disable_eager_execution() and a mesh out."
+                    f"{type(self).__name__} needs the eager execution of TensorFlow 2, without "
+                    "DTensor: leave out tf.compat.v1.disable_eager_execution() and the mesh."
                 )
             state = self._take_waiting(variables, [self._var_key(v) for v in variables])
             super().build(variables)
-            self._built = True  # which not every class sets
-            own["_trainable"] = variables
-            own["_rule_slot_variables"], own["_rule_scalar_variables"] = rule_variables(
-                self, len(variables), self._is_slot
-            )
+            self._built = True  # some classes don't set it
+            attributes["_trainable"] = variables
+            slots, scalars = rule_variables(self, len(variables), self._is_slot)
+            attributes.update(_rule_slot_variables=slots, _rule_scalar_variables=scalars)
             self._build_window()
             if state is not None:
                 self.set_state(state)
@@ -143,7 +143,7 @@ class State(base.Optimizer):
         return self._distribution_strategy.scope()
 
     def _sum_scope(self):
-        """Where the variables are made that hold a window's sums."""
+        """The scope for creating the gradient sums of a window."""
         if not self._reduces_late:
             return contextlib.nullcontext()
         return kernels.sums_of_replicas(None)
@@ -158,7 +158,7 @@ class State(base.Optimizer):
 
     @property
     def completed_updates(self):
-        """The number of updates made: what schedules and bias correction count. An int."""
+        """The number of updates made, as schedules and bias correction count. An int."""
         updates = int(self._iterations.numpy())
         if self._window is not None:
             updates -= int(self._window["unapplied"].numpy())
@@ -193,7 +193,7 @@ class State(base.Optimizer):
         return self if self._is_built else self._scratch([_of_shape(())], stock=True)
 
     def _scratch(self, variables, stock):
-        """An optimizer as this one, or as the stock optimizer, built for other variables."""
+        """Return an optimizer like this one, or like the stock one, built for other variables."""
         config = constructor_arguments(self)
         if stock:
             config["accum_iters"] = 1
@@ -202,13 +202,13 @@ class State(base.Optimizer):
         return scratch
 
     def _is_slot(self, attribute, found):
-        """Whether a list of variables has one for each of the model's, that goes with it."""
+        """True if a list of variables is a slot: each belongs to the model's variable in order."""
         if self._stock_class.__module__.split(".")[0] in ("keras", "tf_keras"):
             return True
         return all(slot.shape == v.shape for slot, v in zip(found, self._trainable))
 
     def _state_variables(self):
-        """All variables by their names in a state, in the order of files: the stock ones first."""
+        """Return all variables by name, in the order of files: the stock ones first."""
         if self._pending:
             return self._pending.variables
         found = {"completed_updates": self._iterations}
@@ -219,7 +219,7 @@ class State(base.Optimizer):
         return {**found, **(self._window or {})}
 
     def _named_rule_variables(self, optimizer):
-        """Of this optimizer, or a stock one of as many variables, what it keeps by its names."""
+        """Return what this optimizer, or a stock one like it, keeps, by the names in a state."""
         if optimizer is self:
             slots, scalars = self._rule_slot_variables, self._rule_scalar_variables
         else:
@@ -242,10 +242,10 @@ class State(base.Optimizer):
         return found
 
     def _is_kept(self, slot, variable):
-        """Whether a slot's variable is part of the state."""
+        """True if a slot's variable is part of the state."""
         if self._rule_name == "SGD" and slot == "momentum":
-            return self.momentum != 0  # it's there, and has no say
-        # Adafactor has an integer where a variable has less than two dimensions.
+            return self.momentum != 0  # without momentum the slot exists but isn't used
+        # For variables with fewer than two dimensions, Adafactor has an integer as a placeholder.
         return variable.dtype.is_floating or self._rule_name != "Adafactor"
 
     def _list_names(self, variables, stock):
@@ -267,7 +267,7 @@ class State(base.Optimizer):
     def _expected_layout(self, state, variables):
         if self._has_uniform_slots:
             return super()._expected_layout(state, variables)
-        # Which names and shapes there are depends on the variables: `build` looks at them.
+        # Names and shapes depend on the variables, so `build` checks them.
         rule = f"{self._rule_name}."
         known = {"completed_updates", "learning_rate", *states.WINDOW, states.WEIGHT}
         return {
@@ -290,7 +290,7 @@ class State(base.Optimizer):
 
     @property
     def _has_uniform_slots(self):
-        """Whether each variable has the same slots, of its own shape, and all else is scalars."""
+        """True if each variable has the same slots of its own shape, besides scalars."""
         shapes = (), (1, 1)
         scratch = self._scratch([_of_shape(shape) for shape in shapes], stock=True)
         return all(
@@ -304,13 +304,14 @@ class State(base.Optimizer):
 
     def set_state(self, state):
         if self._is_built and states.count(state) == 0 and not state.get("completed_updates", 1):
-            state = {**self._initial_arrays(), **state}  # of an optimizer that has none yet
+            # The state comes from an optimizer without variables.
+            state = {**self._initial_arrays(), **state}
         super().set_state(state)
 
     set_state.__doc__ = base.Optimizer.set_state.__doc__
 
     def _initial_arrays(self):
-        """What an optimizer that has just been built keeps, by its names."""
+        """Return the initial values of what an optimizer keeps, by their names in a state."""
         scratch = self._scratch([_of_shape(())], stock=True)
         found = {f"moving_average.{i}": v for i, v in enumerate(self._trainable)}
         found = found if self.use_ema else {}
@@ -325,8 +326,8 @@ class State(base.Optimizer):
 
     @property
     def variables(self):
-        """All of the state as variables, in the order of files."""
-        # Keras 2 lists can be called.
+        """The variables of the state, in the order of files."""
+        # Keras 2's list type is callable.
         return type(super().variables)(self._state_variables().values())
 
     def _read_state(self):
@@ -345,7 +346,7 @@ class State(base.Optimizer):
             state = {**state, "unapplied": np.asarray(0)}
         for name, value in state.items():
             kernels.write(variables[name], value)
-        if hasattr(self, "_u_product_counter"):  # of Nadam, which counts in Python
+        if hasattr(self, "_u_product_counter"):  # Nadam also counts in Python
             self._u_product_counter = int(state["completed_updates"]) + 1
 
     def _shared_variables(self):
@@ -363,27 +364,28 @@ class State(base.Optimizer):
                 kernels.write(variable, state[name])
 
     def _named(self, arrays):
-        """The state that a list of arrays is, this class's or the stock optimizer's."""
+        """Return a list of arrays, this class's or the stock optimizer's, as a state."""
         arrays = [np.asarray(array) for array in arrays]
         self._check_is_built("set_weights")
-        own = self._state_variables()
-        names = {id(variable): name for name, variable in own.items()}
+        of_state = self._state_variables()
+        names = {id(variable): name for name, variable in of_state.items()}
         window = set(map(id, (self._window or {}).values()))
-        # The stock optimizer's lists have what isn't part of a state, and not all that is.
+        # The stock optimizer's lists have variables that aren't part of a state, and lack others.
         of_stock = [variable for variable in self._variables if id(variable) not in window]
-        for variables in (own.values(), of_stock):
+        for variables in (of_state.values(), of_stock):
             if [array.shape for array in arrays] == [tuple(v.shape) for v in variables]:
                 break
         else:
             raise states.StateError(
-                f"A list of {len(arrays)} arrays is not a state of {self._described}: it is "
-                "another optimizer's, truncated, or of a newer keras_accum. Nothing was changed."
+                f"A list of {len(arrays)} arrays is not a state of {self._described}. The list "
+                "belongs to another optimizer, is truncated, or was written by a newer "
+                "keras_accum. Nothing was changed."
             )
         state = {names.get(id(variable)): array for variable, array in zip(variables, arrays)}
         state.pop(None, None)
         for scalar in self._rule_scalars:
             name = states.scalar_name(self._rule_name, scalar)
-            state.setdefault(name, own[name].numpy())
+            state.setdefault(name, of_state[name].numpy())
         state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
         return state
 
@@ -414,7 +416,7 @@ def _of_shape(shape):
 
 
 def constructor_arguments(optimizer):
-    """Of any new-style optimizer: its config, less what it does to a schedule."""
+    """Return the config of a new-style optimizer, with a schedule not serialized."""
     config = optimizer.get_config()
     if not isinstance(optimizer._learning_rate, tf.Variable):
         config["learning_rate"] = optimizer._learning_rate
@@ -423,7 +425,7 @@ def constructor_arguments(optimizer):
 
 
 def copy_exclusions(source, target):
-    """What `exclude_from_weight_decay` was told, which is in no config."""
+    """Copy the exclusions from weight decay, which no config has."""
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_names"):
         if hasattr(source, name):
             setattr(target, name, list(getattr(source, name)))

@@ -1,7 +1,7 @@
 """The optimizers that tf_keras calls legacy: constructor and config.
 
-Each class is the stock OptimizerV2 of its name (`keras.optimizers.legacy.*`) with other hooks.
-At `accum_iters=1` it is the stock optimizer altogether.
+Each class is the stock OptimizerV2 of its name (`keras.optimizers.legacy.*`) with some of its hooks
+replaced. With `accum_iters=1` and without `skip_nonfinite`, the stock optimizer's own code runs.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from keras_accum.tf_keras.saving import Saving
 from keras_accum.tf_keras.state import State
 from keras_accum.tf_keras.variables import Variables
 
-# What an optimizer takes besides the stock class's named arguments.
+# The arguments that stock classes take as **kwargs.
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
 
 
@@ -27,9 +27,9 @@ def _takes_more(stock_class):
 
 
 class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving):
-    """What all of these optimizers are. A class names it before its stock optimizer.
+    """The base class of these optimizers; it comes before the stock class.
 
-    `fixed` has the stock arguments that the class decides itself.
+    `fixed` has the stock arguments whose values a class fixes.
     """
 
     fixed = {}
@@ -60,8 +60,8 @@ class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving):
             given.setdefault("name", type(self).__name__)
         if self._stock_class is legacy.Nadam and "decay" in given:
             raise ValueError(
-                "`decay` isn't for Nadam, whose learning rate doesn't decay on this Keras: what "
-                "decays is its momentum, by `schedule_decay`, which is called decay in its config. "
+                "`decay` isn't for Nadam, whose learning rate doesn't decay on this Keras. Use "
+                "`schedule_decay` for the decay of its momentum, which its config calls decay. "
                 f"Received: decay={given['decay']!r}"
             )
         given.update(self.fixed)
@@ -83,9 +83,9 @@ class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving):
             "_summed": set(),
             "_closings": {},
             "_variables": [],
-            # Whether the numbers of these variables in a state are known to be those in the model.
+            # True if the order of the variables here is known to be the model's order.
             "_is_numbered": True,
-            # Whether there is a graph that has a step of these variables.
+            # True if a train step was traced with these variables.
             "_has_traced": False,
         }
         base.check_taken(self._stock_class, [*vars(self), *self._hyper], ours)
@@ -96,7 +96,7 @@ class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving):
 
     @property
     def _is_stock(self):
-        """Whether there is nothing here that the stock optimizer doesn't do."""
+        """True if the stock optimizer's own code does all that is asked for."""
         return not (self._accumulates or self.skip_nonfinite)
 
     def get_config(self):
@@ -104,14 +104,14 @@ class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving):
         for name in self.fixed:
             del config[name]
         if self._initial_decay and self._stock_class is not legacy.Nadam:
-            config["decay"] = self._initial_decay  # which some classes leave out of their config
+            config["decay"] = self._initial_decay  # some classes omit decay from their config
         config.update(arguments.own_config(self))
         return config
 
     @classmethod
     def _from_stock_config(cls, config, custom_objects):
         config = layout.constructor_arguments(cls._stock_class, config)
-        if isinstance(config.get("learning_rate"), dict):  # not each class sees to that
+        if isinstance(config.get("learning_rate"), dict):  # some classes don't deserialize it
             schedule = keras.optimizers.schedules.deserialize(
                 config["learning_rate"], custom_objects=custom_objects
             )

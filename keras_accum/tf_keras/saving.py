@@ -1,4 +1,4 @@
-"""Checkpoints, copies and `.keras` files: what TensorFlow and Keras ask of an optimizer there."""
+"""Checkpoints, copies and `.keras` files: the hooks of TensorFlow and Keras."""
 
 import functools
 import importlib
@@ -14,12 +14,12 @@ class Saving(base.Optimizer):
     """The part of an optimizer that is saved, restored and copied."""
 
     def get_slot_names(self):
-        """The names of the slots, which TensorFlow asks for when it saves."""
+        """Return the names of the slots. TensorFlow calls this method when it saves."""
         if self._pending:
             raise ValueError(
-                "A state waits in this optimizer, and a checkpoint or SavedModel has no place for "
-                "it before its variables are there: call "
-                "`optimizer.build(model.trainable_variables)` first."
+                "A state waits in this optimizer for its variables, and a checkpoint or SavedModel "
+                "can't hold a waiting state: call `optimizer.build(model.trainable_variables)` "
+                "first."
             )
         return super().get_slot_names()
 
@@ -29,7 +29,8 @@ class Saving(base.Optimizer):
 
     @_update_uid.setter
     def _update_uid(self, uid):
-        # TensorFlow has come here with a checkpoint, and looks for what it's to restore next.
+        # TensorFlow sets this attribute when it starts to restore this object from a checkpoint.
+        # The counters must exist before TensorFlow looks for variables to restore.
         super(Saving, type(self))._update_uid.fset(self, uid)
         self._pending.drop()
         with tf.init_scope():
@@ -38,7 +39,8 @@ class Saving(base.Optimizer):
     def _create_or_restore_slot_variable(
         self, slot_variable_position, slot_name, variable, *args, **kwargs
     ):
-        # The same, with a slot: all of them are made, numbered as in the model that they are of.
+        # TensorFlow is about to restore a slot. Create all slots first, in the order of the
+        # checkpoint's model.
         if tf.executing_eagerly():
             objects = slot_variable_position.checkpoint.object_by_proto_id.values()
             models = [
@@ -59,17 +61,18 @@ class Saving(base.Optimizer):
 
     def __deepcopy__(self, memo):
         memo.update({id(variable): variable for variable in self._variables})  # the model's
-        # What a stock optimizer keeps of the last trace, and can't be copied.
+        # Symbolic tensors that a stock optimizer keeps from the last trace can't be copied.
         traced = [v for v in vars(self).values() if tf.is_tensor(v) and not hasattr(v, "numpy")]
         memo.update({id(tensor): tensor for tensor in traced})
         return super().__deepcopy__(memo)
 
 
 def keep_state_in_keras_files():
-    """Have `.keras` files hold the state of this package's optimizers.
+    """Make `.keras` files hold the state of this package's optimizers.
 
-    From TensorFlow 2.12 on, to tf_keras 2.21, the writer and the reader of these files pass over
-    every OptimizerV2. They ask a function which objects to visit: it is given ours as well.
+    From TensorFlow 2.12 to tf_keras 2.21, the writer and the reader of these files ignore every
+    OptimizerV2. Both call a function that selects the objects to visit: the patched function also
+    selects our optimizers.
     """
     package = keras.Model.__module__.rpartition(".engine.")[0]
     try:
@@ -86,10 +89,10 @@ def keep_state_in_keras_files():
 
 
 def compile_loaded_models_as_they_were():
-    """Have `.keras` files say what a model's optimizer was, and build it when they are loaded.
+    """Make `.keras` files hold the model's optimizer as it is, and build it on loading.
 
-    By themselves they build all optimizers but legacy ones, and leave out the LossScaleOptimizer
-    that `compile` puts around one where the global policy is mixed_float16.
+    Without this patch, loading builds all optimizers except legacy ones, and a file omits the
+    LossScaleOptimizer in which `compile` wraps an optimizer under the policy mixed_float16.
     """
     get_compile_config = getattr(keras.Model, "get_compile_config", None)
     if get_compile_config is None:  # before TensorFlow 2.12

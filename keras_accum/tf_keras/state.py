@@ -1,4 +1,4 @@
-"""The state of an optimizer by names: read, written and counted."""
+"""The state of an optimizer by names: reading, writing and counting."""
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,7 @@ class State(base.Optimizer):
 
     @property
     def completed_updates(self):
-        """The number of updates made: what schedules, `decay` and bias correction count. An int."""
+        """The number of updates made, as schedules, `decay` and bias correction count. An int."""
         updates = int(keras.backend.get_value(self.iterations))
         if self._window is not None:
             updates -= int(keras.backend.get_value(self._unapplied))
@@ -32,7 +32,7 @@ class State(base.Optimizer):
 
     @property
     def weights(self):
-        """All of the state as variables, in the order of files, whatever created them first."""
+        """The variables of the state in the order of files, whatever created a variable first."""
         if not (self._pending or self._variables):
             return super().weights
         self._check_numbers()
@@ -57,7 +57,7 @@ class State(base.Optimizer):
         return names + [states.MISSING] * self._accumulates + list(self._rate_state())
 
     def _state_variables(self):
-        """All weights by their names, in the order of `_list_names`."""
+        """Return all weights by their names, in the order of `_list_names`."""
         if self._pending:
             return self._pending.variables
         found = {"completed_updates": self.iterations}
@@ -91,7 +91,7 @@ class State(base.Optimizer):
 
     def _rate_state(self):
         rate = self._hyper.get("learning_rate")
-        if rate is None or callable(rate):  # a schedule too
+        if rate is None or callable(rate):  # also a schedule
             return {}
         return {"learning_rate": np.asarray(keras.backend.get_value(rate))}
 
@@ -125,19 +125,19 @@ class State(base.Optimizer):
 
     def _check_numbers(self):
         if not self._is_numbered:
-            what = "which of its variables is which of the model's: it has met them in parts"
+            reason = "its variables came in parts, so their order in the model isn't known"
         elif not self._is_built and not self._pending and self._has_deferred:
-            what = "its slots yet: a checkpoint restores them when the variables are there"
+            reason = "a checkpoint will restore its slots when the variables exist"
         else:
             return
         raise StateError(
-            f"{type(self).__name__} can't be read, written or saved as a whole before it knows "
-            f"{what}. Call `optimizer.build(model.trainable_variables)` first."
+            f"{type(self).__name__} can't be read, written or saved as a whole yet: {reason}. "
+            "Call `optimizer.build(model.trainable_variables)` first."
         )
 
     @property
     def _has_deferred(self):
-        """Whether there is no slot yet for what the counters say has been done."""
+        """True if the counters show earlier steps whose slots aren't created yet."""
         names = self._list_names(1, stock=False)
         counts = self.completed_updates or self.window_position
         return bool(counts) and any(states.index_of(name) is not None for name in names)
@@ -153,7 +153,7 @@ class State(base.Optimizer):
             )
 
     def _write_norm(self, name, tensors, switch):
-        """Write the norm of these tensors together, where it's watched and the switch is on."""
+        """Write the global norm of these tensors if the norm is watched and the switch is 1."""
         if name in self._watched:
             dtype = self._scalar_dtype
             squares = [
@@ -163,6 +163,6 @@ class State(base.Optimizer):
             variable.assign(tf.where(switch > 0, norm, tf.convert_to_tensor(variable)))
 
     def _rate_in_use(self):
-        is_nadam = self._stock_class is legacy.Nadam  # whose `decay` is its momentum's
+        is_nadam = self._stock_class is legacy.Nadam  # its `decay` belongs to the momentum
         rate = self.learning_rate if is_nadam else self._decayed_lr(self._scalar_dtype)
         return float(keras.backend.get_value(rate))

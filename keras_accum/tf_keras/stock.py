@@ -1,11 +1,11 @@
-"""The stock optimizers of this Keras, and the class that accumulates for each."""
+"""The stock optimizers of this Keras, and the accumulating class for each."""
 
 from keras_accum import base, names
 from keras_accum.tf_keras import new_style
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
 from keras_accum.tf_keras.optimizer import AccumulatingOptimizer
 
-# The same up to TensorFlow 2.10.
+# Both are the same class up to TensorFlow 2.10.
 _KINDS = (legacy.Optimizer, new_style.StockOptimizer)
 
 _WRAPPERS = tuple(
@@ -18,22 +18,28 @@ _made = {}
 
 
 def accumulating(optimizer_class):
-    """The class that accumulates gradients over micro-batches and updates as another class does.
+    """Return a subclass of an optimizer class that makes one update per window of micro-batches.
 
-    It takes the arguments of that class, in their order, and then those of every accumulating
-    optimizer by keyword: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`, `lr`
-    and `decay`, see `AdamAccumulate`. State, files, callbacks and strategies are the same.
+    An update runs the code of `optimizer_class` on the average gradient of a window. The returned
+    class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`,
+    `lr` and `decay`; see `AdamAccumulate`. State, files, callbacks and strategies work as with all
+    other classes of this package.
 
     Args:
-        optimizer_class: An optimizer class of this Keras, legacy or not, or a subclass of its
-            `Optimizer` that somebody else wrote. What it keeps must be slots and scalars.
+        optimizer_class: A class of optimizers: a class of this Keras, legacy or not, or your own
+            subclass of its `Optimizer`. The optimizers may keep only slots and scalars.
 
     Returns:
-        The class, called `<name>Accumulate`. For the same class it is the same one.
+        A subclass of `optimizer_class`, `<name>Accumulate`, registered for loading. The same
+        `optimizer_class` gives the same class. Call `accumulating` before you load a model that was
+        saved with such an optimizer.
 
     Raises:
-        TypeError: for anything else, and for a class that takes part in what comes before an
-            update, or has members or arguments with the names of ours.
+        TypeError: If `optimizer_class` isn't a class of optimizers, if it accumulates already, if
+            its optimizers wrap other optimizers (LossScaleOptimizer), if it overrides methods that
+            run on every micro-batch, or if it has an argument or a member with the name of one of
+            this package's.
 
     Example:
 
@@ -56,7 +62,7 @@ _LEGACY = "keras.optimizers.legacy" if legacy is not keras.optimizers else "kera
 accumulating.__module__ = "keras_accum.tf_keras"
 accumulating.__doc__ = accumulating.__doc__.format(import_keras=IMPORT_KERAS, legacy=_LEGACY)
 
-# What runs on every micro-batch, and not where an update is.
+# Methods that run on every micro-batch, not only in an update.
 _BEFORE_THE_GATE = (
     "apply_gradients",
     "_transform_unaggregated_gradients",
@@ -83,7 +89,7 @@ def _check_methods(stock):
     if methods:
         raise TypeError(
             f"{stock.__name__} has methods of its own that run on every micro-batch: "
-            f"{', '.join(methods)}. What an update is must be in `_prepare`, `_prepare_local` and "
+            f"{', '.join(methods)}. The whole update must be in `_prepare`, `_prepare_local` and "
             "`_resource_apply_dense`."
         )
 
@@ -95,7 +101,7 @@ def _make_amsgrad():
 
 
 def ready():
-    """{name: class} of the optimizers that this Keras has, the legacy one where it has two."""
+    """Return {name: class} of this Keras's optimizers; of two with one name, the legacy one."""
     found = {"AMSGradAccumulate": _make_amsgrad()}
     for name in names.OPTIMIZERS:
         stock = getattr(legacy, name, None) or getattr(keras.optimizers, name, None)

@@ -1,8 +1,8 @@
-"""What an update is, from the window's average: a rule, or the stock optimizer's own code.
+"""The update from the window's average: by a rule, or by the stock optimizer's own code.
 
-Both change nothing where the switch is 0. A rule has the switch in its scalars, and a fused kernel
-runs it. The stock optimizer writes what it likes, and `where(switch > 0, new, old)` takes it back.
-An update whose switch is the integer 1 happens in any case: nothing is selected.
+Both change nothing if the switch is 0. A rule has the switch in its scalars, and a fused kernel
+runs the rule. The stock optimizer may write any value, and `where(switch > 0, new, old)` restores
+the old value. If the switch is the integer 1, the update always happens and nothing is selected.
 """
 
 from collections import namedtuple
@@ -13,13 +13,14 @@ from keras_accum import kernels, rules, window
 from keras_accum.callbacks import monitor
 from keras_accum.tf_keras.library import legacy
 
-# What goes from the replicas to where all of them write. `averages`, `totals` and `scalars` have an
-# element for each variable: an average is None for one that isn't updated, `scalars` has what is
-# the same for all elements of the variable. `prepared` is what the stock optimizer prepares.
+# Passed from the replicas to the write in cross-replica context. `averages`, `totals` and `scalars`
+# have an element for each variable. An average is None for a variable that isn't updated. `scalars`
+# has values that are the same for all elements of a variable. `prepared` has the result of the
+# stock optimizer's preparation.
 Update = namedtuple("Update", "step variables averages totals scalars prepared")
 
 
-# Of whose own code the numbers are a rule's.
+# The stock classes whose own code gives the same numbers as a rule.
 _RULES = {
     legacy.SGD: lambda o: rules.SGD(momentum=o._momentum, nesterov=o.nesterov),
     legacy.Adam: lambda o: rules.AMSGrad() if o.amsgrad else rules.Adam(),
@@ -33,7 +34,7 @@ def has_rule(stock_class):
 
 
 def rule_of(optimizer):
-    """The rule that an optimizer is as it was constructed, None if there is none."""
+    """Return the rule of an optimizer with its constructor arguments, None without a rule."""
     stock = optimizer._stock_class
     if stock not in _RULES or type(optimizer)._resource_apply_dense != stock._resource_apply_dense:
         return None
@@ -41,10 +42,10 @@ def rule_of(optimizer):
 
 
 def from_totals(optimizer, step, totals, variables, absent):
-    """The update from the sums of a window.
+    """Return the update from the sums of a window.
 
-    The variables with the indices `absent`, which come last, are covered if they had a gradient
-    earlier in the window.
+    The variables in `absent` (indices) come last, and are updated if they had a gradient earlier in
+    the window.
     """
     step, totals = optimizer._reduced(step, totals, variables)
     steps = [step] * (len(variables) - len(absent))
@@ -65,7 +66,7 @@ def from_totals(optimizer, step, totals, variables, absent):
 
 
 def write(optimizer, distribution, update):
-    """All assignments but those of the counters, and return the operations. Across replicas."""
+    """Make all assignments except to counters, in cross-replica context; return the operations."""
     kind, operations, last = optimizer._kind_of_update, [], []
     for variable, *tensors in zip(update.variables, update.averages, update.totals, update.scalars):
         with tf.control_dependencies(last if kind.in_turn else []):
@@ -94,7 +95,7 @@ def _write_variable(optimizer):
 
 
 def _once(function, steps, dtypes):
-    """`function(step, dtype)` for each of these pairs, called once for equal ones."""
+    """Return `function(step, dtype)` for each of these pairs, called once for equal pairs."""
     keys = [(id(step), dtype) for step, dtype in zip(steps, dtypes)]
     found = {}
     for key, step, dtype in zip(keys, steps, dtypes):
@@ -113,11 +114,11 @@ def _averages(optimizer, steps, totals):
 
 
 def _clipped(optimizer, steps, averages, variables):
-    """The averages, clipped or as the user's functions transform them."""
+    """Return the averages after clipping or after the user's transformers."""
     pairs = optimizer._transform_averages(list(zip(averages, variables)))
     if not optimizer.gradient_transformers:
         return [average for average, _ in pairs]
-    # A user's function need not leave zeros alone, nor the order, and may leave some out.
+    # A user's function may change zeros, reorder the pairs and omit some of them.
     return [
         None if average is None else kernels.gate(average, tf.cast(step.switch, average.dtype))
         for step, average in zip(steps, _in_order(pairs, variables))
@@ -125,7 +126,7 @@ def _clipped(optimizer, steps, averages, variables):
 
 
 def _in_order(pairs, variables):
-    """The gradients of a transformer's pairs, None for a variable that it has left out."""
+    """Return the gradients of a transformer's pairs in order, None for a missing variable."""
     pairs = list(pairs)
     found = {variable.ref(): gradient for gradient, variable in pairs}
     if len(found) < len(pairs) or not found.keys() <= {variable.ref() for variable in variables}:
@@ -137,7 +138,7 @@ def _in_order(pairs, variables):
 
 
 class ByRule:
-    """The update is a rule of `rules`, which has the switch in its scalars."""
+    """An update by a rule of `rules`, which has the switch in its scalars."""
 
     in_turn = False
 
@@ -152,7 +153,7 @@ class ByRule:
         hyperparameters = {
             name: optimizer._get_hyper(name, dtype)
             if name in optimizer._hyper
-            else tf.convert_to_tensor(getattr(optimizer, name), dtype)  # a cast is by float32
+            else tf.convert_to_tensor(getattr(optimizer, name), dtype)  # tf.cast rounds to float32
             for name in self._rule.hyperparameters
         }
         rate, update = optimizer._decayed_lr(dtype), tf.cast(optimizer.iterations + 1, dtype)
@@ -176,13 +177,14 @@ class ByRule:
 
 
 class ByStock:
-    """The update is the stock optimizer's own code, and the switch selects what it has written."""
+    """An update by the stock optimizer's own code; the switch selects what it has written."""
 
-    # One variable after the other, so that the old values of all aren't there at one time.
+    # True: one variable after another, so that the old values of all variables don't take memory at
+    # the same time.
     in_turn = True
 
     def prepare(self, optimizer, step, variables):
-        """The stock optimizer's coefficients, and its scalars as they were before."""
+        """Return the old values of the stock optimizer's scalars, the switch, and coefficients."""
         old = [] if _is_known(step.switch) else list(map(tf.convert_to_tensor, optimizer._scalars))
         with tf.control_dependencies(old):
             return old, step.switch, _Coefficients(optimizer._prepare_stock(variables))
@@ -217,13 +219,13 @@ class ByStock:
         old, switch, _ = update.prepared
         selected = []
         with tf.control_dependencies(operations):
-            for scalar, value in zip(optimizer._scalars, old):  # there are none if it is known
+            for scalar, value in zip(optimizer._scalars, old):  # `old` is empty for a known switch
                 selected += optimizer._update(distribution, scalar, _select, value, switch)
         return selected
 
 
 class _Coefficients:
-    """In one piece for `tf.distribute`: each replica has the coefficients for its own device."""
+    """An opaque container: `tf.distribute` passes each replica's coefficients in one piece."""
 
     def __init__(self, of_stock):
         self.of_stock = of_stock

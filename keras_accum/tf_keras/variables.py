@@ -1,4 +1,4 @@
-"""Counters, sums and slots: the state of an optimizer as variables."""
+"""The state of an optimizer as variables: counters, sums and slots."""
 
 import contextlib
 import warnings
@@ -12,13 +12,19 @@ from keras_accum.tf_keras.library import keras
 
 
 class Variables(base.Optimizer):
-    """The part of an optimizer that knows its variables."""
+    """The part of an optimizer that creates and numbers its variables."""
 
     def build(self, var_list):
-        """Create the state for these variables, as the first step would; the name is Keras 3's.
+        """Create the state for these variables, as the first step would.
 
-        The state has the variables in this order. Give all that the model trains, and before the
-        first step where train steps are traced that have some of them each.
+        The state has the variables in this order. Pass all trainable variables of the model. If
+        train steps update only parts of the variables, call `build` before the first step.
+
+        Args:
+            var_list: Iterable of trainable variables, in the order of the model.
+
+        Raises:
+            ValueError: If train steps were traced that know the variables in a different order.
         """
         var_list = list(var_list)
         with tf.init_scope():
@@ -27,13 +33,14 @@ class Variables(base.Optimizer):
                 if self._has_traced and self._missing_gradients is not None:
                     raise ValueError(
                         "`build` after train steps were traced that know the variables in another "
-                        "order: call it before the first step, with all that the model trains."
+                        "order: call `build` before the first step, with all trainable variables "
+                        "of the model."
                     )
                 self._reorder(var_list)
                 self._is_numbered = True
 
     def _create_all_weights(self, var_list):
-        # A LossScaleOptimizer hands back the weight that `_aggregate_gradients` has added.
+        # A LossScaleOptimizer passes in the weight that `_aggregate_gradients` has appended.
         var_list = [variable for variable in var_list if variable is not self._window_weight]
         state = self._take_waiting(var_list, [variable._unique_id for variable in var_list])
         super()._create_all_weights(var_list)
@@ -50,10 +57,10 @@ class Variables(base.Optimizer):
         self._build_window()
 
     def _number(self, var_list):
-        """Know these variables, numbered as in the newest list that has new ones.
+        """Number these variables in the order of the newest list that has new variables.
 
-        So a layer that is thawed later has its place in the model. Graphs know variables by their
-        numbers: the order of those that are known stays, but for a call of `build`.
+        A layer that is unfrozen later thus gets its place in the model. Graphs refer to variables
+        by their numbers, so only `build` changes the order of known variables.
         """
         found = {variable.ref(): variable for variable in [*self._variables, *var_list]}
         old = [variable.ref() for variable in self._variables]
@@ -63,12 +70,12 @@ class Variables(base.Optimizer):
             return
         if old and self._accumulates:
             self._warn_of_steps_without([found[r] for r in new if r not in set(old)])
-        order, is_told = states.merged(old, new)
+        order, is_certain = states.merged(old, new)
         self._reorder([found[reference] for reference in order])
-        self._is_numbered = is_told and (self._is_numbered or len(new) == len(found))
+        self._is_numbered = is_certain and (self._is_numbered or len(new) == len(found))
 
     def _reorder(self, variables):
-        """Have the variables in this order, and counts of missing gradients for all of them."""
+        """Put the variables into this order, with counts of missing gradients for all of them."""
         old, self._variables = self._variables, variables
         if self._missing_gradients is not None:
             self._build_missing_gradients(old)
@@ -96,19 +103,20 @@ class Variables(base.Optimizer):
                 self._window_weight = self._add_counter(states.WEIGHT, 0, self._scalar_dtype)
 
     def _warn_of_steps_without(self, variables):
-        # Whether such a step is still in use can't be told: TensorFlow keeps graphs alive.
+        # The warning may be needless: TensorFlow keeps graphs alive, so it isn't known whether the
+        # traced step is still in use.
         if self._has_traced:
             warnings.warn(
                 f"{self._name} has met new variables ({variables[0].name}, ...) after a train step "
-                "was traced without them. That step can't update them: gradients would be left "
-                "over at the end of a window. If the model that the step belongs to has been "
-                "compiled again since, all is well. Else call `optimizer.build(all_variables)` "
-                "before the first step.",
+                "was traced without them. That train step can't update the new variables: at the "
+                "end of a window, their gradients would be left over. If you have compiled the "
+                "model of that train step again since, ignore this warning. Otherwise call "
+                "`optimizer.build(all_variables)` before the first step.",
                 stacklevel=2,
             )
 
     def _build_missing_gradients(self, known=()):
-        """Have counts for all variables, those of the `known` ones, which had some, as they are."""
+        """Create counts for all variables; the variables in `known` keep their counts."""
         old = self._missing_gradients
         counts = np.zeros(len(self._variables) + 1, "int64")
         if old is not None and tf.executing_eagerly():
@@ -122,18 +130,18 @@ class Variables(base.Optimizer):
         self._missing_gradients = self._add_counter(states.MISSING, counts)
 
     def add_slot(self, var, slot_name, *args, **kwargs):
-        # Reading a checkpoint makes slots by itself.
+        # TensorFlow also calls this method, when it reads a checkpoint.
         if slot_name != self._sum_slot:
             return super().add_slot(var, slot_name, *args, **kwargs)
-        # A sum of many half precision gradients overflows or stalls in half precision, and a slot
-        # has the data type of its variable.
+        # By default a slot has the data type of its variable, but a sum of many half precision
+        # gradients overflows or stalls in half precision.
         is_half = getattr(var, "true_dtype", var.dtype).base_dtype in (tf.float16, tf.bfloat16)
         in_float32 = kernels.variables_in_float32 if is_half else contextlib.nullcontext
         with self._sum_scope(), in_float32():
             return super().add_slot(var, slot_name, *args, **kwargs)
 
     def _sum_scope(self):
-        """Where the variables are made that hold a window's sums."""
+        """The scope for creating the gradient sums of a window."""
         if not self._reduces_late:
             return contextlib.nullcontext()
         return kernels.sums_of_replicas(self._distribution_strategy)
@@ -156,7 +164,7 @@ class Variables(base.Optimizer):
         return counter
 
     def _rule(self):
-        """The rule that stands for the stock optimizer's own code, None if that runs itself."""
+        """Return the rule that replaces the stock optimizer's own code, None without a rule."""
         return updates.rule_of(self)
 
     @property
@@ -167,7 +175,7 @@ class Variables(base.Optimizer):
 
     @property
     def _stock_slots(self):
-        """{name in a state: name here} of the slots for each variable."""
+        """The slots per variable, as {name in a state: name here}."""
         rule = self._rule()
         if rule is None:
             return self._layout_of_stock.slots
@@ -175,7 +183,7 @@ class Variables(base.Optimizer):
 
     @property
     def _stock_scalars(self):
-        """{name in a state: attribute} of what the stock optimizer has once for all variables."""
+        """The stock optimizer's scalars for all variables, as {name in a state: attribute}."""
         return {} if self._rule() else self._layout_of_stock.scalars
 
     @property
@@ -196,7 +204,7 @@ class Variables(base.Optimizer):
 
     @property
     def _sum_slot(self):
-        """What the accumulator is called among the slots, where checkpoints have it."""
+        """The accumulator's name among the slots, which checkpoints hold."""
         return (
             "window_accumulator" if "accumulator" in self._stock_slots.values() else "accumulator"
         )

@@ -53,7 +53,7 @@ def test_the_stock_arguments_and_ours():
     head, _, rest = text.partition("\n    Args:\n")
     arguments = rest.partition("\n\n    State")[0].splitlines()
     assert head.startswith("Documented, one update per window of micro-batches.\n\n")
-    assert f"own code of\n    {__name__}.Documented.\n" in head
+    assert f"runs the code of\n    `{__name__}.Documented`\n" in head
     first = ["        pace: How fast it walks,", "            in steps."]
     assert arguments[:3] == [*first, "        clipnorm: float. Clips each step."]
     assert arguments[3].startswith("        accum_iters: Integer >= 1")
