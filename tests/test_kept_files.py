@@ -91,5 +91,5 @@ def test_is_read(release, writer, form, row):
     atol = 2e-4 if row == "rmsprop" and hosts.IS_KERAS3 else 1e-6
     for actual, start, expected in zip(model.get_weights(), saved, end):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=atol)
-        assert np.abs(actual - start).max() > 0.01, "a test of nothing"
+        assert np.abs(actual - start).max() > 0.01, "hardly moved: nothing is tested"
     assert int(state["accum_iters"]) == LENGTH

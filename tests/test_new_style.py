@@ -166,7 +166,7 @@ def assert_equals_stock(stock, arguments, more=None, grads=None, step=step_of, *
     expected = everything(reference, expected, of=optimizer)
     training.assert_equal(everything(optimizer, ws), expected)
     for i in range(len(ws)):
-        assert np.abs(expected[f"w{i}"] - start[f"w{i}"]).max() > 2**-10, "a test of nothing"
+        assert np.abs(expected[f"w{i}"] - start[f"w{i}"]).max() > 2**-10, "nothing is tested"
     return optimizer, ws
 
 

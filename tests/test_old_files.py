@@ -74,7 +74,7 @@ def assert_goes_on_as(model, name, atol=1e-6, parts=1):
         for part in range(parts):
             model.train_on_batch(*rows(file, step * parts + part, 4 // parts))
         assert_close(model.get_weights(), weights_at(file, step + 1), atol)
-    assert np.abs(model.get_weights()[0] - file["saved_0"]).max() > 1e-3, "a test of nothing"
+    assert np.abs(model.get_weights()[0] - file["saved_0"]).max() > 1e-3, "nothing is tested"
 
 
 # -- the AdamAccumulate class ------------------------------------------------------------------
