@@ -238,7 +238,7 @@ def test_decay():
 
 @pytest.mark.parametrize("name", ["Adadelta", "Adagrad", "Adamax", "Nadam"])
 def test_from_stock_through_a_file_and_back(name, tmp_path):
-    """One update by stock, one and a quarter by ours, the rest after loading a file, one by stock."""
+    """One update by stock, one and a quarter by ours, the rest after loading, one by stock."""
     reference = compiled(dense_model(), hosts.stock(name))
     model = compiled(dense_model(), hosts.stock(name))
     for each in (reference, model):

@@ -36,7 +36,7 @@ class Drift(legacy.Optimizer):
                 "product", shape=[], dtype=var_list[0].dtype.base_dtype, initializer="ones"
             )
             self._weights.append(self._product)
-        for variable in var_list:  # both slots of a variable in turn, where Keras's own add slot by slot
+        for variable in var_list:  # slots in turn for each variable; Keras's own add slot by slot
             self.add_slot(variable, "trace", "ones")
             self.add_slot(variable, "peak")
 
