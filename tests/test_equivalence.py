@@ -45,7 +45,10 @@ pytestmark = pytest.mark.usefixtures("every_gate")
 schedules = getattr(keras.optimizers, "schedules", None)
 callbacks = keras.callbacks
 
-keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
+keras3_only = pytest.mark.skipif(
+    not hosts.IS_KERAS3,
+    reason="Keras 2's optimizers have no weight_decay, use_ema, loss_scale_factor or float8",
+)
 
 
 @pytest.mark.all_gates
