@@ -113,7 +113,7 @@ def test_given_arguments_take_precedence():
 
 
 @pytest.mark.skipif(
-    not hosts.IS_KERAS3, reason="Keras 2's legacy optimizers have no weight_decay and exclusions"
+    not hosts.IS_KERAS3, reason="Keras 2's legacy optimizers have no weight decay"
 )
 def test_from_adamw_with_exclusions():
     def adamw():
