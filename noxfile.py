@@ -202,5 +202,5 @@ def summary(session):
             session.log(f"    {line}")
         file.unlink()
     if session.posargs != ["rest"]:
-        session.log("Not run: other hosts, versions and rows; multi-process tests, kills, notebooks.")
+        session.log("Not run: other hosts, versions and rows; several processes, kills, notebooks.")
         session.log("To run these in about 30 minutes: .venv/bin/nox -r -s rest")
