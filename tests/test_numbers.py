@@ -10,7 +10,7 @@ from test_saving import assert_same, everything
 from training import LENGTH, compiled, dense_model, go_on
 
 pytestmark = [
-    pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras gets variables bit by bit"),
+    pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras adds variables step by step"),
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
 ]
 

@@ -112,9 +112,7 @@ def test_given_arguments_take_precedence():
     assert (mine.clipnorm, mine.accum_iters) == (1, 1)
 
 
-@pytest.mark.skipif(
-    not hosts.IS_KERAS3, reason="Keras 2's legacy optimizers have no weight decay"
-)
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's legacy optimizers have no weight decay")
 def test_from_adamw_with_exclusions():
     def adamw():
         optimizer = keras.optimizers.AdamW(2**-5, weight_decay=0.5)
