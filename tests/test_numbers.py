@@ -34,7 +34,7 @@ def thawed(further=0):
 
 
 @pytest.mark.parametrize("form", sorted({*SAVED, "checkpoint"} - {"other"}))
-def test_a_layer_that_was_thawed_later(form, tmp_path):
+def test_a_layer_that_was_unfrozen_later(form, tmp_path):
     source = thawed(further=3)
     shapes = [source.optimizer.get_state()[f"Adam.velocity.{i}"].shape for i in range(4)]
     assert shapes == [w.shape for w in source.get_weights()]

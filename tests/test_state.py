@@ -271,7 +271,7 @@ def test_a_window_needs_accumulators():
 
 
 @keras2_has_no("schedules")
-def test_a_learning_rate_needs_a_place():
+def test_a_learning_rate_is_refused_where_a_schedule_is():
     state = trained(CASES["adam"])[0].get_state()
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
     optimizer, _ = trained(CASES["adam"], learning_rate=schedule)
