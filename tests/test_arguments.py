@@ -15,9 +15,7 @@ from training import compiled, data, dense_model, fit, slots
 
 every_class = every_name
 RATE = "lr" if hosts.IS_KERAS2 and keras.__version__ < "2.3" else "learning_rate"
-keras3_only = pytest.mark.skipif(
-    not hosts.IS_KERAS3, reason="only Keras 3 has gradient_accumulation_steps"
-)
+keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
 
 
 # -- signatures --------------------------------------------------------------------------------
@@ -194,7 +192,7 @@ def test_no_epsilon_is_the_default_one(name):
 
 @every_class
 def test_integer_learning_rate(name):
-    """An integer is accepted where the stock class accepts it, and always as `lr`, as in Keras 2."""
+    """An integer is accepted where the stock class accepts it; as `lr` always, as in Keras 2."""
     cls = getattr(hosts.accum, f"{name}Accumulate")
     assert cls(lr=1).get_config()[RATE] == 1.0
     if not hosts.IS_KERAS3:

@@ -1,4 +1,4 @@
-"""The train function that a model is trained by, with several callbacks and after an interruption."""
+"""The train function that a model is trained by, with several callbacks and after a break."""
 
 import hosts
 import pytest
