@@ -1,4 +1,4 @@
-"""Select and conditional give equal numbers and equal states; torch.compile refuses the latter."""
+"""Both gates give equal numbers and equal states. torch.compile refuses a conditional."""
 
 import hosts
 import numpy as np
