@@ -261,8 +261,8 @@ def test_a_fresh_state_begins_as_the_stock_optimizer_does():
     ours, vs = half_way()
     ours.set_state({"completed_updates": 0})
     assert float(ours.get_state()["Drift.product"]) == 1
-    for _ in vs:
-        np.testing.assert_array_equal(ours.get_state()["Drift.trace.0"], 1)
+    for i in range(len(vs)):
+        np.testing.assert_array_equal(ours.get_state()[f"Drift.trace.{i}"], 1)
     adagrad = accum.AdagradAccumulate(accum_iters=2)
     adagrad.build(vs)
     adagrad.set_state({"completed_updates": 0})
