@@ -1,4 +1,4 @@
-"""The train function that a model is trained by, with several callbacks and after a break."""
+"""Which train function a model is trained by, with several callbacks and after a break."""
 
 import hosts
 import pytest
