@@ -104,7 +104,7 @@ def keras2(session, keras):
 
 @nox.session
 def docs(session):
-    """The site in build/site, with warnings as errors. Nothing in it comes from another host."""
+    """Build the site in build/site with warnings as errors, and check its links."""
     session.install("--no-compile", f"{PROJECT}[docs]")
     session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
     session.run("python", "docs/check_site.py", "build/site")
@@ -119,7 +119,7 @@ def lint(session):
 
 @nox.session
 def package(session):
-    """What a release uploads: built, checked, installed and tried, the wheel and the sdist."""
+    """Build, check, install and try what a release uploads: the wheel and the sdist."""
     session.install("build", "twine", "readme_renderer[md]", "trove-classifiers", "pytest>=7")
     folder = Path(session.create_tmp(), "package").resolve()
     shutil.rmtree(folder, ignore_errors=True)
@@ -131,7 +131,7 @@ def package(session):
     pytest = "-m", "pytest", "-q", "-p", "no:cacheprovider"
     session.run("python", *pytest, "--noconftest", str(TESTS / "built.py"), env=settings)
 
-    # On what is installed, the tests that the sdist has: without a framework, and on the lightest.
+    # Run the sdist's tests on the installed files: without a framework, and with JAX, the lightest.
     shutil.unpack_archive(sdist, folder)
     session.chdir(folder / sdist.name[: -len(".tar.gz")] / "tests")
     for extra, file, tests in ("", sdist, "pure"), ("[jax]", wheel, "test_saving.py"):
