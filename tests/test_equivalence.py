@@ -410,6 +410,7 @@ if hosts.IS_TORCH:
     STEPS = {"run_eagerly": STEPS["run_eagerly"]}  # jit_compile: see test_torch_compile
 
 
+@keras2_has_no("run_eagerly, jit_compile or steps_per_execution")
 @every_case
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 def test_train_step(case, step):
