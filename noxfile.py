@@ -1,14 +1,14 @@
-"""The tests of the project, each host in a fresh environment.
+"""Run the tests of the project, each host in a fresh environment.
 
-    nox                      the quick loop: `pure`, and the second tier on three hosts
-    nox -s keras3_torch      the second tier on another host; `nox -l` lists them
-    nox -s keras3_jax -- -k window        a part of one; what is after `--` goes to pytest
-    nox -s keras3_jax -- -m ''            all tests of one host
-    nox -r -s rest           what `nox` leaves out, in its environments and in further ones
+    nox                               the quick loop: `pure`, and the second tier on three hosts
+    nox -s keras3_torch               the second tier on another host; `nox -l` lists all sessions
+    nox -s keras3_jax -- -k window    some of its tests; arguments after `--` go to pytest
+    nox -s keras3_jax -- -m ''        all tests of one host
+    nox -r -s rest                    the tests that `nox` leaves out; -r reuses its environments
 
-CONTRIBUTING.md says what the tiers are. The package is installed as a built wheel and pytest runs
-in the folder `tests`, where the source tree cannot be imported: what passes here is what a user
-would install.
+CONTRIBUTING.md explains the tiers. Each session installs the package as a built wheel, and pytest
+runs in the folder `tests`, where the source tree can't be imported: the tests see what a user would
+install.
 """
 
 import shutil
@@ -29,7 +29,7 @@ from pythons import find_python  # noqa: E402
 SECOND_TIER = ("-m", "not thorough")
 THIRD_TIER = ("-m", "thorough")
 ALL = ("-m", "")
-# On a second version of a host: where a version can differ, in numbers, files and arguments.
+# The tests that run on a second version of a host: numbers, files and arguments can differ there.
 WHERE_VERSIONS_DIFFER = (
     *("equivalence", "every_optimizer", "accumulating", "new_style", "state", "stock", "saving"),
     *("kept_files", "old_files", "foreign_files", "half_precision_files", "migration"),
@@ -41,7 +41,7 @@ SECOND_VERSION = (
 )
 
 QUICK = ("keras3_tensorflow", "keras3_jax", "tf_keras")
-# What each session of `rest` is told. Keras 2 comes first: the others load what it saves.
+# The arguments of each session of `rest`. Keras 2 comes first: other hosts load the files it saves.
 REST = {
     "docs": (),
     "lint": (),
@@ -80,7 +80,7 @@ def keras3_torch(session):
 
 @nox.session
 def tf_keras(session):
-    """Keras 2 beside a TensorFlow whose own Keras is 3."""
+    """tf_keras: Keras 2 on a TensorFlow whose own Keras is Keras 3."""
     pins = "tensorflow==2.21.*", "tf_keras==2.21.*"
     check_host(session, "tf_keras", "legacy", *pins, TF_USE_LEGACY_KERAS="1")
 
@@ -89,7 +89,7 @@ def tf_keras(session):
 def tf_keras_2_15(session):
     """The last TensorFlow whose own tf.keras is Keras 2."""
     if not session.python:
-        skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11, and none of them is here")
+        skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
     check_host(session, "tf_keras", None, "tensorflow-cpu==2.15.*")
 
 
@@ -98,13 +98,13 @@ def tf_keras_2_15(session):
 def keras2(session, keras):
     """The standalone Keras that ran on TensorFlow 1."""
     if not session.python:
-        skip(session, "TensorFlow 1.15 needs Python 3.7, and it isn't here")
+        skip(session, "TensorFlow 1.15 needs Python 3.7; it isn't installed")
     check_host(session, "keras2", "keras2", f"keras=={keras}")
 
 
 @nox.session
 def docs(session):
-    """The site in build/site, with warnings as errors. Nothing in it comes from another host."""
+    """Build the site in build/site with warnings as errors, and check its links."""
     session.install("--no-compile", f"{PROJECT}[docs]")
     session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
     session.run("python", "docs/check_site.py", "build/site")
@@ -119,7 +119,7 @@ def lint(session):
 
 @nox.session
 def package(session):
-    """What a release uploads: built, checked, installed and tried, the wheel and the sdist."""
+    """Build, check, install and try what a release uploads: the wheel and the sdist."""
     session.install("build", "twine", "readme_renderer[md]", "trove-classifiers", "pytest>=7")
     folder = Path(session.create_tmp(), "package").resolve()
     shutil.rmtree(folder, ignore_errors=True)
@@ -131,7 +131,7 @@ def package(session):
     pytest = "-m", "pytest", "-q", "-p", "no:cacheprovider"
     session.run("python", *pytest, "--noconftest", str(TESTS / "built.py"), env=settings)
 
-    # On what is installed, the tests that the sdist has: without a framework, and on the lightest.
+    # Run the sdist's tests on the installed files: without a framework, and with JAX, the lightest.
     shutil.unpack_archive(sdist, folder)
     session.chdir(folder / sdist.name[: -len(".tar.gz")] / "tests")
     for extra, file, tests in ("", sdist, "pure"), ("[jax]", wheel, "test_saving.py"):
@@ -145,19 +145,19 @@ def package(session):
 
 @nox.session(venv_backend="none")
 def rest(session):
-    """Everything that `nox` by itself leaves out. With `-r`, in the environments that it made."""
+    """Run the tests that `nox` leaves out. With `-r`, the sessions reuse its environments."""
     for name, tier in REST.items():
         session.notify(name, posargs=[*tier, *session.posargs])
     session.notify("summary", posargs=["rest"])
 
 
 def check_host(session, host, extras, *requirements, **environment):
-    """The tests of one host, on the wheel with `extras` and on exactly these `requirements`."""
+    """Run one host's tests on the built wheel with `extras` and exactly these `requirements`."""
     extras = f"{extras},test" if extras else "test"
-    # Most modules of a framework are never imported: no byte code for those.
+    # Most modules of a framework are never imported, so compiling them wastes time.
     session.install("--no-compile", f"{PROJECT}[{extras}]", *requirements)
-    # Each worker holds a framework in memory. The tests of a file, which share its fixtures, stay
-    # on one worker as far as possible.
+    # Each worker holds a framework in memory, so there are few workers. The tests of a file share
+    # fixtures and stay on one worker where possible.
     workers = "--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal"
     check(session, host, ".", *workers, **environment)
 
@@ -165,21 +165,21 @@ def check_host(session, host, extras, *requirements, **environment):
 def check(session, host, folder, *options, **environment):
     settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
     settings.update(KERAS_ACCUM_TEST_HOST=host, TF_CPP_MIN_LOG_LEVEL="2")
-    # What one host saves for another to load.
+    # The folder for files that one host saves and another one loads.
     files = PROJECT / session.cache_dir / "files"
     files.mkdir(exist_ok=True)
     settings["KERAS_ACCUM_TEST_FILES"] = str(files)
-    settings["KERAS_ACCUM_TEST_SUMMARY"] = str(said(session, "did not end"))
-    chosen = *SECOND_TIER, *session.posargs  # of several `-m` pytest takes the last
+    settings["KERAS_ACCUM_TEST_SUMMARY"] = str(said(session, "did not finish"))
+    chosen = *SECOND_TIER, *session.posargs  # pytest uses the last `-m` of several
     with session.chdir(TESTS):
         session.run("python", "-m", "pytest", folder, *options, *chosen, env=settings)
 
 
-# -- the last lines ------------------------------------------------------------------------------
+# -- the summary at the end ----------------------------------------------------------------------
 
 
 def said(session, *lines):
-    """The file in which a session says what it did, for `summary`; until then, these lines."""
+    """Write these lines to the session's file for `summary`, and return its path."""
     file = PROJECT / session.cache_dir / "said" / session.name
     file.parent.mkdir(exist_ok=True)
     file.write_text("\n".join(lines))
@@ -193,7 +193,7 @@ def skip(session, reason):
 
 @nox.session(venv_backend="none")
 def summary(session):
-    """What the sessions before this one ran and skipped, and how to run the rest."""
+    """Print what the earlier sessions ran and skipped, and how to run the rest."""
     folder = PROJECT / session.cache_dir / "said"
     for file in sorted(folder.glob("*"), key=lambda file: file.stat().st_mtime):
         first, *others = file.read_text().splitlines() or [""]
@@ -202,5 +202,5 @@ def summary(session):
             session.log(f"    {line}")
         file.unlink()
     if session.posargs != ["rest"]:
-        session.log("Left out: all other hosts, versions and rows; processes, kills and notebooks.")
-        session.log("To run these, too, in some 30 minutes: .venv/bin/nox -r -s rest")
+        session.log("Not run: other hosts, versions and rows; several processes, kills, notebooks.")
+        session.log("To run these in about 30 minutes: .venv/bin/nox -r -s rest")

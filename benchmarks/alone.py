@@ -1,7 +1,7 @@
-"""An optimizer without a model, the gradients given. It runs on Python 3.7.
+"""An optimizer without a model, applied to given gradients. This module runs on Python 3.7.
 
-A function here returns an `Alone`: `step()` applies the gradients once, and `size()` is the number
-of operations in the graph of that, of equations in JAX's program.
+Each function returns an `Alone`: `step()` applies the gradients once, and `size()` is the number of
+operations in TensorFlow's graph, or of equations in JAX's program.
 """
 
 from collections import namedtuple
@@ -15,7 +15,10 @@ Alone = namedtuple("Alone", "step size")
 
 
 def make(host, keras, optimizer, shapes, xla=False):
-    """`xla` is for TensorFlow, whose steps XLA compiles only when it's asked to."""
+    """Return an `Alone` for this host.
+
+    `xla` is for TensorFlow, which compiles only when asked to.
+    """
     backend = keras.backend.backend() if host == "keras3" else host
     if xla:
         return on_tensorflow(keras, optimizer, shapes, jit_compile=True)
@@ -30,7 +33,7 @@ def make(host, keras, optimizer, shapes, xla=False):
 
 
 def windows(host, keras, optimizer, micro_batches, xla=False):
-    """A function that applies gradients of 20 M parameters so many times."""
+    """Return a function that applies gradients of 20 M parameters this many times."""
     step = make(host, keras, optimizer, SHAPES, xla).step
 
     def run():
@@ -42,7 +45,7 @@ def windows(host, keras, optimizer, micro_batches, xla=False):
 
 
 def wait(result):
-    """JAX returns before it has computed."""
+    """Wait for the result, since JAX returns before it has computed."""
     for array in result or ():
         array.block_until_ready()
 
@@ -53,7 +56,7 @@ def on_tensorflow(keras, optimizer, shapes, jit_compile=False):
     variables = [tf.Variable(tf.random.normal(shape)) for shape in shapes]
     grads = [tf.random.normal(shape) for shape in shapes]
 
-    if hasattr(optimizer, "build"):  # a compiled function makes no variables
+    if hasattr(optimizer, "build"):  # a compiled function can't create variables
         optimizer.build(variables)
 
     @tf.function(jit_compile=jit_compile)
@@ -95,7 +98,7 @@ def on_jax(keras, optimizer, shapes):
 
 
 def _equations(program):
-    """With those of the programs inside."""
+    """The number of equations, including those of programs inside."""
     inner = (p for e in program.eqns for v in e.params.values() for p in _programs(v))
     return len(program.eqns) + sum(map(_equations, inner))
 
@@ -110,7 +113,7 @@ def on_keras_2(keras, optimizer, shapes):
     K = keras.backend
     variables = [K.variable(np.random.normal(size=shape)) for shape in shapes]
     grads = [K.variable(np.random.normal(size=shape)) for shape in shapes]
-    # The gradient of this is what is given, and its value isn't asked for.
+    # The gradient of this sum is the given gradient. The sum itself isn't computed.
     loss = sum(K.sum(g * v) for g, v in zip(grads, variables))
     updates = optimizer.get_updates(loss=loss, params=variables)
     function = K.function([], [K.constant(0.0)], updates=updates)

@@ -1,14 +1,14 @@
-"""Who is compared with whom, on each Keras. It runs on Python 3.7.
+"""The contenders of the benchmarks on each Keras. This module runs on Python 3.7.
 
-Everybody is Adam. `find(host)` returns {name: Contender}; peers take part where they are installed.
+All contenders are Adam. `find(host)` returns {name: Contender}, with the peers that are installed.
 """
 
 import importlib
 import logging
 from collections import namedtuple
 
-# optimizer(k): what a model is compiled with. wrap(model, k): the model to be trained.
-# callbacks(): for `fit`. big: whether k micro-batches are one batch.
+# optimizer(k): the optimizer for `compile`. wrap(model, k): the model to be trained. callbacks():
+# the callbacks for `fit`. big: True if one batch holds the k micro-batches of a window.
 Contender = namedtuple("Contender", "optimizer wrap callbacks big")
 
 STOCK, FLOOR, OWN = "stock Adam", "acc += g", "Keras's own"
@@ -23,7 +23,7 @@ def contender(optimizer, wrap=lambda model, k: model, callbacks=list, big=False)
 
 
 def load(host):
-    """(keras, this package's module for it, the module of its stock optimizers)."""
+    """Return (keras, this package's module for it, the module of its stock optimizers)."""
     accum = importlib.import_module(f"keras_accum.{host}")
     keras = accum.keras
     if host == "keras3":
@@ -65,7 +65,7 @@ def _peers(host, stock):
             ),
         }
     if host == "keras2" and importlib.util.find_spec("runai"):
-        logging.disable(logging.DEBUG)  # it tells of each variable
+        logging.disable(logging.DEBUG)  # runai logs a line per variable
         import runai.ga.keras.optimizers
 
         return {
@@ -76,7 +76,7 @@ def _peers(host, stock):
 
 
 def bare_accumulation(host, keras, stock):
-    """An optimizer class that does nothing but add gradients up."""
+    """Return an optimizer class that only adds up gradients."""
 
     class Keras3(stock.SGD):
         def build(self, variables):
@@ -119,8 +119,8 @@ def bare_accumulation(host, keras, stock):
 def blending(stock):
     """The formula of the AdamAccumulate class that was copied across the web, for Keras 2.
 
-    x <- (1 - s) x + s new(x), for weights and moments, s being 1 where the window closes; here
-    with its writes in order.
+    x <- (1 - s) x + s new(x), for weights and moments, where s is 1 if the window closes, else 0.
+    Its writes are ordered here.
     """
     import tensorflow as tf
     from keras import backend as K

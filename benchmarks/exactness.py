@@ -1,9 +1,10 @@
-"""How far from the big batch each feature ends: `python benchmarks/exactness.py`.
+"""How far each feature ends from the big batch: `python benchmarks/exactness.py`.
 
-A tiny network in float64 on TensorFlow, 5 micro-batches of 4 against the stock optimizer of the
-same host at batch 20; the largest difference of a weight after 12 updates, "exact" below 1e-9. The
-columns are this package on Keras 3 and on tf_keras, and Keras 3's own accumulation. On tf_keras the
-optimizers are legacy ones; AdamW, for `weight_decay` and `use_ema`, is of the newer style.
+Trains a tiny network in float64 on TensorFlow, with 5 micro-batches of 4 against the stock
+optimizer of the same host at batch 20. Prints the largest difference of a weight after 12 updates,
+or "exact" below 1e-9. The columns are this package on Keras 3 and on tf_keras, and Keras 3's own
+accumulation. On tf_keras the optimizers are legacy ones, except the new-style AdamW, which is used
+for `weight_decay` and `use_ema`.
 """
 
 import argparse
@@ -24,7 +25,7 @@ EXACT = 1e-9
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", choices=COLUMNS, help="one column")
+    parser.add_argument("--only", choices=COLUMNS, help="print one column")
     parser.add_argument("--inside", choices=COLUMNS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
@@ -51,7 +52,7 @@ class NotThere(Exception):
 
 
 class Column:
-    """One implementation of accumulation and all that it is asked."""
+    """One implementation of accumulation, and its results in all cases."""
 
     def __init__(self, name):
         import numpy as np
@@ -111,9 +112,9 @@ class Column:
         return model.get_weights()
 
     def compare(self, name="Adam", arguments=None, accum_iters=K, **both):
-        """Largest weight difference between accumulating and the stock optimizer's big batch.
+        """Return the largest weight difference between accumulation and the stock big batch.
 
-        `arguments` may be a function, for what can't be shared by two optimizers.
+        `arguments` may be a function, for objects that two optimizers can't share.
         """
         if callable(arguments):
             make = arguments
@@ -152,7 +153,7 @@ class Column:
             return self.compare(arguments={"decay": 0.125})
         tf, schedules = self.tf, self.keras.optimizers.schedules
 
-        class TimeDecay(schedules.LearningRateSchedule):  # Keras's own computes in float32
+        class TimeDecay(schedules.LearningRateSchedule):  # Keras's own schedules compute in float32
             def __call__(self, step):
                 return 0.01 / (1 + 0.125 * tf.cast(step, "float64"))
 
@@ -172,11 +173,14 @@ class Column:
         )
 
     def adamw(self, **arguments):
-        """Legacy optimizers have no such arguments."""
+        """Compare AdamW, since legacy optimizers don't have these arguments."""
         return self.compare("AdamW", arguments)
 
     def embedding(self):
-        """Repeated ids; the reference computes the same model densely, as one_hot(ids) @ table."""
+        """Compare with repeated ids.
+
+        The reference computes the same model densely: one_hot(ids) @ table.
+        """
         keras, np = self.keras, self.np
         ids = np.random.default_rng(1).integers(0, 5, size=(len(self.x), 3))
 
@@ -207,7 +211,7 @@ class Column:
     def sum_reduction(self):
         if self.name == "own":
             raise NotThere
-        rate = 1 / 128  # K times that is exact in float32 too, in which tf_keras keeps it
+        rate = 1 / 128  # K times this rate is exact in float32, in which tf_keras keeps it
         ours = self.accumulate("SGD", learning_rate=rate, reduction="sum")
         return difference(
             self.fit(ours, MICRO_BATCH),
@@ -215,7 +219,7 @@ class Column:
         )
 
     def leftover(self):
-        """Four windows and two micro-batches an epoch, the two applied by their own average."""
+        """Four windows and two more micro-batches, which are applied with their own average."""
         if self.name == "own":
             raise NotThere
         rows = (4 * K + 2) * MICRO_BATCH
@@ -287,7 +291,7 @@ class Column:
         return difference(model.get_weights(), reference)
 
     def conditionals(self):
-        """Control flow in the traced update and its function library."""
+        """Count the control flow in the traced update and in its function library."""
         tf = self.tf
         variable = tf.Variable(self.np.ones((3, 2)))
         optimizer = self.accumulate("Adam", clipnorm=1.0)
@@ -302,7 +306,7 @@ class Column:
         return sum(node.op in names for node in nodes)
 
     def infinite_gradient(self):
-        """Whether weights stay as they are inside a window with an infinite gradient."""
+        """Return "intact" if an infinite gradient inside a window leaves the weights unchanged."""
         tf = self.tf
         variable = tf.Variable(self.np.ones(3))
         optimizer = self.accumulate("Adam", learning_rate=0.01)

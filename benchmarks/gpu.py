@@ -1,11 +1,11 @@
 """What accumulation costs on a GPU: `KERAS_BACKEND=jax python benchmarks/gpu.py`, or torch.
 
-    pip install .[jax] "jax[cuda12]" && KERAS_BACKEND=jax python benchmarks/gpu.py
+    pip install '.[jax]' 'jax[cuda12]' && KERAS_BACKEND=jax python benchmarks/gpu.py
 
-Prints the time of a micro-batch, over that of stock Adam and of Keras's own accumulation, for
-networks of 3 M and 300 M parameters and a small transformer, with the GPU, its driver and the
-versions; and makes sure that the host waits for the device nowhere inside a window: that part
-raises if it does. Medians of rounds in which all take turns.
+Prints the GPU, its driver and the versions. Then prints the time of a micro-batch, divided by that
+of stock Adam and of Keras's own accumulation, for networks of 3 M and 300 M parameters and a small
+transformer. The figures are medians of rounds in which all contenders take turns. The script also
+checks that Python never waits for the GPU inside a window, and raises an error if it does.
 """
 
 import argparse
@@ -44,7 +44,8 @@ def main():
 
     found = contenders.find("keras3")
     names = [name for name in (SELECT, CONDITIONAL, PYTHON, OWN, STOCK) if name in found]
-    print("\n| network | who | over stock Adam | over Keras's own |\n| --- | --- | ---: | ---: |")
+    print("\n| network | contender | over stock Adam | over Keras's own |")
+    print("| --- | --- | ---: | ---: |")
     for network in options.networks:
         keras.backend.clear_session()
         steps = {name: fits(keras, NETWORKS[network], found[name], WINDOW) for name in names}
@@ -66,7 +67,7 @@ def describe_gpu():
 
 
 def look_for_syncs():
-    """Apply the gradients of all but the last micro-batch of a window, the host not waiting."""
+    """Apply all but the last micro-batch of a window, and raise an error if Python waits."""
     for gate in (SELECT, CONDITIONAL):
         optimizer = contenders.find("keras3")[gate].optimizer(WINDOW)
         step = alone.make("keras3", keras, optimizer, [(1000, 1000)] * 4).step
@@ -76,12 +77,12 @@ def look_for_syncs():
             for _ in range(WINDOW - 1):
                 step()
         if describe_gpu() != NONE:
-            print(f"gate={gate!r}: the host waited nowhere inside a window")
+            print(f"gate={gate!r}: Python never waited for the GPU inside a window")
 
 
 @contextlib.contextmanager
 def no_syncs():
-    """Where the host waits for a value of the device, an error is raised."""
+    """Raise an error where Python waits for a value from the GPU."""
     if keras.backend.backend() == "jax":
         import jax
 

@@ -1,8 +1,8 @@
 """What accumulation costs in memory: `python benchmarks/memory.py`.
 
-Trains a network of 100 M parameters in four equal layers, each contender in a process of its own,
-and prints by how much its peak is over that of stock Adam, in copies of the parameters: 1.00 is
-one accumulator. For each Keras and backend that is installed. (The peak of the resident set.)
+Trains a network of 100 M parameters in four equal layers, with each Keras and backend that is
+installed. Each contender runs in its own process. Prints how much more memory it takes at its peak
+than stock Adam, in copies of the parameters: 1.00 is one accumulator. Memory is the resident set.
 """
 
 import argparse
@@ -51,12 +51,12 @@ def main():
 def over(peaks, stock):
     if None in peaks or None in stock:
         return ""
-    # The least of them: what else goes on can only add.
+    # The smallest peak: other processes can only add to it.
     return f"{(min(peaks) - min(stock)) / (4 * PARAMETERS):.2f}"
 
 
 def peak(host, who, environment):
-    """In bytes; None where there is no such contender or host."""
+    """Return the peak in bytes, or None if the host or the contender is missing."""
     command = [sys.executable, __file__, "--inside", host, who]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     return None if result.returncode else int(result.stdout.split()[-1])

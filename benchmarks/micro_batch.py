@@ -1,16 +1,16 @@
-"""What a micro-batch costs, on the Keras of this environment: `python benchmarks/micro_batch.py`.
+"""What a micro-batch costs on the Keras of this environment: `python benchmarks/micro_batch.py`.
 
-It trains three networks and applies an optimizer alone to 20 M parameters, with this package, the
-stock optimizer and its peers (see `contenders.py`), for windows of 2, 8 and 32 micro-batches, and
-writes ratios as JSON: the time of a micro-batch over that of stock Adam, which updates on every
-one, and over that of the floor, as little as can be done: in a window of k micro-batches, k - 1
-bare accumulations `acc += g` and one stock update.
+Trains three networks and applies an optimizer alone to 20 M parameters, with this package, the
+stock optimizer and peers (see `contenders.py`), for windows of 2, 8 and 32 micro-batches. Writes
+two ratios as JSON. One is the time of a micro-batch divided by that of stock Adam, which updates on
+every micro-batch. The other is the time divided by the floor, the least that is possible: for a
+window of k micro-batches, k - 1 bare accumulations `acc += g` and one stock update.
 
 Only ratios of medians are kept, from rounds in which all contenders take turns in one process: a
-lone time says more about the machine than about the code. Of a peer that fails there are nulls.
+single time says more about the machine than about the code. A peer that fails has null ratios.
 
-`nox -f benchmarks/noxfile.py` runs this on all hosts, with their peers, and draws the plot. It runs
-on Python 3.7.
+`nox -f benchmarks/noxfile.py` runs this script on all hosts, with their peers, and draws the plot.
+The script runs on Python 3.7.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main():
     parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, choices=WINDOWS)
     parser.add_argument("--networks", nargs="+", default=[*NETWORKS, alone.NAME])
     parser.add_argument("--xla", action="store_true", help="compile on TensorFlow, as on a GPU")
-    parser.add_argument("--write", type=Path, help="a JSON file")
+    parser.add_argument("--write", type=Path, help="the JSON file to write")
     options = parser.parse_args()
     keras = contenders.load(options.host)[0]
     about = describe(options, keras)
@@ -75,7 +75,10 @@ def describe(options, keras):
 
 
 def compare(options, keras, network, k):
-    """Let the contenders take turns; a list of {network, k, contender, over_stock, over_floor}."""
+    """Let the contenders take turns.
+
+    Return a list of {network, k, contender, over_stock, over_floor}.
+    """
     keras.backend.clear_session()
     found = contenders.find(options.host)
     if network == alone.NAME:
@@ -106,7 +109,7 @@ def compare(options, keras, network, k):
 
 
 def runs(name, step):
-    """Whether it does at all, which a peer needn't."""
+    """Return True if the step runs. Only a peer may fail."""
     try:
         step()
     except Exception:
@@ -117,7 +120,7 @@ def runs(name, step):
 
 
 def fits(keras, network, contender, k, xla):
-    """A function that fits MICRO_BATCHES micro-batches."""
+    """Return a function that fits MICRO_BATCHES micro-batches."""
     model, make_x = network(keras)
     x, y = draw(make_x, MICRO_BATCHES * MICRO_BATCH)
     model = contender.wrap(model, k)

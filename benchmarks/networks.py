@@ -1,6 +1,6 @@
-"""What is trained. It runs on Python 3.7.
+"""The networks that the benchmarks train. This module runs on Python 3.7.
 
-Each function returns a model of the Keras that it is given, and a function that draws n inputs.
+Each function returns a model for the given Keras, and a function that draws n inputs.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ CLASSES = 10
 
 
 def mlp(keras, width=1024):
-    """3.2 M parameters in four layers: the optimizer dominates."""
+    """3.2 M parameters in four layers, where the optimizer takes most of the time."""
     x = y = keras.layers.Input((width,))
     for _ in range(3):
         y = keras.layers.Dense(width, activation="relu")(y)
@@ -36,7 +36,7 @@ def transformer(keras, width=256, blocks=8):
 
 
 def conv_net(keras):
-    """1.2 M parameters, most of the time in the convolutions."""
+    """1.2 M parameters, where convolutions take most of the time."""
     layers = keras.layers
     x = y = layers.Input((28, 28, 1))
     y = layers.Conv2D(32, 3, activation="relu")(y)
@@ -47,7 +47,7 @@ def conv_net(keras):
 
 
 def embedding(keras):
-    """A table of 50 000 rows of 64, of which a micro-batch sees a few hundred."""
+    """A table of 50,000 rows of 64. A micro-batch sees a few hundred rows."""
     x = keras.layers.Input((50,), dtype="int32")
     y = keras.layers.Embedding(50_000, 64)(x)
     y = keras.layers.GlobalAveragePooling1D()(y)

@@ -1,8 +1,8 @@
 """What a micro-batch costs on every Keras, beside its peers: `nox -f benchmarks/noxfile.py`.
 
-Each host is measured in an environment of its own (`micro_batch.py`), which writes JSON to
-`benchmarks/results`; the last session makes the table and the plot of it (`report.py`). Arguments
-after `--` go to `micro_batch.py`: `nox -f benchmarks/noxfile.py -- --rounds 20`.
+`micro_batch.py` measures each host in its own environment and writes JSON to `benchmarks/results`.
+The last session makes the table and the plot (`report.py`). Arguments after `--` go to
+`micro_batch.py`: `nox -f benchmarks/noxfile.py -- --rounds 20`.
 """
 
 import sys
@@ -22,7 +22,7 @@ from pythons import find_python  # noqa: E402
 def keras3(session, backend):
     session.install(f"{HERE.parent}[{backend}]")
     measure(session, "keras3", f"keras3_{backend}", KERAS_BACKEND=backend)
-    if backend == "tensorflow":  # which Keras compiles by itself on a GPU only
+    if backend == "tensorflow":  # Keras uses XLA by default only on a GPU
         measure(session, "keras3", f"keras3_{backend}_xla", "--xla", KERAS_BACKEND=backend)
 
 
@@ -36,9 +36,9 @@ def tf_keras(session):
 def tf_keras_2_15(session):
     """With gradient-accumulator, whose wrappers need the tf.keras of TensorFlow up to 2.15."""
     if not session.python:
-        session.skip("TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11, and none of them is here")
+        session.skip("TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
     session.install(str(HERE.parent), "tensorflow-cpu==2.15.*")
-    # Not an extra: it asks for numpy<=1.23.2, which TensorFlow 2.15 refuses, and runs without.
+    # Not an extra: it requires numpy<=1.23.2, which TensorFlow 2.15 refuses, but runs without.
     session.install("--no-deps", "gradient-accumulator==0.5.2")
     measure(session, "tf_keras", "tf_keras_2_15")
 
@@ -47,14 +47,14 @@ def tf_keras_2_15(session):
 def keras2(session):
     """With runai, and the formula of the class that was copied across the web."""
     if not session.python:
-        session.skip("TensorFlow 1.15 needs Python 3.7, and it isn't here")
+        session.skip("TensorFlow 1.15 needs Python 3.7; it isn't installed")
     session.install(f"{HERE.parent}[keras2,peers]", "keras==2.2.4")
     measure(session, "keras2", "keras2")
 
 
 @nox.session
 def report(session):
-    """The table and the plot of what there is in `benchmarks/results`."""
+    """Make the table and the plot from the files in `benchmarks/results`."""
     session.install("matplotlib")
     session.run("python", str(HERE / "report.py"))
 

@@ -1,9 +1,9 @@
-"""What an update by the stock optimizer's code costs, for several optimizers, on Keras 3.
+"""What an update by the stock optimizer's code costs, for several optimizers of Keras 3.
 
 `python benchmarks/optimizers.py`, with KERAS_BACKEND, applies each optimizer alone to 4 M
-parameters, gradients given, in windows of 8 micro-batches. It prints the time of a micro-batch with
-each gate over that of the stock optimizer, which updates on every micro-batch, and over that of the
-floor: seven bare additions and one stock update. `--xla` compiles the step on TensorFlow. The
+parameters with given gradients, in windows of 8 micro-batches. It prints the time of a micro-batch
+with each gate, divided by that of the stock optimizer, which updates on every micro-batch, and by
+the floor: seven bare additions and one stock update. `--xla` compiles the step on TensorFlow. The
 contenders take turns in one process, and only ratios of medians are printed.
 """
 

@@ -1,6 +1,6 @@
-"""Accumulation as it is written by hand in PyTorch, without Keras.
+"""Accumulation written by hand in PyTorch, without Keras.
 
-k times `backward()`, which adds gradients up by itself, and then one step of `torch.optim.Adam`.
+`backward()`, which adds up gradients by itself, is called k times before a `torch.optim.Adam` step.
 """
 
 import alone
@@ -8,7 +8,7 @@ from networks import CLASSES, NETWORKS, draw
 
 
 def windows(network, k, micro_batch, micro_batches):
-    """A function that trains so many micro-batches."""
+    """Return a function that trains on this number of micro-batches."""
     import torch
 
     if network == alone.NAME:

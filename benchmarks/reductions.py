@@ -1,9 +1,9 @@
-"""What it saves to reduce once for a window: `python benchmarks/reductions.py <host>`.
+"""What one reduction per window saves: `python benchmarks/reductions.py <host>`.
 
-Two processes on this machine train the MLP together under MultiWorkerMirroredStrategy, with 8
-samples each in a micro-batch, and send its gradients to each other through the loopback device.
-Prints the time of a micro-batch over that of one with stock Adam, which reduces and updates in
-each. Medians of rounds in which all take turns.
+Two processes on this machine train the MLP together under MultiWorkerMirroredStrategy. Each has 8
+samples per micro-batch, and they exchange gradients through the loopback device. Prints the time of
+a micro-batch divided by that of stock Adam, which reduces and updates on every micro-batch. The
+figures are medians of rounds in which all contenders take turns.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main():
 def work(options):
     import tensorflow as tf
 
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else in TensorFlow
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before all other uses of TensorFlow
 
     import contenders
     from contenders import CONDITIONAL, SELECT, STOCK
@@ -60,7 +60,7 @@ def work(options):
     names = [who for who in made if who != STOCK]
     is_first = strategy.cluster_resolver.task_id == 0
     if is_first:
-        print(f"| micro-batches in a window | {' | '.join(names)} |")
+        print(f"| micro-batches per window | {' | '.join(names)} |")
         print(f"| ---: |{' ---: |' * len(names)}")
     for k in WINDOWS:
         steps = {who: window(keras, strategy, make, k) for who, make in made.items()}
@@ -73,14 +73,14 @@ def work(options):
 
 
 def window(keras, strategy, make_optimizer, k):
-    """A function that trains for k micro-batches."""
+    """Return a function that trains on k micro-batches."""
     import networks
     import tensorflow as tf
 
     with strategy.scope():
         model, make_x = networks.mlp(keras)
         optimizer = make_optimizer(k)
-        if hasattr(optimizer, "build"):  # which none of Keras 3 can in a replica's graph
+        if hasattr(optimizer, "build"):  # Keras 3 can't build an optimizer in a replica's graph
             optimizer.build(model.trainable_variables)
     x, y = networks.draw(make_x, SAMPLES)
     loss_of = keras.losses.SparseCategoricalCrossentropy(reduction="sum")

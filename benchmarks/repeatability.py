@@ -1,9 +1,9 @@
 """How repeatable a training is on Keras 2: `python benchmarks/repeatability.py`, on Python 3.7.
 
-    pip install .[keras2,peers] && python benchmarks/repeatability.py
+    pip install '.[keras2,peers]' && python benchmarks/repeatability.py
 
-TensorFlow 1 puts nothing in order that the graph doesn't. Prints, of as many builds of one training
-of a small network as there are rounds, how many different weights they end with.
+TensorFlow 1 doesn't order operations that the graph doesn't order. The script builds and runs one
+training of a small network many times, and prints how many different results that gives.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main():
     for name in (SELECT, STOCK, "runai", "the copied class"):
         if name in found:
             ends = count_ends(found[name].optimizer, builds)
-            print("%-20s%8d different ends of %d" % (name, ends, builds))
+            print("%-20s%8d different results of %d runs" % (name, ends, builds))
 
 
 if __name__ == "__main__":

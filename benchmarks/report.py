@@ -1,7 +1,7 @@
-"""The table and the plot of `benchmarks/results/*.json`: `python benchmarks/report.py`.
+"""Make the tables and the plot from `benchmarks/results/*.json`: `python benchmarks/report.py`.
 
 Writes `results/micro_batch.md`, which has every figure, and `results/micro_batch.png`, and prints
-the table in docs/cost.md.
+the table that is part of docs/cost.md.
 """
 
 import json
@@ -19,12 +19,12 @@ HOSTS = {
     "tf_keras_2_15": "tf.keras 2.15",
     "keras2": "Keras 2.2.4",
 }
-# In the order of the columns. A peer has its name in the cell.
+# In the order of the columns. The cell of a peer names the peer.
 COLUMNS = [*OURS, OWN, LOOP, "peers", STOCK, BIG]
 
 
 def load():
-    """{host: what micro_batch.py wrote}."""
+    """Return {host: the contents of its JSON file}."""
     paths = {host: RESULTS / f"{host}.json" for host in HOSTS}
     return {h: json.loads(p.read_text("utf-8")) for h, p in paths.items() if p.exists()}
 
@@ -34,7 +34,7 @@ def networks(found):
 
 
 def of(about, network, k):
-    """{contender: result}."""
+    """Return {contender: result} for a network and a window's length."""
     return {r["contender"]: r for r in about["results"] if (r["network"], r["k"]) == (network, k)}
 
 
@@ -46,7 +46,7 @@ def cell(results, name, over="over_floor"):
 
 
 def short_table(found, k=8):
-    """A micro-batch over the floor, with windows of k."""
+    """The time of a micro-batch divided by the floor, for windows of k."""
     lines = [
         f"| host | network | {' | '.join(COLUMNS)} |",
         f"| --- | --- |{' ---: |' * len(COLUMNS)}",
@@ -73,7 +73,7 @@ def long_table(found):
         lines += [f"{about['machine']}; {versions}; {about['rounds']} rounds.", ""]
         ks = sorted({r["k"] for r in about["results"]})
         columns = [f"k={k}, over {over}" for over in ("stock", "floor") for k in ks]
-        lines.append(f"| network | who | {' | '.join(columns)} |")
+        lines.append(f"| network | contender | {' | '.join(columns)} |")
         lines.append(f"| --- | --- |{' ---: |' * len(columns)}")
         for network in networks({host: about}):
             by_k = [of(about, network, k) for k in ks]
@@ -116,7 +116,8 @@ def draw(found):
         row[0].set_ylabel(HOSTS[host])
     for axis, network in zip(axes[0], columns):
         axis.set_title(network)
-    figure.suptitle("A micro-batch over one of stock Adam, which updates on each, by accum_iters")
+    figure.suptitle("Time of a micro-batch, divided by the time of stock Adam without accumulation")
+    figure.supxlabel("accum_iters", y=0.06)
     figure.legend(lines.values(), lines, loc="outside lower center", ncols=4)
     figure.tight_layout(rect=(0, 0.06, 1, 0.99))
     figure.savefig(RESULTS / "micro_batch.png", dpi=80)

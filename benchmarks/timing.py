@@ -1,11 +1,11 @@
-"""How the benchmarks measure. It is imported by them and runs on Python 3.7."""
+"""The timing of all benchmarks. This module runs on Python 3.7."""
 
 import statistics
 import time
 
 
 def medians(steps, rounds):
-    """{name: seconds} of functions that take turns and have been called once before."""
+    """Return {name: median seconds} of functions that take turns. Each has run once before."""
     times = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():

@@ -1,8 +1,9 @@
-"""Many small variables, and one large: `python benchmarks/variables.py <host>`.
+"""What many small variables or a large one cost: `python benchmarks/variables.py <host>`.
 
-Prints, of an optimizer alone, with gradients given, over stock Adam: the size of its traced graph
-(of JAX's program), the time of the first micro-batch, which traces and compiles, and that of one
-micro-batch afterwards. Medians of rounds in which all take turns.
+Applies an optimizer alone to given gradients and prints three ratios over stock Adam: the size of
+the traced graph (or of JAX's program), the time of the first micro-batch, which traces and
+compiles, and the time of a later micro-batch. Times are medians of rounds in which all contenders
+take turns.
 """
 
 import argparse
@@ -29,7 +30,7 @@ def main():
     options = parser.parse_args()
     keras = contenders.load(options.host)[0]
     found = contenders.find(options.host)
-    print(f"| variables | who | {'size'} | first micro-batch | a micro-batch |")
+    print("| variables | contender | size | first micro-batch | later micro-batch |")
     print("| --- | --- | ---: | ---: | ---: |")
     for what, shapes in SHAPES.items():
         measure(options, keras, found, what, shapes)

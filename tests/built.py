@@ -1,6 +1,6 @@
-"""What is in the sdist and the wheel, which `nox -s package` has built. It names their folder.
+"""Check the sdist and the wheel that `nox -s package` has built in KERAS_ACCUM_TEST_BUILT.
 
-No test of the other sessions: `python -m pytest --noconftest tests/built.py`.
+Other sessions don't run this file: `python -m pytest --noconftest tests/built.py`.
 """
 
 import os
@@ -30,7 +30,7 @@ def metadata():
 
 @pytest.fixture(scope="module")
 def repository(metadata):
-    """The one URL that all others begin with."""
+    """The URL of the repository, with which all other URLs begin."""
     urls = dict(url.split(", ") for url in metadata.get_all("Project-URL"))
     assert all(url.startswith(urls["Source"]) for url in urls.values())
     return urls["Source"]
@@ -46,7 +46,7 @@ def test_classifiers(metadata):
 
 
 def test_the_long_description_as_an_index_shows_it(metadata, repository):
-    """It has no relative link or image, and what it links to in the repository is in the sdist."""
+    """The page has no relative links or images, and the files that it links to are in the sdist."""
     page = markdown.render(metadata.get_payload())
     links = re.findall(r' (?:href|src)="([^"]*)"', page)
     relative = [link for link in links if not re.match(r"https?://|mailto:|#", link)]
@@ -57,7 +57,7 @@ def test_the_long_description_as_an_index_shows_it(metadata, repository):
     targets = {match[1] for match in map(here.match, links) if match}
     missing = targets - shown
     assert targets and not missing
-    # Under "blob" there is a page with the image, under "raw" the image.
+    # "blob" is a page around the image, and "raw" is the image itself.
     assert not re.search(r'<img[^>]* src="[^"]*/blob/', page)
 
 
@@ -74,7 +74,7 @@ def contents_of_sdist():
 
 
 def test_the_sdist_has_every_file_of_the_repository(tmp_path):
-    # As if nothing were committed yet, so that it works in a copy without `.git`, too.
+    # All files count as uncommitted, so that the test also works in a copy without `.git`.
     git = ["git", f"--git-dir={tmp_path}", f"--work-tree={PROJECT}"]
     subprocess.run([*git, "init", "--quiet"], check=True)
     listing = subprocess.run(
@@ -85,7 +85,7 @@ def test_the_sdist_has_every_file_of_the_repository(tmp_path):
     )
     files = set(listing.stdout.decode("utf-8").split("\0")) - {""}
     missing = files - contents_of_sdist()
-    assert files and not missing, "for MANIFEST.in, or for .gitignore"
+    assert files and not missing, "add these files to MANIFEST.in or to .gitignore"
 
 
 def test_the_wheel_has_the_package_alone():

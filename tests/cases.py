@@ -1,7 +1,7 @@
-"""The table of optimizers that every promise is tested over. Adding an optimizer is adding a row.
+"""The table of optimizers for which every promise is tested. A new optimizer is a new row.
 
-The learning rates are powers of two, so that no host rounds them, and of a size that moves weights
-by about 0.1 in the few updates of a test.
+The learning rates are powers of two, so that no host rounds them. They move weights by about 0.1 in
+the few updates of a test.
 """
 
 from collections import namedtuple
@@ -9,14 +9,15 @@ from collections import namedtuple
 import hosts
 import pytest
 
-# name: of the stock optimizer, see `hosts.stock`; ours is the one called <name>Accumulate.
-# kind: of state, and of what writes it. After the plain promise, one row of each kind is enough.
+# name: the name of the stock optimizer, see `hosts.stock`. Ours is called <name>Accumulate.
+# kind: the kind of state and of code that writes it. After the plain promise, one row per kind is
+# enough.
 Case = namedtuple("Case", "name arguments kind")
 Case.__new__.__defaults__ = (None,)
 
 NO_SLOTS, SLOTS = "no slots", "slots"
-# Written by operations of the rule, where TensorFlow has no fused kernel for it.
 STOCK = "what the stock optimizer's code makes"
+# Slots that operations of the rule write, where TensorFlow has no fused kernel.
 NO_KERNEL = "slots without a kernel" if hosts.IS_TENSORFLOW else SLOTS
 
 CASES = {
@@ -38,8 +39,8 @@ CASES = {
     ),
 }
 
-# The rules above have the switch in their scalars on some hosts. These are the stock optimizer's
-# own code everywhere, and `test_every_optimizer.py` has all features at once for each.
+# The rules above have the update switch in their scalars on some hosts. The optimizers below are
+# stock code on every host. `test_every_optimizer.py` tests each of them with all features at once.
 RULES = list(CASES)
 CASES.update(
     {
@@ -58,10 +59,10 @@ CASES.update(
 )
 CASES = {name: case for name, case in CASES.items() if hosts.has(f"{case.name}Accumulate")}
 
-# Whose stock optimizer has a `decay` that isn't the learning rate's, and takes no schedule.
+# Stock optimizers whose `decay` isn't that of the learning rate. They take no schedule.
 NO_DECAY = ("Nadam",) if hosts.IS_TF_KERAS else ()
 
-if hosts.IS_KERAS2:  # its RMSprop has neither
+if hosts.IS_KERAS2:  # RMSprop of Keras 2 has neither momentum nor centered
     CASES = {
         name: case
         for name, case in CASES.items()
@@ -76,7 +77,7 @@ for name, case in CASES.items():
 
 FEW = {name: CASES[name] for name in ("sgd", "adam")}
 ADAM = CASES["adam"]
-# One reduction over replicas for each window. It needs the other gate.
+# One reduction over replicas per window, which needs the conditional gate.
 LATE = {"gate": "conditional", "all_reduce": "per_window"}
 NAMES = sorted({case.name for case in CASES.values()})
 _OF_RULES = {CASES[name].name for name in RULES if name in CASES}
@@ -94,16 +95,16 @@ def skip_file_on_keras2(what):
         pytest.skip(f"Keras 2.0 to 2.3 has no {what}", allow_module_level=True)
 
 
-# -- on which rows a promise is tested, and in which tier ----------------------------------------
+# -- the rows and the tier of a promise ----------------------------------------------------------
 
-# The third tier, what is left out of the quick loop. All that isn't marked is in the second.
+# The third tier, which the quick loop leaves out. Tests without a mark are in the second tier.
 thorough = pytest.mark.thorough
-# Beside that: on a second version of a host, where only these of the third tier are run.
+# Tests of the third tier that also run on a second version of a host.
 each_version = pytest.mark.each_version
 
 
 def over(rows, quick):
-    """A test for each of these rows. Those that aren't `quick` are in the third tier."""
+    """Parametrize a test by rows. Rows that aren't `quick` are in the third tier."""
     params = [
         pytest.param(case, id=name, marks=() if name in quick else thorough)
         for name, case in rows.items()
@@ -112,7 +113,7 @@ def over(rows, quick):
 
 
 def quick_first(names, values):
-    """Like `parametrize`, by a list or by {id: values}: all but the first are in the third tier."""
+    """Like `parametrize`, by a list or by {id: value}. All but the first are in the third tier."""
     ids, values = zip(*values.items()) if isinstance(values, dict) else (None, values)
     params = [
         pytest.param(*(value if "," in names else (value,)), marks=thorough if i else ())
@@ -121,17 +122,17 @@ def quick_first(names, values):
     return pytest.mark.parametrize(names, params, ids=ids)
 
 
-# For the plain promise: the rules, and a row for each kind of state that stock code has.
+# For the plain promise: all rules, and a row for each kind of state that stock code has.
 every_optimizer = over(CASES, quick=[*RULES, "nadam"])
-# For the file in which all features meet at once.
+# For test_every_optimizer.py, where all features meet.
 every_state = over(CASES, quick=["adam", "nadam", "adafactor"])
-# For what is asked of all of these kinds: a scalar, factored slots, slots that differ by variable.
+# For tests of the special kinds of state: a scalar, factored slots, slots that differ by variable.
 SPECIAL = {name: CASES[name] for name in ("nadam", "adafactor", "muon") if name in CASES}
 every_special = over(SPECIAL, quick=["nadam"])
 every_kind = over({**KINDS, **SPECIAL}, quick=["adam"])
-# For a promise in which the rule has a say, and that doesn't need `fit`.
+# For a promise that involves the rule and doesn't need `fit`.
 every_row = over({name: CASES[name] for name in RULES if name in CASES}, quick=["adam"])
-# For a promise in which the state has one.
+# For a promise that involves the state.
 every_case = over(KINDS, quick=["adam"])
-# For a promise that depends on neither: one row without slots and one with all there is.
+# For a promise that involves neither: a row without slots, and a row with slots.
 few_cases = over(FEW, quick=["adam"])

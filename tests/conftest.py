@@ -1,4 +1,4 @@
-"""What all tests share. Nothing is imported here that the tests in `pure` do without."""
+"""What all tests share. This file imports only what the tests in `pure` have as well."""
 
 import os
 from collections import Counter
@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")  # as `hosts.py` reads it
+HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")  # as in `hosts.py`
 
-# Warnings are errors here, but most of these are about the hosts' own code.
+# Warnings are errors in the tests, except for these. Most come from the hosts' own code.
 IGNORED = [
     r"__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # Keras on torch
     r"non-integer arguments to randrange:DeprecationWarning",  # Keras 2.15's seeds
     r"`torch.jit.script_method` is deprecated:DeprecationWarning",  # torch.compile itself
-    r"This training ends with no update:UserWarning",  # ours, of trainings that stop in a window
+    r"This training ends with no update:UserWarning",  # ours, when a training ends inside a window
 ]
-if HOST == "keras2":  # Python 3.7's opinion of TensorFlow 1, Keras and their time
+if HOST == "keras2":  # from TensorFlow 1 and Keras on Python 3.7
     IGNORED += [":DeprecationWarning", ":FutureWarning", ":PendingDeprecationWarning"]
 
 
@@ -24,16 +24,19 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", f"ignore:{warning}")
 
 
-# Of callbacks, whose code all hosts share: second tier on Keras 3, elsewhere third.
+# Tests of callbacks, whose code all hosts share: second tier on Keras 3, third tier elsewhere.
 SHARED = {
     *("test_monitor", "test_said_weights", "test_callback_order", "test_weighted"),
     *("test_no_update", "test_python_gate"),
 }
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+@pytest.hookimpl(tryfirst=True)  # before pytest selects tests by their marks
 def pytest_collection_modifyitems(config, items):
-    """A conditional has no mathematics: one row is enough, but for a test of `all_gates`."""
+    """Move tests of callbacks to the third tier, and drop most rows with a conditional.
+
+    A conditional has no mathematics, so one row is enough, except for tests marked `all_gates`.
+    """
     if HOST != "keras3":
         for item in items:
             if item.path.stem in SHARED:
@@ -53,7 +56,7 @@ def _is_crossed(item):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """For the end of what `noxfile.py` prints: how many tests did what, and why some didn't run."""
+    """Write the summary that `noxfile.py` prints: the outcomes, and why tests were skipped."""
     path = os.environ.get("KERAS_ACCUM_TEST_SUMMARY")
     if not path:
         return
@@ -68,7 +71,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(params=["select", pytest.param("conditional", marks=pytest.mark.thorough)])
 def every_gate(request, monkeypatch):
-    """All of our optimizers are gated in one way and then in the other."""
+    """Run a test with each gate, for all of our optimizers."""
     import hosts
 
     monkeypatch.setattr(hosts, "GATE", {"gate": request.param})
@@ -76,7 +79,7 @@ def every_gate(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def same_start():
-    """Each test begins with the same data type and random numbers."""
+    """Begin each test with the same data type and random numbers."""
     import hosts
 
     hosts.set_floatx(hosts.FLOATX)
@@ -85,7 +88,7 @@ def same_start():
 
 @pytest.fixture(scope="session")
 def strategy():
-    """Two replicas. One for all tests: a second one's collectives are taken for the first's."""
+    """Two replicas for all tests: collectives of a second strategy would mix with the first's."""
     import hosts
 
     strategy = hosts.tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

@@ -1,7 +1,7 @@
-"""All that differs from one host to the next, so that no test needs to know where it runs.
+"""Everything that differs between the hosts, so that a test needn't know which host it runs on.
 
-The environment says which host: KERAS_ACCUM_TEST_HOST is `keras3` (with KERAS_BACKEND), `tf_keras`
-(which is tf.keras where TensorFlow has no other Keras than that) or `keras2`.
+The environment variable KERAS_ACCUM_TEST_HOST names the host: `keras3` (with KERAS_BACKEND),
+`tf_keras` (tf.keras itself where the package tf_keras isn't installed) or `keras2`.
 """
 
 import importlib.util
@@ -17,15 +17,15 @@ IS_KERAS3 = HOST == "keras3"
 IS_TF_KERAS = HOST == "tf_keras"
 IS_KERAS2 = HOST == "keras2"
 
-# Devices for the tests of distribution. Both must be set before a framework starts.
+# Devices for the tests of distribution. Both settings must be made before a framework starts.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _TWO = "--xla_force_host_platform_device_count=2"
-if _TWO not in os.environ.get("XLA_FLAGS", ""):  # where a test starts a process it's there already
+if _TWO not in os.environ.get("XLA_FLAGS", ""):  # a process that a test starts inherits the flag
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_TWO}".strip()
 
 if not IS_TF_KERAS:
     with warnings.catch_warnings():
-        if IS_KERAS2:  # what Python 3.7 thinks of TensorFlow 1
+        if IS_KERAS2:  # Python 3.7 warns about code of TensorFlow 1
             warnings.simplefilter("ignore")
         import keras
 
@@ -62,7 +62,7 @@ TOLERANCE = {"rtol": 0, "atol": 1e-11} if IS_TENSORFLOW else {"rtol": 1e-5, "ato
 
 
 def stock(optimizer, **arguments):
-    """The optimizer that the class `<optimizer>Accumulate` stands for."""
+    """The stock optimizer that `<optimizer>Accumulate` is based on."""
     if optimizer == "AMSGrad":
         optimizer, arguments = "Adam", {"amsgrad": True, **arguments}
     if IS_KERAS2:
@@ -71,14 +71,14 @@ def stock(optimizer, **arguments):
         return in_order(getattr(keras.optimizers, optimizer)(**arguments))
     optimizers = keras.optimizers
     if not IS_KERAS3:
-        optimizers = getattr(optimizers, "legacy", optimizers)  # up to 2.10 there are no others
+        optimizers = getattr(optimizers, "legacy", optimizers)  # up to 2.10 there is only one style
     return getattr(optimizers, optimizer)(**arguments)
 
 
 def in_order(optimizer):
-    """A stock optimizer of Keras 2 on TensorFlow 1, each step of which computes before it writes.
+    """Make each step of a stock optimizer of Keras 2 compute all values before it writes any.
 
-    By itself it does so in any order, and no two runs need be equal.
+    Stock optimizers on TensorFlow 1 read and write in no fixed order: two runs can differ.
     """
     get_updates = optimizer.get_updates
 
@@ -104,12 +104,14 @@ def in_order(optimizer):
     return optimizer
 
 
-GATE = {}  # how all of ours are gated, where a test doesn't say otherwise; see `every_gate`
+GATE = {}  # arguments for all of our optimizers unless a test overrides them; set by `every_gate`
 
 
 def has(name):
-    """Whether the host has an optimizer of this name; the error that says it hasn't is no
-    AttributeError. Those of tf_keras that aren't legacy have tests of their own.
+    """Return True if the host has an optimizer of this name, of the style that `ours` makes.
+
+    The new-style optimizers of tf_keras have tests of their own. For a name that the host doesn't
+    have, `accum` raises an ImportError, so that `from ... import` shows its message.
     """
     try:
         found = getattr(accum, name)
@@ -132,7 +134,7 @@ if not IS_KERAS2:
 
     @keras.utils.register_keras_serializable("tests")
     class EachUpdate(keras.optimizers.schedules.LearningRateSchedule):
-        """A schedule that is a list: the rate of each update. (Keras's own compute in float32.)"""
+        """A schedule given as a list: the rate of each update. (Keras's own compute in float32.)"""
 
         def __init__(self, rates):
             self.rates = rates
@@ -145,7 +147,7 @@ if not IS_KERAS2:
 
 
 def decayed(learning_rate, decay, updates):
-    """The stock arguments that mean what our `decay` means."""
+    """Return the stock arguments that are equivalent to our argument `decay`."""
     if not IS_KERAS3:
         return {"learning_rate": learning_rate, "decay": decay}
     rates = [learning_rate / (1 + decay * update) for update in range(updates)]
@@ -154,9 +156,9 @@ def decayed(learning_rate, decay, updates):
 
 def set_floatx(floatx):
     keras.backend.set_floatx(floatx)
-    if IS_KERAS3:  # which asks once only
+    if IS_KERAS3:  # set_floatx doesn't change a policy that Keras 3 has already cached
         keras.config.set_dtype_policy(floatx)
-    if IS_TF_KERAS:  # the policy of this data type, whatever a test has left
+    if IS_TF_KERAS:  # reset the policy that an earlier test may have set to that of this data type
         keras.mixed_precision.set_global_policy(None)
 
 
@@ -170,12 +172,12 @@ def set_random_seed():
 
 
 def mean_squared_error():
-    """As a loss that every file format can hold, where there is more than the name."""
+    """Return the loss in a form that every file format of the host can hold."""
     return "mse" if IS_KERAS2 else keras.losses.MeanSquaredError()
 
 
 def sequential(input_shape, layers, **arguments):
-    """A model of one layer after the other."""
+    """A model with the layers in sequence."""
     if not IS_KERAS2:
         return keras.Sequential([keras.Input(input_shape, **arguments), *layers], name="model")
     # Keras 2.2 leaves the input of a Sequential out of its files.
@@ -223,12 +225,12 @@ def variable(value, name, dtype=None, constraint=None):
 
 
 def native(variable):
-    """What the framework's own functions take for a variable."""
+    """The variable in the form that the framework's own functions take."""
     return variable.value if IS_KERAS3 else variable
 
 
 def array(value):
-    """A tensor or variable as NumPy."""
+    """Convert a tensor or variable to NumPy."""
     if IS_KERAS2:
         return keras.backend.get_value(value)
     return keras.ops.convert_to_numpy(value) if IS_KERAS3 else value.numpy()
@@ -245,7 +247,7 @@ _STEPS = weakref.WeakKeyDictionary()
 
 
 def step(optimizer, variables):
-    """On Keras 2 with TensorFlow 1: a train step with given gradients, made once."""
+    """Return a train step on given gradients, built once per optimizer. For Keras 2 only."""
     if optimizer not in _STEPS:
         K = keras.backend
         grads = [K.placeholder(K.int_shape(v), dtype=K.dtype(v)) for v in variables]
@@ -256,17 +258,17 @@ def step(optimizer, variables):
 
 
 def build_on(optimizer, variables):
-    """Give an optimizer its variables, outside of a model."""
+    """Give an optimizer its variables without a model."""
     if IS_KERAS2:
         step(optimizer, variables)
     elif hasattr(optimizer, "build"):
         optimizer.build(variables)
-    else:  # a stock optimizer that Keras 2 calls legacy
+    else:  # a stock legacy optimizer
         optimizer._create_all_weights(variables)
 
 
 def apply(optimizer, gradients, variables):
-    """One micro-batch with given gradients."""
+    """Make one micro-batch step with the given gradients."""
     if IS_KERAS2:
         step(optimizer, variables)(gradients)
     elif IS_KERAS3:
@@ -275,7 +277,7 @@ def apply(optimizer, gradients, variables):
         optimizer.apply_gradients(list(zip(map(tf.convert_to_tensor, gradients), variables)))
 
 
-# What the names of accumulators have in them that no name of a stock optimizer's state has.
+# A part of every accumulator's name, and of no other name in an optimizer's state.
 ACCUMULATOR = "accumulator" if IS_KERAS2 else "window_accumulator"
 
 
@@ -288,21 +290,21 @@ def accumulators(optimizer):
 
 
 def slots(optimizer, weights):
-    """{name: variable} of the optimizer's whole state but the learning rate."""
+    """The whole state of the optimizer but the learning rate, as {name: variable}."""
     if IS_KERAS2:
         if isinstance(optimizer, accum.AccumulatingOptimizer):
             return _ours_of_keras2(optimizer)
         return _stock_of_keras2(optimizer, len(weights))
     if IS_KERAS3:
         found = {}
-        for v in optimizer.variables:  # Adafactor has several of one name
-            name = "scalar" if v.name.startswith("variable") else v.name  # Nadam's has no name
+        for v in optimizer.variables:  # Adafactor has several variables of the same name
+            name = "scalar" if v.name.startswith("variable") else v.name  # Nadam's is unnamed
             same = sum(other.partition(" ")[0] == name for other in found)
             found[f"{name} {same}" if same else name] = v
         found.pop("learning_rate", None)
         return found
     found = {"iterations": optimizer.iterations}
-    if getattr(optimizer, "_m_cache", None) is not None:  # Nadam's product
+    if getattr(optimizer, "_m_cache", None) is not None:  # Nadam's running product
         found["momentum_cache"] = optimizer._m_cache
     for slot in optimizer.get_slot_names():
         is_ours = slot == getattr(optimizer, "_sum_slot", None)
@@ -321,11 +323,11 @@ def _ours_of_keras2(optimizer):
 
 
 def _slot(name):
-    """A slot without its rule, and Adagrad's without the name that the sums of a window have."""
+    """A slot's name without its rule. Adagrad's slot mustn't look like one of our accumulators."""
     return name.partition(".")[2].replace("accumulator", "squares")
 
 
-# In the order of `weights`, where `iterations` and scalars aren't everywhere.
+# In the order of `weights`. `iterations` and scalars, which only some optimizers have, come apart.
 STOCK_SLOTS = {
     "SGD": ["momentum"],
     "RMSprop": ["velocity"],
@@ -345,7 +347,7 @@ def _stock_of_keras2(optimizer, count):
     others = [optimizer.iterations, *found.values()]
     arrays = [v for v in optimizer.weights if all(v is not other for other in others)]
     names = [f"{slot}.{i}" for slot in STOCK_SLOTS[rule] for i in range(count)]
-    if rule != "SGD" or array(optimizer.momentum):  # it has them all the same
+    if rule != "SGD" or array(optimizer.momentum):  # SGD creates the slots even with momentum 0
         found.update(zip(names, arrays))
     if not getattr(optimizer, "amsgrad", True):
         found = {name: v for name, v in found.items() if not name.startswith("velocity_hat")}

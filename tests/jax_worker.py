@@ -1,7 +1,8 @@
-"""One process of two: `python jax_worker.py ADDRESS RESULT RANK CASE`. See test_jax_processes.py.
+"""One of two JAX processes: `python jax_worker.py ADDRESS RESULT RANK CASE`.
 
-Each has its half of each micro-batch, by keras.distribution.DataParallel over both. A window is
-left open, saved and gone on with, and the last one is closed as it is.
+Each process has half of each micro-batch; keras.distribution.DataParallel spans both. The last
+window is left open, its state is read and set again, and then the window is closed as it is. See
+test_jax_processes.py.
 """
 
 import os
@@ -17,10 +18,10 @@ from training import LENGTH, MICRO, compiled, data, dense_model, fit, slots, wei
 
 address, result, rank, name = sys.argv[1:]
 rank = int(rank)
-os.environ["XLA_FLAGS"] = ""  # one device for each process
+os.environ["XLA_FLAGS"] = ""  # one device per process
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
 keras.distribution.initialize(address, num_processes=2, process_id=rank)
-parallel = keras.distribution.DataParallel(auto_shard_dataset=False)  # arrays are shares already
+parallel = keras.distribution.DataParallel(auto_shard_dataset=False)  # a process has its own half
 keras.distribution.set_distribution(parallel)
 assert jax.process_count() == len(jax.devices()) == 2
 

@@ -1,8 +1,8 @@
-"""One process of two, of which one is killed: `python killed_worker.py FOLDER EPOCHS LATE [DIES]`.
+"""One of two workers, one of which is killed: `python killed_worker.py FOLDER EPOCHS LATE [DIES]`.
 
-Trains by `fit` with `BackupAndRestore`, with TF_CONFIG in the environment, and writes the weights
-to FOLDER. LATE are arguments, as JSON. The worker DIES in the last epoch, in the middle of a
-window. See test_distribution.py.
+The worker trains by `fit` with `BackupAndRestore`, with TF_CONFIG in the environment, and writes
+the weights to FOLDER. LATE holds arguments of the optimizer as JSON. The worker with the index DIES
+is killed in the last epoch, in the middle of a window. See test_distribution.py.
 """
 
 import json
@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-# Before anything else in TensorFlow: it must start the server of this process.
+# The strategy comes before all other uses of TensorFlow: it must start the server of this process.
 import tensorflow as tf
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()

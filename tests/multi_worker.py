@@ -1,14 +1,14 @@
-"""One process of two: `python multi_worker.py RESULT GATES`, with TF_CONFIG in the environment.
+"""One of two workers: `python multi_worker.py RESULT GATES`, with TF_CONFIG in the environment.
 
-Trains by a `strategy.run` loop, once with each of the arguments in the JSON list GATES, and writes
-the weights to files that begin with RESULT. See test_distribution.py.
+GATES is a JSON list of arguments. The worker trains by a `strategy.run` loop, once with each of
+them, and writes the weights to files that begin with RESULT. See test_distribution.py.
 """
 
 import json
 import os
 import sys
 
-# Before anything else in TensorFlow: it must start the server of this process.
+# The strategy comes before all other uses of TensorFlow: it must start the server of this process.
 import tensorflow as tf
 
 strategy = tf.distribute.MultiWorkerMirroredStrategy()

@@ -1,6 +1,7 @@
 """A training with one worker and one parameter server: `python parameter_server.py RESULT`.
 
-The servers are in this process. Keras 3's own `fit` doesn't run so. See test_distribution.py.
+Both servers run in this process. Keras 3's own `fit` doesn't support parameter servers. See
+test_distribution.py.
 """
 
 import os
@@ -32,4 +33,4 @@ creator = keras.utils.experimental.DatasetCreator(
 )
 model.fit(creator, epochs=EPOCHS, steps_per_epoch=SAMPLES // MICRO, verbose=0)
 np.savez(sys.argv[1], **weights(model))
-os._exit(0)  # servers have no end
+os._exit(0)  # the servers have no way to stop

@@ -1,4 +1,4 @@
-"""Where an older Python is. Both noxfiles import it."""
+"""Find older versions of Python. Both noxfiles use it."""
 
 import os
 import shutil
@@ -7,8 +7,10 @@ from pathlib import Path
 
 
 def find_python(*versions):
-    """The first of these Pythons that is on the path or in pyenv and does run (a version manager's
-    shim may not), or False."""
+    """Return the first of these Pythons on the path or in pyenv that can run, or False.
+
+    Python is started as a check, since a version manager's shim may fail.
+    """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in versions:
         programs = [shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python")]

@@ -1,8 +1,8 @@
-"""A part of a training on so many devices: `python replicas.py DEVICES FROM TO FIRST LAST [LATE]`.
+"""Part of a training on some devices: `python replicas.py DEVICES FROM TO FIRST LAST [LATE]`.
 
-Goes on from the model in the file FROM, or begins if there is none, with the arguments LATE as
-JSON, and writes the model to TO after the micro-batches from FIRST to LAST. A process of its own,
-as a process can have one MirroredStrategy. See test_distribution.py.
+The process continues from the model in the file FROM, or begins a training with the arguments LATE
+(as JSON) if FROM doesn't exist. It trains on the micro-batches from FIRST to LAST and writes the
+model to TO. One process can have only one MirroredStrategy. See test_distribution.py.
 """
 
 import json
@@ -15,7 +15,7 @@ from cases import CASES
 from hosts import keras
 from training import compiled, data, dense_model, fit
 
-LENGTH, MICRO, SAMPLES = 4, 6, 22  # the last micro-batch has 4 samples, for 3 devices 2, 2 and 0
+LENGTH, MICRO, SAMPLES = 4, 6, 22  # the last micro-batch has 4 samples: 2, 2 and 0 on 3 devices
 
 
 def samples(first, last):
@@ -44,7 +44,7 @@ def main(devices, start, end, first, last, late="{}"):
         copies = getattr(hosts.native(variable), "values", [])
         assert len(copies) == strategy.num_replicas_in_sync
         if hosts.native(variable).aggregation == hosts.tf.VariableAggregation.SUM:
-            continue  # of which each replica has a part
+            continue  # each replica holds its own part of the sum
         for copy in copies:
             np.testing.assert_array_equal(copy.numpy(), copies[0].numpy(), err_msg=variable.name)
     expected = sum(map(len, samples(0, int(last))[:1])) if int(last) % LENGTH else 0

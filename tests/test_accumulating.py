@@ -1,4 +1,4 @@
-"""`accumulating` on Keras 3: what it takes, what it makes, and an optimizer that isn't Keras's."""
+"""`accumulating` on Keras 3: its arguments, its result, and an optimizer that isn't Keras's."""
 
 import copy
 import inspect
@@ -14,7 +14,7 @@ from hosts import accum, keras
 from training import LENGTH, assert_equal, compiled, dense_model, go_on
 
 if not hosts.IS_KERAS3:
-    pytest.skip("the other hosts have files of their own", allow_module_level=True)
+    pytest.skip("about `accumulating` on Keras 3; Keras 2 has other files", allow_module_level=True)
 
 from test_every_optimizer import assert_windows_equal_big_batches, variables
 
@@ -23,7 +23,7 @@ from keras_accum import names
 
 @keras.saving.register_keras_serializable("tests")
 class Noted(keras.optimizers.Optimizer):
-    """Gradient descent with a slot, a scalar, and a rate that its own use of `iterations` makes.
+    """Gradient descent with a slot, a scalar, and a learning rate that depends on `iterations`.
 
     It writes in three ways: by the optimizer's `assign`, by a Keras variable's and, on TensorFlow,
     by the native variable's own.
@@ -75,7 +75,7 @@ def noted_model():
 
 
 @pytest.mark.parametrize("form", ["keras", "pickle", "copy"])
-def test_another_optimizer_goes_on(form, tmp_path):
+def test_another_optimizer_continues_in_a_window(form, tmp_path):
     saved = go_on(noted_model(), 0, LENGTH + 2)
     if form == "keras":
         saved.save(tmp_path / "model.keras")
@@ -93,7 +93,7 @@ def test_another_optimizer_goes_on(form, tmp_path):
     assert {"Noted.trace.0", "Noted.total"} <= set(saved.optimizer.get_state())
 
 
-def test_there_and_back():
+def test_to_stock_and_back():
     saved = go_on(noted_model(), 0, LENGTH)
     stock = saved.optimizer.to_stock()
     assert type(stock) is Noted and stock.fade == 0.25
@@ -137,7 +137,7 @@ def test_every_stock_optimizer_has_a_name(name):
         (lambda: "adam", "must be a subclass of.*Received.*'adam'"),
     ],
 )
-def test_what_it_does_not_take(given, said):
+def test_what_it_refuses(given, said):
     with pytest.raises(TypeError, match=said):
         accum.accumulating(given())
 
@@ -176,7 +176,7 @@ def test_old_names():
     with pytest.warns(DeprecationWarning, match="gate='branch' is gate='conditional' now"):
         optimizer = accum.AdamAccumulate(accum_iters=2, gate="branch")
     config = {**optimizer.get_config(), "gate": "arithmetic", "all_reduce": "micro_batch"}
-    again = accum.AdamAccumulate.from_config(config)  # of a file: no warning
+    again = accum.AdamAccumulate.from_config(config)  # a config, which may be a file's: no warning
     assert (again.gate, again.all_reduce) == ("select", "per_micro_batch")
     with pytest.raises(ImportError, match="has no AdamZAccumulate|cannot import name"):
         exec("from keras_accum.keras3 import AdamZAccumulate", {})
@@ -184,7 +184,7 @@ def test_old_names():
 
 @thorough
 def test_loads_in_a_new_process(tmp_path):
-    """A ready name needs its host's module only."""
+    """A stock optimizer's accumulating class can be loaded once the host's module is imported."""
     model = compiled(
         dense_model(), accum.LionAccumulate(2**-6, accum_iters=LENGTH), hosts.mean_squared_error()
     )

@@ -1,4 +1,4 @@
-"""`accumulating` on standalone Keras 2: optimizers that somebody else wrote."""
+"""`accumulating` on standalone Keras 2, for optimizers from elsewhere."""
 
 import inspect
 import pickle
@@ -26,18 +26,18 @@ from training import (
 )
 
 if not hosts.IS_KERAS2:
-    pytest.skip("about standalone Keras 2", allow_module_level=True)
+    pytest.skip("about `accumulating` on standalone Keras 2", allow_module_level=True)
 
 from test_keras2 import CONTROL_FLOW, operations, races
 
 K, tf = keras.backend, hosts.tf
 Optimizer = keras.optimizers.Optimizer
-RATE = "lr" if keras.__version__ < "2.3" else "learning_rate"  # of which the other one reads
+RATE = "lr" if keras.__version__ < "2.3" else "learning_rate"  # in 2.3 `lr` reads `learning_rate`
 
 
 @registered
 class Wander(Optimizer):
-    """A slot, a scalar, a rate by its own use of `iterations`, and a variable that isn't used.
+    """A slot, a scalar, a rate that depends on `iterations`, and a variable that isn't used.
 
     # Arguments
         lr: float >= 0. Learning rate.
@@ -78,7 +78,7 @@ class Wander(Optimizer):
 
 @registered
 class Strange(Wander):
-    """Its variables are in another order: all that belong to one parameter, and then the next."""
+    """Its variables come parameter by parameter, and not slot by slot."""
 
     def get_updates(self, loss, params):
         grads = self.get_gradients(loss, params)
@@ -86,7 +86,7 @@ class Strange(Wander):
         self.weights = [variable for pair in pairs for variable in pair]
         self.updates = [K.update_add(self.iterations, 1)]
         for p, g, (first, second) in zip(params, grads, pairs):
-            new = K.update(second, first + g)  # what it returns is the new value
+            new = K.update(second, first + g)  # `update` returns the new value
             self.updates += [new, K.update(first, g), K.update(p, p - self.lr * new)]
         return self.updates
 
@@ -113,7 +113,7 @@ def stock_state(model):
 
 @PAIRS
 @pytest.mark.parametrize("gate", ["select", "conditional"])
-def test_it_is_the_big_batch(stock, ours, gate):
+def test_it_equals_the_big_batch(stock, ours, gate):
     shared = {"lr": 0.25, "clipnorm": 0.5}
     reference = compiled(dense_model(bias_constraint=Shrink()), hosts.in_order(stock(**shared)))
     start = weights(reference)
@@ -126,7 +126,7 @@ def test_it_is_the_big_batch(stock, ours, gate):
 
 
 def test_nothing_moves_inside_a_window():
-    """To the bit, and without a conditional in the graph or anything that is read too late."""
+    """To the bit, with no conditional in the graph and no read after a write of the same step."""
     optimizer = WanderAccumulate(accum_iters=LENGTH, skip_nonfinite=True, clipnorm=0.3)
     model = go_on(compiled(dense_model(kernel_constraint=Shrink()), optimizer), stop=LENGTH)
     assert not operations() & CONTROL_FLOW
@@ -141,7 +141,7 @@ def test_nothing_moves_inside_a_window():
     assert after["window_position"] == LENGTH - 1
 
 
-def test_one_conditional():
+def test_one_conditional_in_the_graph():
     optimizer = WanderAccumulate(accum_iters=LENGTH, gate="conditional", skip_nonfinite=True)
     compiled(dense_model(), optimizer)._make_train_function()
     graph = K.get_session().graph.as_graph_def()
@@ -149,7 +149,7 @@ def test_one_conditional():
 
 
 def test_a_partial_window():
-    """Its update uses the variables that the train step made."""
+    """The update uses the variables that the train step made."""
     reference = compiled(dense_model(), hosts.in_order(Wander()))
     model = compiled(dense_model(), WanderAccumulate(accum_iters=LENGTH))
     x, y = data()
@@ -175,7 +175,7 @@ def test_saved_in_the_middle_of_a_window(stock, ours, gate, tmp_path):
 
 
 def test_pickled_in_the_middle_of_a_window():
-    """And unpickled without a model: the state waits for one."""
+    """An optimizer that is unpickled without a model keeps its state until it gets one."""
     model = go_on(compiled(dense_model(), WanderAccumulate(accum_iters=LENGTH)), stop=LENGTH + 1)
     copy = pickle.loads(pickle.dumps(model.optimizer))
     assert type(copy) is WanderAccumulate
@@ -190,7 +190,7 @@ def test_pickled_in_the_middle_of_a_window():
 
 @PAIRS
 def test_from_and_to_stock(stock, ours):
-    """One update each, all on the same big batches."""
+    """One update by the stock optimizer, one by ours, one by the stock optimizer again."""
     reference = compiled(dense_model(), hosts.in_order(stock(pace=0.25)))
     model = compiled(dense_model(), hosts.in_order(stock(pace=0.25)))
     for each in (reference, model):
@@ -208,7 +208,7 @@ def test_from_and_to_stock(stock, ours):
 
 
 def test_one_optimizer_in_two_models():
-    """In turn: what a parameter has is each model's own, `iterations` is shared."""
+    """Trained in turn: the slots are each model's own, and `iterations` is shared."""
 
     def trained(optimizer, size):
         models = [compiled(dense_model(), optimizer) for _ in range(2)]
@@ -222,7 +222,7 @@ def test_one_optimizer_in_two_models():
 
 
 def test_decay():
-    """Also of an optimizer that has none."""
+    """`decay` also works for an optimizer that has none of its own."""
     reference = compiled(dense_model(), hosts.in_order(Wander(0.25)))
     optimizer = WanderAccumulate(0.25, decay=0.5, accum_iters=LENGTH)
     model = compiled(dense_model(), optimizer)
@@ -238,7 +238,7 @@ def test_decay():
 
 @pytest.mark.parametrize("name", ["Adadelta", "Adagrad", "Adamax", "Nadam"])
 def test_from_stock_through_a_file_and_back(name, tmp_path):
-    """An update by the stock optimizer, one and a part by ours, one from a file, one by stock."""
+    """One update by stock, one and a quarter by ours, the rest after loading, one by stock."""
     reference = compiled(dense_model(), hosts.stock(name))
     model = compiled(dense_model(), hosts.stock(name))
     for each in (reference, model):
@@ -258,7 +258,7 @@ def test_from_stock_through_a_file_and_back(name, tmp_path):
 
 
 def test_a_missing_gradient():
-    """As in the stock optimizer."""
+    """The error is the stock optimizer's."""
     unused = K.variable(np.ones(2))
     said = []
     for optimizer in (Wander(), WanderAccumulate(accum_iters=2)):
@@ -290,8 +290,8 @@ def test_the_config():
     assert WanderAccumulate.from_config(config).get_config() == config
 
 
-def test_arguments_that_are_handed_on():
-    """A constructor with **kwargs takes what the one above it takes, in Keras 2.3 as in 2.2."""
+def test_arguments_that_are_passed_on():
+    """A constructor with **kwargs takes the arguments of its base class, in Keras 2.3 as in 2.2."""
 
     class Heir(keras.optimizers.Nadam):
         def __init__(self, hat=True, **kwargs):
@@ -304,7 +304,7 @@ def test_arguments_that_are_handed_on():
 
 
 def test_a_class_that_is_defined_again():
-    """As in a notebook; but Keras 2 loads classes by their names, and one name is one class."""
+    """As in a notebook. Keras 2 loads classes by name, and each name means one class."""
     made = []
     for _ in range(2):
 
@@ -320,8 +320,8 @@ def test_a_class_that_is_defined_again():
     assert keras.utils.get_custom_objects()["AdamAccumulate"] is accum.AdamAccumulate
 
 
-def test_an_order_of_its_own():
-    """Of the second slots backwards: the state has them in the order of all others."""
+def test_slots_in_another_order():
+    """The second slots are listed backwards. The state has them in the order of the first ones."""
 
     def backwards(optimizer, loss, params):
         grads = optimizer.get_gradients(loss, params)
@@ -353,7 +353,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("make, message", REFUSED.values(), ids=REFUSED)
-def test_what_is_no_such_class(make, message):
+def test_classes_that_are_refused(make, message):
     with pytest.raises(TypeError, match=message):
         accum.accumulating(make())
 
@@ -397,15 +397,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize("function", WRONG, ids=lambda function: function.__name__)
-def test_what_can_not_accumulate(function):
-    """Where the train step is made, before it can do harm."""
+def test_updates_that_are_refused(function):
+    """The error comes when the train step is made, before any variable is written."""
     made = accum.accumulating(type(function.__name__, (Wander,), {"get_updates": function}))
     with pytest.raises((ValueError, TypeError), match=WRONG[function]):
         compiled(dense_model(), made(accum_iters=2)).train_on_batch(*data())
 
 
 def test_a_variable_of_another_shape():
-    """That can be known from the parameters only: those of the layout have one dimension."""
+    """Only the parameters' shapes can tell: those of the trial layout have one dimension."""
 
     def rows(optimizer, loss, params):
         sums = [K.zeros(K.int_shape(p)[:1]) for p in params]

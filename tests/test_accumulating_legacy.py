@@ -1,4 +1,4 @@
-"""`accumulating` for classes of the legacy optimizers of Keras 2 on TensorFlow 2."""
+"""`accumulating` for the legacy optimizer classes of Keras 2 on TensorFlow 2."""
 
 import copy
 import inspect
@@ -13,16 +13,16 @@ from test_graph import conditionals, operations
 from training import LENGTH, Shrink, assert_equal, assert_moved, compiled, dense_model, go_on, state
 
 if not hosts.IS_TF_KERAS:
-    pytest.skip("the others have no legacy optimizers", allow_module_level=True)
+    pytest.skip("about legacy optimizers, which only tf_keras has", allow_module_level=True)
 
 tf = hosts.tf
 legacy = getattr(keras.optimizers, "legacy", keras.optimizers)
 UPDATES = 3
-SHAPES = {"w": (3, 2), "b": (3, 2)}  # the same: which is which, only the order tells
+SHAPES = {"w": (3, 2), "b": (3, 2)}  # equal shapes: only the order tells the variables apart
 
 
 class Drift(legacy.Optimizer):
-    """What somebody wrote: two slots, a scalar, and the number of the update in its formula."""
+    """A user's optimizer: two slots, a scalar, and the number of the update in its formula."""
 
     def __init__(self, learning_rate=2**-5, pull=0.5, name="Drift", **kwargs):
         super().__init__(name, **kwargs)
@@ -36,7 +36,7 @@ class Drift(legacy.Optimizer):
                 "product", shape=[], dtype=var_list[0].dtype.base_dtype, initializer="ones"
             )
             self._weights.append(self._product)
-        for variable in var_list:  # not slot by slot, as Keras does
+        for variable in var_list:  # slots in turn for each variable; Keras's own add slot by slot
             self.add_slot(variable, "trace", "ones")
             self.add_slot(variable, "peak")
 
@@ -76,7 +76,7 @@ def variables(**arguments):
 
 
 def values(optimizer, vs):
-    """Weights, slots and scalars, by names that the stock optimizer has, too."""
+    """Weights, slots and scalars, by names that the stock optimizer has as well."""
     found = {v.name: v for v in vs}
     found.update(hosts.slots(optimizer, vs))
     found["product"] = optimizer._product
@@ -84,7 +84,7 @@ def values(optimizer, vs):
 
 
 def stock_values(**arguments):
-    """Of the stock optimizer, by the average of each window."""
+    """The stock optimizer's values after updates with the average of each window."""
     vs, given, optimizer = variables(**arguments), gradients(), Drift()
     for start in range(0, len(given), LENGTH):
         window = given[start : start + LENGTH]
@@ -103,8 +103,8 @@ GATES = {"select": {}, "conditional": {"gate": "conditional"}, "late": LATE}
 
 
 @quick_first("gate", GATES)
-def test_it_equals_itself_at_the_big_batch(gate):
-    """In weights and all state, inside a window unchanged to the bit."""
+def test_it_equals_the_big_batch(gate):
+    """Weights and all state are equal; inside a window they stay the same to the bit."""
     vs, ours = variables(), DriftAccumulate(accum_iters=LENGTH, **gate)
     start, before = values_of(vs), None
     step = stepper(ours, vs)
@@ -123,7 +123,7 @@ def values_of(vs):
     return {v.name: hosts.array(v) for v in vs}
 
 
-def test_there_is_no_conditional_in_its_graph():
+def test_no_conditional_in_its_graph():
     vs, ours = variables(), DriftAccumulate(accum_iters=LENGTH)
     ours.build(vs)
     specs = [tf.TensorSpec(shape, hosts.FLOATX) for shape in SHAPES.values()]
@@ -147,7 +147,7 @@ def test_with_xla(name):
 
 
 @thorough
-def test_a_constraint_is_of_the_update():
+def test_a_constraint_is_applied_once_per_update():
     vs, ours = variables(constraint=Shrink()), DriftAccumulate(accum_iters=LENGTH)
     for given in gradients():
         hosts.apply(ours, given, vs)
@@ -155,8 +155,8 @@ def test_a_constraint_is_of_the_update():
 
 
 @thorough
-def test_a_variable_without_a_gradient_in_the_window_stays():
-    """Slots and all; the scalar is the window's."""
+def test_a_variable_without_a_gradient_in_the_window_is_unchanged():
+    """Its slots are unchanged as well; the optimizer's scalar is updated."""
     vs, ours = variables(), DriftAccumulate(accum_iters=2)
     ours.build(vs)
     (w, b), start = vs, values_of(vs)
@@ -169,7 +169,7 @@ def test_a_variable_without_a_gradient_in_the_window_stays():
     assert_equal(values(ours, vs), expected)
     np.testing.assert_array_equal(hosts.array(b), start[b.name])
     np.testing.assert_array_equal(hosts.array(ours.get_slot(b, "peak")), 0)
-    # In one micro-batch of two it counts, and a graph that doesn't know it applies it.
+    # A gradient in one of two micro-batches is enough, also if the closing call doesn't pass `b`.
     hosts.apply(ours, [one, other], [w, b])
     hosts.apply(ours, [one], [w])
     assert np.abs(hosts.array(b) - start[b.name]).max() > 0.01
@@ -201,7 +201,7 @@ def goes_on(ours, vs):
     assert_equal(values(ours, vs), stock_values())
 
 
-def test_its_state_has_names():
+def test_the_names_in_its_state():
     state = half_way()[0].get_state()
     rule = {name: array.shape for name, array in state.items() if name.startswith("Drift.")}
     shapes = {f"Drift.{s}.{i}": (3, 2) for s in ("trace", "peak") for i in range(2)}
@@ -217,7 +217,7 @@ MOVES = {
 @thorough
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("built", [True, False])
-def test_another_goes_on_in_the_middle_of_a_window(move, built):
+def test_another_optimizer_continues_in_the_window(move, built):
     old, vs = half_way()
     new = DriftAccumulate(accum_iters=LENGTH)
     if built:
@@ -228,7 +228,7 @@ def test_another_goes_on_in_the_middle_of_a_window(move, built):
 
 @thorough
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))])
-def test_copies_go_on(copied):
+def test_copies_continue_in_the_window(copied):
     old, vs = half_way()
     goes_on(copied(old), vs)
 
@@ -236,7 +236,7 @@ def test_copies_go_on(copied):
 @thorough
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 @pytest.mark.parametrize("ending", ["keras", "h5", "checkpoint"])
-def test_files_go_on(ending, tmp_path):
+def test_files_continue_in_the_window(ending, tmp_path):
     def model():
         return compiled(dense_model(), DriftAccumulate(2**-6, accum_iters=LENGTH, decay=0.25))
 
@@ -247,7 +247,7 @@ def test_files_go_on(ending, tmp_path):
         loaded = model()
         tf.train.Checkpoint(model=loaded).read(path)
     elif ending == "keras" and not hasattr(keras.Model, "get_compile_config"):
-        pytest.skip("before the format")
+        pytest.skip("this tf.keras is older than the .keras format")
     else:
         stopped.save(path)
         loaded = keras.models.load_model(path)
@@ -257,12 +257,12 @@ def test_files_go_on(ending, tmp_path):
 
 @thorough
 def test_a_fresh_state_begins_as_the_stock_optimizer_does():
-    """Not with zeros: slots and scalars that begin with other numbers."""
+    """Slots and scalars begin with the stock optimizer's initial values, which needn't be 0."""
     ours, vs = half_way()
     ours.set_state({"completed_updates": 0})
     assert float(ours.get_state()["Drift.product"]) == 1
-    for _ in vs:
-        np.testing.assert_array_equal(ours.get_state()["Drift.trace.0"], 1)
+    for i in range(len(vs)):
+        np.testing.assert_array_equal(ours.get_state()[f"Drift.trace.{i}"], 1)
     adagrad = accum.AdagradAccumulate(accum_iters=2)
     adagrad.build(vs)
     adagrad.set_state({"completed_updates": 0})
@@ -282,13 +282,13 @@ def test_from_stock_and_back():
     assert_equal(values(back, vs), values(stock, vs), rtol=0, atol=0)
     ours = DriftAccumulate(accum_iters=LENGTH)
     ours.build(vs)
-    ours.set_weights(stock.get_weights())  # which are in another order than Keras's are
+    ours.set_weights(stock.get_weights())  # in another order than those of Keras's own classes
     assert_equal(values(ours, vs), values(stock, vs), rtol=0, atol=0)
 
 
 @thorough
 def test_nadam_keeps_the_decay_of_its_momentum():
-    """Which its config calls by a name that its constructor doesn't listen to."""
+    """Nadam's config has it under a name that Nadam's constructor ignores."""
     stock = legacy.Nadam(schedule_decay=0.25)
     ours = accum.NadamAccumulate.from_optimizer(stock, accum_iters=2)
     for optimizer in (ours, pickle.loads(pickle.dumps(ours)), ours.to_stock()):

@@ -1,4 +1,4 @@
-"""Constructor arguments: their order, what is refused and how, and what a config keeps."""
+"""Constructor arguments: their order, which are refused and how, and what a config keeps."""
 
 import inspect
 import os
@@ -28,7 +28,7 @@ def parameters(function):
 
 @every_class
 def test_the_stock_arguments_come_first(name):
-    """In their order and with their defaults, so that positional calls mean the same."""
+    """They keep their order and their defaults, so that positional calls mean the same."""
     stock = parameters(hosts.stock(name).__init__)
     stock = [p for p in stock if not (name == "AMSGrad" and p.name == "amsgrad")]
     ours = parameters(getattr(hosts.accum, f"{name}Accumulate"))
@@ -137,14 +137,14 @@ def test_length_set_before_training():
 
 @thorough
 def test_the_other_host_in_compile():
-    """Either Keras, handed the other's optimizer, fails in words that name the right import."""
+    """Each Keras, given the other's optimizer, raises an error that names the right import."""
     try:
         import keras as keras3
         import tf_keras  # noqa: F401
     except ImportError:
-        pytest.skip("there is only one Keras here")
+        pytest.skip("needs both keras and tf_keras, and only one is installed")
     if keras3.__version__ < "3" or not hosts.IS_TENSORFLOW:
-        pytest.skip("there is only one Keras for this backend")
+        pytest.skip("only TensorFlow has two Keras versions")
     program = textwrap.dedent(
         """
         import importlib, sys
@@ -158,7 +158,7 @@ def test_the_other_host_in_compile():
             assert "keras_accum." + optimizer_of in str(error), error
             assert "keras_accum." + model_of in str(error), error
         else:
-            sys.exit("the other host's optimizer was taken")
+            sys.exit("the other host's optimizer was accepted")
         """
     )
     environment = {**os.environ, "TF_USE_LEGACY_KERAS": "0", "KERAS_BACKEND": "tensorflow"}
@@ -192,7 +192,7 @@ def test_no_epsilon_is_the_default_one(name):
 
 @every_class
 def test_integer_learning_rate(name):
-    """As the stock class takes it; by its old name always, as Keras 2 did."""
+    """An integer is accepted where the stock class accepts it; as `lr` always, as in Keras 2."""
     cls = getattr(hosts.accum, f"{name}Accumulate")
     assert cls(lr=1).get_config()[RATE] == 1.0
     if not hosts.IS_KERAS3:
@@ -209,7 +209,7 @@ def test_integer_learning_rate(name):
         cls(5)
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has it")
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has gradient_accumulation_steps")
 @every_class
 def test_keras_s_own_accumulation_is_pointed_out(name):
     with pytest.warns(UserWarning, match="is Keras's own .* accum_iters=5"):
@@ -217,7 +217,7 @@ def test_keras_s_own_accumulation_is_pointed_out(name):
 
 
 def test_call_from_the_copied_class():
-    """AdamAccumulate as it is called across the web, and a script around it."""
+    """Call AdamAccumulate like the scripts across the web, and train with such a script."""
     optimizer = hosts.accum.AdamAccumulate(lr=0.001, decay=1e-5, accum_iters=5)
     x = np.random.default_rng(0).normal(size=(100, 6))
     y = np.eye(3)[np.arange(100) % 3]

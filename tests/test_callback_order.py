@@ -39,7 +39,7 @@ def train(model, *callbacks):
     ids=["the same callbacks", "others and a gate", "others"],
 )
 def test_after_a_break(first, then):
-    """The next training is refused nothing, and ends as if there had been no first."""
+    """The next training raises no error, and ends as if there had been no first one."""
     model, other = model_of(), model_of()
     model.make_train_function()
     own, start = model.train_function, model.get_weights()
@@ -57,7 +57,7 @@ def test_after_a_break(first, then):
     assert_equal(slots(model), slots(other))
 
 
-def test_the_model_has_its_own_train_function_back():
+def test_the_model_gets_back_its_own_train_function():
     model, callbacks = model_of(), [Monitor(), Weights(), Gate()]
     model.make_train_function()
     own = model.train_function
@@ -73,9 +73,9 @@ def test_without_the_callback_the_optimizer_needs_a_weight_again():
         train(model)
 
 
-@pytest.mark.skipif(hosts.IS_TORCH, reason="there PythonGate does nothing")
+@pytest.mark.skipif(hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch")
 @pytest.mark.parametrize("late", [Monitor, Weights])
-def test_python_gate_comes_last_after_a_break_too(late):
+def test_python_gate_comes_last_after_a_break_as_well(late):
     model = model_of()
     with pytest.raises(KeyboardInterrupt):
         train(model, Weights(), Gate(), Stop())

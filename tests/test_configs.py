@@ -24,7 +24,7 @@ from training import (
 if not hosts.IS_KERAS2:
     SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
 
-# For each constructor argument something that isn't its default.
+# For each constructor argument a value that isn't its default.
 VALUES = {
     "learning_rate": 0.25,
     "lr": None,  # another name of learning_rate
@@ -62,21 +62,21 @@ VALUES = {
     "rms_rate": 0.25,
     "weight_decay": 0.125,
     "clipnorm": 0.5,
-    "clipvalue": None,  # one of three
+    "clipvalue": None,  # only one kind of clipping at a time
     "global_clipnorm": None,
     "use_ema": True,
     "ema_momentum": 0.5,
     "ema_overwrite_frequency": 3,
     "loss_scale_factor": 8.0,
-    "gradient_accumulation_steps": None,  # not beside accum_iters
+    "gradient_accumulation_steps": None,  # excluded by accum_iters
     "name": "my_optimizer",
     "accum_iters": 3,
     "reduction": "sum",
     "skip_nonfinite": True,
     "gate": "conditional",
-    "all_reduce": None,  # not beside skip_nonfinite
+    "all_reduce": None,  # excluded by skip_nonfinite
     "decay": 0.5,
-    "gradient_aggregator": None,  # functions: Keras doesn't serialize them
+    "gradient_aggregator": None,  # functions, which Keras doesn't serialize
     "gradient_transformers": None,
 }
 
@@ -86,7 +86,7 @@ def arguments_of(name):
     given = {parameter: VALUES[parameter] for parameter in parameters}
     if name in NO_DECAY:
         del given["decay"]
-    if hosts.IS_KERAS2:  # one learning rate by two names, and one norm
+    if hosts.IS_KERAS2:  # two names for the learning rate, and two for the norm
         given["lr" if "lr" in list(parameters)[0] else "learning_rate"] = VALUES["learning_rate"]
         given["learning_rate" if list(parameters)[0] == "lr" else "lr"] = None
         given["global_clipnorm"], given["clipnorm"] = given["clipnorm"], None
@@ -124,8 +124,8 @@ def test_every_argument(name, way):
     assert again.get_config() == config
 
 
-def test_one_reduction_in_a_window():
-    """Where a host doesn't have it, files of one that has it can be loaded all the same."""
+def test_all_reduce_in_a_config():
+    """A host without all_reduce="per_window" still loads the config, with a warning."""
     config = hosts.ours("Adam", accum_iters=3, gate="conditional").get_config()
     assert config["all_reduce"] == "per_micro_batch"
     late = {**config, "all_reduce": "per_window"}
@@ -141,7 +141,7 @@ def test_one_reduction_in_a_window():
 @every_name
 def test_a_schedule(name, way):
     if name in NO_DECAY:
-        pytest.skip("it takes none")
+        pytest.skip(f"the stock {name} of tf_keras takes no schedule")
     optimizer = hosts.ours(name, learning_rate=SCHEDULE, accum_iters=3)
     again = way(optimizer)
     assert again.get_config() == optimizer.get_config()
@@ -163,7 +163,7 @@ def assert_same(actual, expected):
 @quick_first("way", [through_pickle, copy.deepcopy])
 @every_case
 def test_a_copy_has_the_state(case, way):
-    """In the middle of a window; the copy goes on, and the original isn't touched by that."""
+    """Copied in a window; the copy continues training and the original stays as it was."""
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     model = go_on(compiled(dense_model(), optimizer), 0, LENGTH + 2)
     before, values = everything(model), model.get_weights()
@@ -175,7 +175,7 @@ def test_a_copy_has_the_state(case, way):
     end = everything(model)
 
     assert_same({**before, **optimizer.get_state()}, before)
-    # Keras 2 on TensorFlow 1 begins anew with an optimizer that is compiled again.
+    # Keras 2 on TensorFlow 1 starts afresh with an optimizer that is compiled again.
     compiled(model, another if hosts.IS_KERAS2 else optimizer)
     model.set_weights(values)
     start = weights(model)
@@ -194,7 +194,7 @@ def test_a_copy_of_the_model(way):
 
 @thorough
 def test_clone_model():
-    """Keras clones layers and no optimizer; a clone trains with an equal one."""
+    """Keras clones layers, but no optimizer. The clone trains with an equal optimizer."""
     model = compiled(dense_model(), hosts.ours("Adam", learning_rate=2**-5, accum_iters=LENGTH))
     clone = keras.models.clone_model(model)
     compiled(clone, through_config(model.optimizer))

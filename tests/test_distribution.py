@@ -1,4 +1,4 @@
-"""Several devices, each with its share of a micro-batch, give what one gives with the big batch."""
+"""Several devices, each with a share of every micro-batch, equal one device with the big batch."""
 
 import json
 import os
@@ -48,23 +48,25 @@ from training import (
     weights,
 )
 
-skip_file_on_keras2("strategies")
+skip_file_on_keras2("tf.distribute strategies")
 
-tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
-keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
+tensorflow_only = pytest.mark.skipif(
+    not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute"
+)
+keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has float8 scales")
 
-PARTIAL = 2  # micro-batches at the end that are closed as a partial window
+PARTIAL = 2  # micro-batches at the end, which are closed as a partial window
 
 
 def whole_and_partial():
-    """Arrays of seven windows, and of two micro-batches more."""
+    """Arrays of seven windows, and arrays of two further micro-batches."""
     arrays = [np.concatenate([array] * 3) for array in data()]
     end = 7 * BIG
     return [a[:end] for a in arrays], [a[end : end + PARTIAL * MICRO] for a in arrays]
 
 
 def single_device(case, options):
-    """The stock optimizer on one device: big batches, then the two micro-batches as one."""
+    """The stock optimizer on one device: big batches, then the last two micro-batches as one."""
     optimizer = hosts.stock(case.name, **{**case.arguments, **options})
     variables = linear_variables()
     native = [hosts.native(v) for v in variables]
@@ -77,21 +79,21 @@ def single_device(case, options):
 
 
 def in_strategy(strategy, case, options, **more):
-    """Our optimizer in micro-batches, each shared out among the replicas."""
+    """Our optimizer on micro-batches, each of which is split among the replicas."""
     tf = hosts.tf
     with strategy.scope():
         variables = linear_variables()
         arguments = {"accum_iters": LENGTH, **case.arguments, **options, **more}
         optimizer = hosts.ours(case.name, **arguments)
         if hosts.IS_KERAS3:
-            optimizer.build(variables)  # in a replica's graph no Keras 3 optimizer can
+            optimizer.build(variables)  # Keras 3 can't build an optimizer in a replica's graph
 
     @tf.function
     def step(x, y):
         def replica(x, y):
             native = [hosts.native(v) for v in variables]
             with tf.GradientTape() as tape:
-                # A replica's part of the mean over the micro-batch.
+                # A replica's part of the micro-batch's mean.
                 loss = tf.reduce_sum(squares(*native, x, y)) / (MICRO * y.shape[1])
             optimizer.apply_gradients(zip(tape.gradient(loss, native), variables))
 
@@ -164,7 +166,7 @@ def test_mirrored_strategy_with_fit(strategy, case, callbacks, late):
 @tensorflow_only
 @few_cases
 @every_reduction
-def test_mirrored_strategy_with_all_that_acts_on_an_update(strategy, case, late):
+def test_mirrored_strategy_with_everything_that_acts_on_an_update(strategy, case, late):
     rates = [case.arguments["learning_rate"] / (1 + update) for update in range(UPDATES + 1)]
     both = {**case.arguments, "learning_rate": hosts.EachUpdate(rates), "clipnorm": 0.3}
     if hosts.IS_KERAS3:
@@ -199,7 +201,7 @@ def test_mirrored_strategy_with_an_embedding(strategy, case, late):
 @every_reduction
 def test_mirrored_strategy_with_mixed_precision(strategy, case, late):
     if late and not hosts.IS_KERAS3:
-        pytest.skip("refused: a LossScaleOptimizer of Keras 2 looks at each micro-batch's sum")
+        pytest.skip("Keras 2's LossScaleOptimizer is refused with all_reduce='per_window'")
     hosts.set_floatx("float32")
     mixed = hosts.mixed_float16()
 
@@ -211,7 +213,8 @@ def test_mirrored_strategy_with_mixed_precision(strategy, case, late):
     with strategy.scope():
         ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **late)
         actual = trained(ours, MICRO)
-    assert_same_training(actual, expected, rtol=1e-2, atol=5e-3)  # float16 rounds otherwise
+    # Float16 rounds differently in other batches.
+    assert_same_training(actual, expected, rtol=1e-2, atol=5e-3)
 
 
 def executed_reductions(*callbacks, **gate):
@@ -221,7 +224,7 @@ def executed_reductions(*callbacks, **gate):
 
     class Counting(tf.distribute.ReductionToOneDevice):
         def batch_reduce_implementation(self, *arguments):
-            executed.assign_add(1)  # in the graph, where the reduction is
+            executed.assign_add(1)  # counts in the graph, at each run of the reduction
             return super().batch_reduce_implementation(*arguments)
 
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Counting()).scope():
@@ -242,8 +245,8 @@ def test_reductions_in_two_windows():
 
 @tensorflow_only
 @few_cases
-def test_sums_of_replicas(strategy, case):
-    """Each replica has its own in a window; what is read, and set, is their sum."""
+def test_each_replica_has_its_own_sums(strategy, case):
+    """The state has the total of the replicas' sums, for reading and for setting."""
     with strategy.scope():
         model = compiled(dense_model(), hosts.ours(case.name, accum_iters=LENGTH, **LATE))
         fit(model, MICRO, [array[: BIG + 2 * MICRO] for array in data()], epochs=1)
@@ -269,7 +272,7 @@ def test_sums_of_replicas(strategy, case):
 @few_cases
 @quick_first("was, becomes", [(LATE, {}), (LATE, LATE), ({}, LATE)])
 def test_a_checkpoint_in_a_window(strategy, case, was, becomes, tmp_path):
-    """Of the one kind of accumulators, read by the other; they have weights, too."""
+    """Accumulators per replica are restored as common ones, and the reverse, with their weights."""
     end = WINDOWS * BIG
     first, rest = [[a[i:j] for a in data()] for i, j in ((0, BIG + MICRO), (BIG + MICRO, end))]
 
@@ -293,7 +296,7 @@ def test_a_checkpoint_in_a_window(strategy, case, was, becomes, tmp_path):
 
 
 @tensorflow_only
-def test_central_storage_has_no_sums_of_replicas():
+def test_central_storage_refuses_all_reduce_per_window():
     devices = ["CPU:0", "CPU:1"]
     with hosts.tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0").scope():
         model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, **LATE))
@@ -305,7 +308,7 @@ def test_central_storage_has_no_sums_of_replicas():
 
 @tensorflow_only
 @keras3_only
-def test_a_float8_scale_has_no_sum(strategy):
+def test_a_float8_scale_refuses_all_reduce_per_window(strategy):
     with strategy.scope():
         scale = hosts.variable(1.0, "scale")
         scale.overwrite_with_gradient = True
@@ -313,11 +316,11 @@ def test_a_float8_scale_has_no_sum(strategy):
             hosts.ours("Adam", accum_iters=LENGTH, **LATE).build([scale])
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="an argument that only tf_keras has")
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras has gradient_aggregator")
 @few_cases
 @every_reduction
 def test_a_gradient_aggregator(case, late):
-    """A reduction of the user's own, over anything, is made as often as Keras's would be."""
+    """The user's aggregator runs as often as Keras's own reduction would."""
     calls = []
 
     def of_two_equals(pairs):
@@ -334,8 +337,8 @@ def test_a_gradient_aggregator(case, late):
     assert len(calls) == UPDATES * (1 if late else LENGTH)
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's looks at no sums")
-def test_a_loss_scale_optimizer_needs_sums(strategy):
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only Keras 2's LossScaleOptimizer needs sums")
+def test_a_loss_scale_optimizer_refuses_all_reduce_per_window(strategy):
     with strategy.scope():
         ours = hosts.ours("Adam", accum_iters=LENGTH, **LATE)
         ours = hosts.loss_scaled(ours, initial_scale=8.0)
@@ -354,9 +357,9 @@ def two_free_ports():
 
 
 def run_together(programs, killed=None):
-    """Python processes, as (arguments, environment), that wait for each other.
+    """Run Python processes that wait for each other, given as pairs (arguments, environment).
 
-    All end well, or one is killed and none does.
+    All must succeed, unless the one at the index `killed` is killed: then all must fail.
     """
     processes = [
         subprocess.Popen(
@@ -379,11 +382,11 @@ def run_together(programs, killed=None):
                 assert process.returncode != 0, output
     finally:
         for process in processes:
-            process.kill()  # a worker alone waits for the other for ever
+            process.kill()  # a worker that is left waits for the others forever
 
 
 @thorough
-@pytest.mark.skipif(not hosts.IS_TORCH, reason="DistributedDataParallel")
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="only PyTorch has DistributedDataParallel")
 @pytest.mark.parametrize("name", ["momentum", "adam"])
 def test_two_processes_of_torch(tmp_path, name):
     script, store = Path(__file__).with_name("torch_worker.py"), tmp_path / "store"
@@ -406,9 +409,9 @@ def test_central_storage(case, gate):
 
 
 @thorough
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit doesn't run there")
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit has no parameter servers")
 def test_parameter_server(tmp_path):
-    """One worker: several are asynchronous, and no two trainings are the same."""
+    """With one worker: several are asynchronous, and no two trainings are equal."""
     run_together([([Path(__file__).with_name("parameter_server.py"), tmp_path / "end.npz"], {})])
     with np.load(tmp_path / "end.npz") as actual:
         assert_equal(dict(actual), big_batch(CASES["adam"]).weights)
@@ -432,7 +435,7 @@ def test_other_numbers_of_replicas(tmp_path, late):
     stock = hosts.stock("AMSGrad", **CASES["amsgrad"].arguments)
     expected = train(stock, replicas.SAMPLES, arrays=arrays, epochs=1)
     assert_moved(expected.start, expected.weights)
-    # Keras 3 takes a third of the loss by way of float32.
+    # Keras 3 divides the loss by the number of replicas in float32.
     tolerance = {"rtol": 0, "atol": 1e-6} if hosts.IS_KERAS3 else {}
     for model in models:
         assert model.optimizer.completed_updates == 1
@@ -441,14 +444,16 @@ def test_other_numbers_of_replicas(tmp_path, late):
 
 
 @thorough
-@pytest.mark.skipif(not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW), reason="it is for that")
+@pytest.mark.skipif(
+    not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW), reason="x_squared.py needs Keras 3 on TensorFlow"
+)
 def test_the_example_of_two_processes():
     script = Path(__file__).resolve().parent.parent / "notebooks" / "x_squared.py"
     run_together([([script], {})])
 
 
 def two_workers(script, *arguments):
-    """What `run_together` is given for MultiWorkerMirroredStrategy."""
+    """Return the programs of two workers of a MultiWorkerMirroredStrategy, for `run_together`."""
     workers = [f"localhost:{port}" for port in two_free_ports()]
     tasks = [{"type": "worker", "index": index} for index in range(2)]
     configs = [{"cluster": {"worker": workers}, "task": task} for task in tasks]
@@ -457,10 +462,10 @@ def two_workers(script, *arguments):
 
 
 @thorough
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit doesn't run there")
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit has no multi-worker strategy")
 @every_reduction
 def test_a_worker_that_is_killed(tmp_path, late):
-    """In a window. Started again, the two go on from BackupAndRestore, which is in a window too."""
+    """Killed in a window. Both restart and continue from BackupAndRestore, also in a window."""
     late = json.dumps(late)
     run_together(two_workers("killed_worker.py", tmp_path, 3, late, 1), killed=1)
     assert not list(tmp_path.glob("end-*"))
@@ -478,7 +483,7 @@ def test_a_worker_that_is_killed(tmp_path, late):
 @thorough
 @tensorflow_only
 def test_two_processes(tmp_path):
-    """MultiWorkerMirroredStrategy, each worker a process."""
+    """MultiWorkerMirroredStrategy with one process per worker."""
     gates = [{}, {"gate": "conditional"}, LATE]
     run_together(two_workers("multi_worker.py", tmp_path / "worker", json.dumps(gates)))
     expected = single_device(CASES["adam"], {"clipnorm": 0.3})
@@ -489,7 +494,7 @@ def test_two_processes(tmp_path):
                 assert_equal(dict(actual), expected)
 
 
-jax_only = pytest.mark.skipif(hosts.BACKEND != "jax", reason="keras.distribution is for JAX")
+jax_only = pytest.mark.skipif(hosts.BACKEND != "jax", reason="only JAX has keras.distribution")
 
 
 @pytest.fixture
@@ -513,7 +518,7 @@ def test_jax_data_parallel(case, data_parallel):
 @few_cases
 @quick_first("callbacks", {"()": (), "PythonGate": ("PythonGate",)})
 def test_jax_model_parallel(case, callbacks):
-    """Accumulators and slots are split over the devices as their variables are."""
+    """Accumulators and slots are split over the devices in the same way as their variables."""
     distribution = keras.distribution
     mesh = distribution.DeviceMesh((1, 2), ["batch", "model"], distribution.list_devices())
     layout = distribution.LayoutMap(mesh)

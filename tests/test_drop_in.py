@@ -1,7 +1,7 @@
 """At accum_iters=1 our classes pass the installed Keras's own tests of its optimizers.
 
-Keras 3 ships those tests in its wheel; each runs here with our class under the stock name. So do
-the tests of LossScaleOptimizer, with ours inside.
+Keras 3 ships these tests in its wheel. Each runs here with our class under the stock name; the
+tests of LossScaleOptimizer run with our SGD inside.
 """
 
 import importlib
@@ -10,11 +10,11 @@ import hosts
 import pytest
 from cases import skip_file_on_keras2
 
-skip_file_on_keras2("tests in its wheel")
+skip_file_on_keras2("tests of its optimizers in its wheel")
 
 pytestmark = [
-    pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 ships its tests"),
-    pytest.mark.filterwarnings("default"),  # they are Keras's own, as are their warnings
+    pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 ships tests of its optimizers"),
+    pytest.mark.filterwarnings("default"),  # the tests are Keras's own, and so are their warnings
 ]
 
 

@@ -1,4 +1,4 @@
-"""`use_ema` before the first update, when there is nothing yet to average."""
+"""`use_ema` before the first update, when there is no average yet."""
 
 import hosts
 import numpy as np
@@ -20,7 +20,7 @@ from training import (
 
 skip_file_on_keras2("moving average of the weights")
 
-pytestmark = pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 averages weights")
+pytestmark = pytest.mark.skipif(not hosts.IS_KERAS3, reason="tf_keras's legacy Adam has no use_ema")
 every_gate = pytest.mark.usefixtures("every_gate")
 AVERAGE = {"use_ema": True, "ema_momentum": 0.5}
 BITWISE = {"rtol": 0, "atol": 0}
@@ -44,14 +44,14 @@ def test_a_fit_that_ends_before_the_first_update_leaves_the_weights():
     fit(model, MICRO, some(LENGTH - 1), epochs=1)
     assert_equal(weights(model), before, **BITWISE)
     initialized = initialize(model).get_weights()
-    model.set_weights([w + 1 for w in initialized])  # also where they are new
+    model.set_weights([w + 1 for w in initialized])  # new weights aren't overwritten either
     fit(model, MICRO, some(LENGTH), epochs=1)
     assert model.optimizer.completed_updates == 1
     assert min(np.abs(w).min() for w in weights(model).values()) > 0.3
 
 
 @every_gate
-def test_a_fit_of_which_every_micro_batch_is_dropped():
+def test_a_fit_in_which_every_micro_batch_is_dropped():
     model = model_of(accum_iters=1, skip_nonfinite=True)
     before = weights(model)
     x, y = data()
@@ -61,8 +61,8 @@ def test_a_fit_of_which_every_micro_batch_is_dropped():
 
 @every_gate
 @pytest.mark.parametrize("scaled", [False, True])
-def test_swapped_weights_of_a_validation(scaled):
-    """Which is of the weights until there is an average, and of the average then."""
+def test_validation_with_swapped_weights(scaled):
+    """Until there is an average, the validation uses the weights themselves."""
     stock = compiled(dense_model(), "sgd")
     stock.set_weights([w + 1 for w in stock.get_weights()])
     x, y = data()
@@ -83,8 +83,8 @@ def test_swapped_weights_of_a_validation(scaled):
 
 
 @every_gate
-def test_with_updates_all_is_as_with_the_big_batch():
-    """A fit without one first, and the swap at each epoch: weights and slots."""
+def test_the_average_is_that_of_the_big_batch():
+    """After a fit without an update, and with a swap at each epoch: weights and slots."""
     x, y = data()
     reference = model_of(optimizer=hosts.stock)
     model = model_of()

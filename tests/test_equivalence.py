@@ -1,7 +1,7 @@
-"""LENGTH micro-batches to an update train as the stock optimizer does on big batches.
+"""LENGTH micro-batches per update train like the stock optimizer on big batches.
 
-Each test is one promise over the table of optimizers: a real compile and fit on both sides, all
-weights and all slots compared.
+Each test checks one promise on rows of the table of optimizers. Both sides compile and fit a real
+model, and all weights and all slots are compared.
 """
 
 import hosts
@@ -45,7 +45,10 @@ pytestmark = pytest.mark.usefixtures("every_gate")
 schedules = getattr(keras.optimizers, "schedules", None)
 callbacks = keras.callbacks
 
-keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
+keras3_only = pytest.mark.skipif(
+    not hosts.IS_KERAS3,
+    reason="Keras 2's optimizers have no weight_decay, use_ema, loss_scale_factor or float8",
+)
 
 
 @pytest.mark.all_gates
@@ -81,7 +84,7 @@ def halve_each_epoch():
 
 
 def halve_on_plateau():
-    # No loss falls by 100, so the second epoch is a plateau, and the third has half the rate.
+    # No loss falls by 100, so the second epoch is a plateau, and the third runs at half the rate.
     return [callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=100)]
 
 
@@ -102,21 +105,21 @@ def test_callback_sets_learning_rate(case, make):
 @quick_first("make, factors", RATE_CALLBACKS)
 def test_callback_sees_the_undecayed_rate(case, make, factors):
     rate, decay = case.arguments["learning_rate"], 0.25
-    # The reference is handed the rate of each single update.
+    # The reference gets the rate of each single update.
     rates = [rate * factors[update // WINDOWS] / (1 + decay * update) for update in range(UPDATES)]
     arguments = {**case.arguments, "learning_rate": hosts.EachUpdate(rates)}
     stock = hosts.stock(case.name, **arguments)
     ours = hosts.ours(case.name, accum_iters=LENGTH, decay=decay, **case.arguments)
     actual = train(ours, MICRO, callbacks=make())
     assert_same_training(actual, train(stock, BIG))
-    assert float(hosts.array(ours.lr)) < rate, "the callback did nothing"
+    assert float(hosts.array(ours.lr)) < rate, "the callback didn't change the rate"
 
 
 # -- what happens once per update --------------------------------------------------------------
 
 CLIPPING = {"clipnorm": 0.3, "clipvalue": 0.1, "global_clipnorm": 0.5}
 if hosts.IS_KERAS2:
-    del CLIPPING["global_clipnorm"]  # its clipnorm is that
+    del CLIPPING["global_clipnorm"]  # Keras 2's clipnorm is global already
 
 
 @every_case
@@ -174,7 +177,7 @@ def test_constraint(case, constraint):
 
 @keras3_only
 @few_cases
-def test_all_at_once(case):
+def test_several_features_at_once(case):
     assert_equals_big_batch(
         case,
         both={"weight_decay": 0.2, "clipnorm": 0.3, **EMA["ema_overwrite"]},
@@ -186,7 +189,7 @@ def test_all_at_once(case):
 
 @few_cases
 def test_regularizer(case):
-    # A term of the loss, so each micro-batch has it once and the average has it once.
+    # A term of each micro-batch's loss, so the averaged gradient contains it exactly once.
     regularizer = keras.regularizers.l2(0.1)
     assert_equals_big_batch(case, build=lambda: dense_model(kernel_regularizer=regularizer))
 
@@ -202,7 +205,7 @@ def test_sum(case):
 
 
 def test_sum_step_by_step():
-    """By hand: one weight w = 4, loss w w x, x = 1..16, two to a micro-batch, two to a window."""
+    """Worked by hand: w = 4, loss w * w * x, x = 1..16; two x per micro-batch, two per window."""
 
     class Square(keras.layers.Layer):
         def build(self, shape):
@@ -214,7 +217,7 @@ def test_sum_step_by_step():
 
     model = hosts.sequential((1,), [Square()])
     optimizer = hosts.ours("SGD", learning_rate=0.1, accum_iters=2, reduction="sum")
-    # The sum over the micro-batch: the mean, twice.
+    # The loss is the sum over the micro-batch: twice the mean.
     model.compile(optimizer, loss=lambda y, p: 2 * p)
     w = [4.0]
     sums = []
@@ -225,9 +228,9 @@ def test_sum_step_by_step():
         w.append(float(model.get_weights()[0]))
 
     assert w[1::2] == w[0:-1:2], "the weight moved inside a window"
-    # An update empties the accumulator: what was in it is what the weight moved by.
+    # An update empties the accumulator. How far the weight moved tells what it held.
     sums[1::2] = [(old - new) / 0.1 for old, new in zip(w[0:-1:2], w[2::2])]
-    tolerance = {"rtol": 1e-6 if not hosts.IS_TENSORFLOW else 1e-7}  # the rate is a float32 there
+    tolerance = {"rtol": 1e-6 if not hosts.IS_TENSORFLOW else 1e-7}  # the rate is float32 there
     np.testing.assert_allclose(
         sums, [24, 80, -88, -208, 638.4, 1411.2, -6713.28, -14421.12], **tolerance
     )
@@ -238,7 +241,7 @@ def test_sum_step_by_step():
 
 
 class DenseEmbedding(keras.layers.Layer):
-    """Embedding with a dense gradient, in which a repeated row is summed and no row is left out."""
+    """An embedding with a dense gradient, which sums repeated rows and covers all rows."""
 
     def __init__(self, rows, width, **kwargs):
         super().__init__(**kwargs)
@@ -269,7 +272,7 @@ def embedding_model(layer):
 
 @every_kind
 def test_embedding_has_the_dense_gradient(case):
-    """Row 5 is in no micro-batch, the others are repeated in some and missing in some."""
+    """Row 5 is in no micro-batch. The other rows are repeated in some and missing in others."""
     rows = np.random.default_rng(4).integers(0, 5, (len(data()[1]), 5)).astype("int32")
     arrays = rows, data()[1]
     stock = hosts.stock(case.name, **case.arguments)
@@ -301,7 +304,7 @@ class Idle(keras.layers.Layer):
         return x
 
 
-@keras2_has_no("training of such a weight: it raises")
+@keras2_has_no("training of weights without a gradient: it raises an error")
 @few_cases
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 @quick_first("options", [{}, EMA["ema_overwrite"]] if hosts.IS_KERAS3 else [{}])
@@ -321,7 +324,7 @@ def test_weight_without_gradient(case, options):
 
 # -- data types --------------------------------------------------------------------------------
 
-# The rule's own rounding; float64 is that of all other tests on TensorFlow.
+# The rounding of the rule. All other tests on TensorFlow run in float64.
 ROUNDING = {"float16": 4e-3, "float32": 1e-5}
 
 
@@ -329,7 +332,7 @@ ROUNDING = {"float16": 4e-3, "float32": 1e-5}
 @pytest.mark.parametrize("floatx", ROUNDING)
 def test_other_float_types(case, floatx):
     hosts.set_floatx(floatx)
-    # Gradients that float16 sums and averages without rounding: the rules are compared, not sums.
+    # float16 sums and averages these gradients without rounding: only the rules are compared.
     gradients = np.random.default_rng(5).integers(1, 8, (UPDATES, LENGTH, 4)) / 8
 
     def run(optimizer, steps):
@@ -339,7 +342,7 @@ def test_other_float_types(case, floatx):
         found = {name: hosts.array(v) for name, v in hosts.slots(optimizer, [w]).items()}
         return {"w": hosts.array(w), **found}
 
-    # The default epsilon is nothing in float16.
+    # The default epsilon is 0 in float16.
     arguments = {**case.arguments, **({} if case.name == "SGD" else {"epsilon": 2**-10})}
     expected = run(hosts.stock(case.name, **arguments), gradients.mean(axis=1))
     ours = hosts.ours(case.name, accum_iters=LENGTH, **arguments)
@@ -361,14 +364,14 @@ def test_mixed_precision(case):
 
     expected = trained(hosts.stock(case.name, **case.arguments), BIG)
     actual = trained(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), MICRO)
-    # The network's float16 rounds otherwise in other batches.
+    # The network's float16 rounds differently in batches of another size.
     assert_same_training(actual, expected, rtol=1e-2, atol=5e-3)
 
 
 @keras2_has_no("loss scaling")
 @few_cases
 def test_micro_batch_skipped_by_loss_scaling(case):
-    """It is as if it had never been: not added, not counted, and no window closes early."""
+    """It leaves no trace: it isn't added or counted, and no window closes early."""
     hosts.set_floatx("float32")
     x, y = (array.astype("float32") for array in data())
 
@@ -388,7 +391,7 @@ def test_micro_batch_skipped_by_loss_scaling(case):
     _, actual, actual_slots, positions = trained(bad=(2, 3, 4))
     assert positions == [2, 3, 0]
     assert_moved(start, expected)
-    assert_equal(actual, expected, rtol=0, atol=0)  # loss scales are powers of two
+    assert_equal(actual, expected, rtol=0, atol=0)  # exact, since loss scales are powers of two
     assert_equal(actual_slots, expected_slots, rtol=0, atol=0)
 
 
@@ -407,6 +410,7 @@ if hosts.IS_TORCH:
     STEPS = {"run_eagerly": STEPS["run_eagerly"]}  # jit_compile: see test_torch_compile
 
 
+@keras2_has_no("run_eagerly, jit_compile or steps_per_execution")
 @every_case
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 def test_train_step(case, step):
@@ -415,7 +419,9 @@ def test_train_step(case, step):
 
 
 @thorough
-@pytest.mark.skipif(not hosts.IS_TORCH, reason="jit_compile is in STEPS elsewhere")
+@pytest.mark.skipif(
+    not hosts.IS_TORCH, reason="test_train_step covers jit_compile except on PyTorch"
+)
 def test_torch_compile():
     """One row only: torch takes ten seconds to compile it."""
     case = CASES["adam"]
@@ -431,7 +437,7 @@ def test_loss_scale_factor(case):
 
 @few_cases
 def test_two_models_in_turn(case):
-    """No state is shared between two optimizers of one class."""
+    """Two optimizers of one class share no state."""
 
     def trained(make, batch_size, **arguments):
         models = [
@@ -452,7 +458,7 @@ def test_two_models_in_turn(case):
         assert_equal(s, stock_s)
 
 
-@keras2_has_no("memory of what it was compiled with")
+@keras2_has_no("optimizer state that outlives another compile")
 @few_cases
 def test_compiling_again_keeps_the_window(case):
     stock = train(hosts.stock(case.name, **case.arguments), BIG, epochs=1)
@@ -469,7 +475,7 @@ def test_compiling_again_keeps_the_window(case):
 
 @every_case
 def test_one_micro_batch_is_the_stock_optimizer(case):
-    """To the bit where its formula is the stock one, and with not one variable more."""
+    """To the bit where the formula is the stock one, and without any further variable."""
     compile = {} if hosts.IS_KERAS2 else {"run_eagerly": False}
     expected = train(hosts.stock(case.name, **case.arguments), BIG, compile=compile)
     actual = train(hosts.ours(case.name, accum_iters=1, **case.arguments), BIG, compile=compile)
@@ -481,10 +487,10 @@ def test_one_micro_batch_is_the_stock_optimizer(case):
 # -- what only one host has --------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="an argument that only OptimizerV2 has")
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras has gradient_transformers")
 @few_cases
 def test_gradient_transformers_see_the_average(case):
-    """Also one that turns zeros into something else, which no micro-batch in a window may feel."""
+    """One that shifts zeros. No micro-batch inside a window may see the shift."""
 
     def shift(grads_and_vars):
         return [(2 * gradient + 0.125, variable) for gradient, variable in grads_and_vars]
@@ -492,13 +498,13 @@ def test_gradient_transformers_see_the_average(case):
     assert_equals_big_batch(case, both={"gradient_transformers": [shift]})
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="the others take no tensor")
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras takes a tensor as learning rate")
 @few_cases
 def test_learning_rate_that_is_a_tensor(case):
     assert_equals_big_batch(case, both={"learning_rate": hosts.tf.constant(0.0625)})
 
 
-@keras2_has_no("learning rate but a number")
+@keras2_has_no("callable learning rates")
 @few_cases
 def test_learning_rate_that_is_a_callable(case):
     assert_equals_big_batch(case, both={"learning_rate": lambda: 0.0625})
@@ -506,7 +512,7 @@ def test_learning_rate_that_is_a_callable(case):
 
 @keras3_only
 def test_overwritten_by_its_gradient():
-    """A float8 scale: the largest of a window, not clipped. The reference is Keras's own."""
+    """A float8 scale becomes the largest of its window, unclipped. The reference is Keras's own."""
 
     def run(optimizer):
         scale, w = (keras.Variable([1.0, 2.0], name=name) for name in ("scale", "w"))

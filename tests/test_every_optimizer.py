@@ -1,6 +1,6 @@
-"""Every optimizer, all features at once: what `accumulating` makes of a stock optimizer's code.
+"""Every optimizer with all features at once, which tests `accumulating` on the stock classes.
 
-No `fit`: train steps with given gradients, traced as the backend traces them.
+There is no `fit`: train steps get given gradients and are traced as the backend traces them.
 """
 
 import hosts
@@ -14,7 +14,7 @@ if hosts.BACKEND == "jax":
     import jax
 
 SHAPES = {"kernel": (4, 3), "bias": (3,), "three": (2, 3, 2)}
-# A part of each array is far from zero, so that no rounding decides over a sign.
+# Weights and gradients are far from 0, so that rounding can't change a sign.
 WINDOWS = 3
 
 
@@ -31,7 +31,7 @@ def variables():
 
 
 def gradients():
-    """For each window, for each micro-batch one gradient for each variable."""
+    """One list per window, in it one per micro-batch, in it one gradient per variable."""
     random = np.random.default_rng(5)
     signs = [random.choice([-1, 1], shape) for shape in SHAPES.values()]
     return [
@@ -44,10 +44,10 @@ def gradients():
 
 
 def everything(case):
-    """Arguments for all that the host's optimizers can do."""
+    """Arguments for everything that the host's optimizer can do."""
     rate = case.arguments["learning_rate"]
     if hosts.IS_KERAS2:
-        decay = {} if case.name == "Nadam" else {"decay": 0.25}  # the stock one has none
+        decay = {} if case.name == "Nadam" else {"decay": 0.25}  # the stock Nadam has no decay
         return {**case.arguments, **decay, "clipnorm": 0.5}
     schedule = hosts.EachUpdate([rate / (1 + update) for update in range(UPDATES)])
     more = {"learning_rate": rate if case.name in NO_DECAY else schedule, "global_clipnorm": 0.75}
@@ -64,7 +64,7 @@ def prepared(optimizer, variables):
 
 
 def stepper(optimizer, variables):
-    """A function of gradients that makes one step, traced once."""
+    """Return a function of gradients that makes one step and is traced once."""
     if hosts.IS_KERAS2 or hosts.IS_TORCH:
         return lambda grads: hosts.apply(optimizer, grads, variables)
     if hosts.IS_TENSORFLOW:
@@ -91,7 +91,7 @@ def stepper(optimizer, variables):
 
 
 def weights_and_state(optimizer, variables):
-    """All that only an update may move."""
+    """Everything that only an update may move."""
     weights = {f"weight of {name}": v for name, v in zip(SHAPES, variables)}
     found = {**weights, **hosts.slots(optimizer, variables)}
     ours = "window_", "accum_iters", "state_format", "missing_gradients", "unapplied"
@@ -114,7 +114,7 @@ def test_everything_at_once(case):
 
 
 def everything_at_once(case, gate):
-    """In a window nothing moves, to the bit; its end has the big batch's weights and state."""
+    """Nothing moves inside a window, to the bit; its end has the big batch's weights and state."""
     mine, theirs = variables(), variables()
     more = everything(case)
     ours = prepared(hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **more), mine)
@@ -123,7 +123,7 @@ def everything_at_once(case, gate):
 
 
 def assert_windows_equal_big_batches(ours, stock, mine, theirs):
-    """Of two optimizers, ours and a stock one, that are built for `mine` and `theirs`."""
+    """Compare two optimizers, ours and a stock one, that are built for `mine` and `theirs`."""
     step, big_step = stepper(ours, mine), stepper(stock, theirs)
     for micro_batches in gradients():
         before = weights_and_state(ours, mine)
@@ -144,14 +144,14 @@ def assert_windows_equal_big_batches(ours, stock, mine, theirs):
         assert found == (ours.gate == "conditional"), f"{found} conditionals"
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are in test_saving.py")
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are tested in test_saving.py")
 @every_state
 @thorough
 def test_saved_in_a_window(case, tmp_path):
     saved_in_a_window(case, ".keras", tmp_path)
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are in test_saving.py")
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are tested in test_saving.py")
 @thorough
 @pytest.mark.parametrize("form", [".h5", ".weights.h5", "state"])
 @every_special
@@ -160,7 +160,7 @@ def test_special_state_saved_in_a_window(case, form, tmp_path):
 
 
 def saved_in_a_window(case, form, tmp_path):
-    """Loaded, it goes on as if it hadn't stopped."""
+    """The loaded model continues as if it had never stopped."""
     from test_saving import CLASSES
     from training import compiled, dense_model, go_on
 
@@ -181,7 +181,7 @@ def saved_in_a_window(case, form, tmp_path):
         loaded.optimizer.build(loaded.trainable_variables)
         loaded.load_weights(path)
     elif form == ".h5" and case.name == "Adafactor":
-        pytest.skip("Keras can't write it: Adafactor has two variables of one name")
+        pytest.skip("Keras 3 can't write Adafactor to .h5: two of its variables share a name")
     elif form == ".h5" and case.name == "Muon":
         saved.save(path)
         with pytest.raises(hosts.accum.StateError, match="without names.*compile=False"):

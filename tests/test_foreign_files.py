@@ -1,4 +1,4 @@
-"""Files that another Keras wrote: read, or refused in words that name the way."""
+"""Files that another Keras wrote are read, or refused with a message that names the remedy."""
 
 import json
 import shutil
@@ -23,11 +23,11 @@ def float32():
     hosts.set_floatx("float32")
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="the others read their own")
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="about files of tf_keras that Keras 3 loads")
 @pytest.mark.parametrize("row", ["momentum", "adam", "rmsprop_both"])
 @pytest.mark.parametrize("writer", ["tf_keras", "tf_keras_2_15"])
 def test_hdf5_of_tf_keras(writer, row, tmp_path):
-    """The loss apart, whose config Keras 3 can't read."""
+    """Everything but the loss, whose config Keras 3 can't read."""
     folder = FILES / "0.1.0" / writer
     path = shutil.copy(folder / f"{row}.h5", tmp_path)
     with h5py.File(path, "r+") as file:
@@ -47,22 +47,22 @@ def test_hdf5_of_tf_keras(writer, row, tmp_path):
     go_on(model, STOP, arrays=(truth["x"], truth["y"]))
     for i, w in enumerate(model.get_weights()):
         np.testing.assert_allclose(w, truth[f"end_{i}"], rtol=1e-5, atol=1e-6)
-        assert np.abs(w - truth[f"saved_{i}"]).max() > 0.01, "a test of nothing"
+        assert np.abs(w - truth[f"saved_{i}"]).max() > 0.01, "hardly moved: nothing is tested"
 
 
 @pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_a_list_of_tf_keras_without_slots(built, weighted):
-    """It is as long as Keras 3's own list, which has a rate where this one has a counter more."""
+    """The list is as long as Keras 3's own, with one more counter in place of the learning rate."""
     if weighted and hosts.IS_KERAS2:
-        pytest.skip("it has no weights")
+        pytest.skip("Keras 2.0 to 2.3 has no reduction='weighted'")
     more = {"reduction": "weighted"} if weighted else {}
     optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=LENGTH, **more)
     vs = [hosts.variable(np.ones(2), "a"), hosts.variable(np.ones((2, 3)), "b")]
     if built:
         hosts.build_on(optimizer, vs)
     sums = [np.full(2, 5, "float32"), np.full((2, 3), 6, "float32")]
-    # Two steps, one of which a LossScaleOptimizer skipped.
+    # Two steps counted, one of which a LossScaleOptimizer skipped.
     counters = [np.asarray(count, "int64") for count in (2, 1, 3, LENGTH, 7, 1)]
     weight = [np.asarray(2.5, "float32")] * weighted
     optimizer.set_weights([*counters, *weight, *sums])
@@ -86,7 +86,7 @@ def test_a_list_of_tf_keras_without_slots(built, weighted):
 
 @pytest.mark.parametrize("decay", [0.5, 0.0])
 def test_rmsprop_of_keras_2_with_decay(decay, tmp_path):
-    """Keras 2.2 didn't save its count, which the rate depends on."""
+    """Keras 2.2 doesn't save RMSprop's count of updates, on which the decayed rate depends."""
     path = shutil.copy(FILES / "keras_2_2_4" / "stock_rmsprop.h5", tmp_path)
     with h5py.File(path, "r+") as file:
         training = json.loads(file.attrs["training_config"])

@@ -1,4 +1,4 @@
-"""Two ways to gate an update: the same numbers, the same state, and where a branch can't run."""
+"""Both gates give equal numbers and equal states. torch.compile refuses a conditional."""
 
 import hosts
 import numpy as np
@@ -27,7 +27,7 @@ def trained(case, gate, steps):
 
 @every_case
 @quick_first("first", GATES)
-def test_one_goes_on_from_the_state_of_the_other(case, first):
+def test_one_gate_continues_from_the_state_of_the_other(case, first):
     second = GATES[1 - GATES.index(first)]
     arguments = {"accum_iters": LENGTH, "decay": 0.25, "clipnorm": 0.3}
     model = trained(case, {**arguments, "gate": first}, STOP)
@@ -43,8 +43,8 @@ def test_one_goes_on_from_the_state_of_the_other(case, first):
     assert_equal(state(other), state(model))
 
 
-@pytest.mark.skipif(not hosts.IS_TORCH, reason="torch.compile")
-def test_no_branch_in_torch_compile(monkeypatch):
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="only PyTorch has torch.compile")
+def test_torch_compile_refuses_a_conditional(monkeypatch):
     optimizer = hosts.ours("Adam", accum_iters=LENGTH, gate="conditional")
     variables = linear_variables()
     gradients = [np.ones(np.shape(hosts.array(v)), hosts.FLOATX) for v in variables]
@@ -53,7 +53,7 @@ def test_no_branch_in_torch_compile(monkeypatch):
         hosts.apply(optimizer, gradients, variables)
 
 
-@pytest.mark.skipif(hosts.BACKEND != "jax", reason="about JAX's programs")
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="only JAX has jaxprs to search for conditionals")
 @pytest.mark.parametrize(("gate", "count"), [("select", 0), ("conditional", 1)])
 @every_case
 def test_conditionals_in_the_program_of_jax(case, gate, count):
@@ -69,9 +69,11 @@ def test_conditionals_in_the_program_of_jax(case, gate, count):
     assert str(program).count("= cond[") == count
 
 
-@pytest.mark.skipif(not hosts.IS_TORCH, reason="PyTorch runs eagerly")
+@pytest.mark.skipif(
+    not hosts.IS_TORCH, reason="only eager PyTorch decides in Python whether to update"
+)
 @pytest.mark.parametrize("more", [{}, {"decay": 0.25}], ids=str)
-def test_a_branch_of_pytorch_leaves_the_update_out(more, monkeypatch):
+def test_pytorch_with_a_conditional_makes_no_update_inside_a_window(more, monkeypatch):
     optimizer = hosts.ours("Adam", accum_iters=LENGTH, gate="conditional", **more)
     updates = []
     update = optimizer._update_through_gate

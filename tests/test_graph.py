@@ -1,4 +1,4 @@
-"""TensorFlow graphs of one micro-batch: no conditional in them, and the fused kernels."""
+"""TensorFlow graphs of one micro-batch: they have no conditional, and they use fused kernels."""
 
 from collections import Counter
 
@@ -7,9 +7,9 @@ import pytest
 from cases import CASES, LATE, every_case, few_cases, skip_file_on_keras2
 from training import Shrink
 
-skip_file_on_keras2("functions of TensorFlow 2: see test_keras2.py")
+skip_file_on_keras2("tf.function; test_keras2.py tests its graphs")
 if not hosts.IS_TENSORFLOW:
-    pytest.skip("about TensorFlow graphs", allow_module_level=True)
+    pytest.skip("about TensorFlow graphs, which other backends don't have", allow_module_level=True)
 
 tf = hosts.tf
 
@@ -34,7 +34,7 @@ if hosts.IS_KERAS3:
 
 
 def operations(function, *arguments):
-    """The types of all operations in the traced graph and in the functions it calls, counted."""
+    """Count the operations by type, in the traced graph and in the functions that it calls."""
     graph = tf.function(function).get_concrete_function(*arguments).graph.as_graph_def()
     nodes = list(graph.node)
     for called in graph.library.function:
@@ -47,7 +47,7 @@ def conditionals(operations):
 
 
 def operations_of_apply(optimizer, sparse=False, constraint=None, variables=1):
-    """The graph of apply_gradients, the gradients given."""
+    """Count the operations of apply_gradients with given gradients."""
     ws = [hosts.variable([[1.0], [2.0]], f"w{i}", constraint=constraint) for i in range(variables)]
 
     def apply(values):

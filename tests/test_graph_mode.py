@@ -1,4 +1,4 @@
-"""Keras 2 on TensorFlow 2 without eager execution: graphs and sessions, as in TensorFlow 1."""
+"""Keras 2 on TensorFlow 2 without eager execution: with graphs and sessions, as in TensorFlow 1."""
 
 import re
 
@@ -21,15 +21,15 @@ from training import (
 )
 
 if not hosts.IS_TF_KERAS:
-    pytest.skip("the others have one mode", allow_module_level=True)
+    pytest.skip("about tf_keras's graph mode, which others don't have", allow_module_level=True)
 
 tf = hosts.tf
-pytestmark = pytest.mark.filterwarnings("ignore:`Model.state_updates` will be removed")  # Keras's
+pytestmark = pytest.mark.filterwarnings("ignore:`Model.state_updates` will be removed")  # Keras
 
 
 @pytest.fixture
 def graph_mode():
-    """What is made in here is as after `tf.compat.v1.disable_eager_execution()`."""
+    """Objects made in this context are as after `tf.compat.v1.disable_eager_execution()`."""
     with tf.Graph().as_default(), tf.compat.v1.Session().as_default():
         assert not tf.compat.v1.executing_eagerly_outside_functions()
         yield
@@ -45,12 +45,13 @@ def values(model):
     """Weights and the optimizer's slots as {name: array}."""
     found = {v.name: v for v in model.weights}
     found.update(hosts.slots(inner(model.optimizer), model.trainable_weights))
-    names = [re.sub(r"_\d+/", "/", name) for name in found]  # a graph has each name once
+    # A graph adds numbers to repeated names.
+    names = [re.sub(r"_\d+/", "/", name) for name in found]
     return dict(zip(names, keras.backend.batch_get_value(list(found.values()))))
 
 
 def expected(case, bigs):
-    """The stock optimizer's values at these big batches, in a graph too."""
+    """The stock optimizer's values after these big batches, also in graph mode."""
     model = graph_model(hosts.stock(case.name, **case.arguments))
     start = values(model)
     for x, y in bigs:
@@ -60,12 +61,13 @@ def expected(case, bigs):
     return end
 
 
-BAD = (1, LENGTH - 1, LENGTH, 2 * LENGTH)  # the micro-batches before which there is one too many
+# An infinite micro-batch is inserted before each of these.
+BAD = (1, LENGTH - 1, LENGTH, 2 * LENGTH)
 
 
 @few_cases
 @pytest.mark.parametrize("dynamic", [True, False])
-def test_skipped_by_a_loss_scale_optimizer(case, dynamic, graph_mode, every_gate):
+def test_micro_batches_skipped_by_a_loss_scale_optimizer(case, dynamic, graph_mode, every_gate):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     scaled = keras.mixed_precision.LossScaleOptimizer(optimizer, dynamic, initial_scale=8.0)
     model, counts = graph_model(scaled), []
@@ -114,8 +116,8 @@ def test_apply_partial_window_after_a_skipped_micro_batch(case, graph_mode):
 
 
 @few_cases
-def test_the_callback_that_closes_windows(case, graph_mode, every_gate):
-    """Twelve micro-batches: windows of five, five and two, the last one before the validation."""
+def test_the_callback_apply_partial_window(case, graph_mode, every_gate):
+    """Twelve micro-batches: windows of 5, 5 and 2; the last one closes before the validation."""
 
     def trained(optimizer, size, *callbacks):
         model = graph_model(optimizer)
@@ -138,21 +140,21 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_by_name(name, graph_mode):
+def test_what_graph_mode_refuses(name, graph_mode):
     what, arguments = REFUSED[name]
     model = graph_model(hosts.ours("Adam", accum_iters=2, **arguments))
     with pytest.raises(ValueError, match=f"{what} needs .*disable_eager_execution..: leave"):
         model.fit(*data(), MICRO, callbacks=[getattr(hosts.accum, name)()], verbose=0)
 
 
-def test_the_monitor_where_nothing_is_accumulated(graph_mode):
+def test_the_monitor_at_accum_iters_1(graph_mode):
     model = graph_model(hosts.ours("Adam", accum_iters=1, learning_rate=2**-5))
     callbacks = [hosts.accum.AccumulationMonitor()]
     logs = model.fit(*data(), BIG, callbacks=callbacks, verbose=0).history
     assert (logs["completed_updates"], logs["learning_rate"]) == ([3], [2**-5])
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # of Keras, about its graphs on replicas
+@pytest.mark.filterwarnings("ignore::UserWarning")  # from Keras, about graph mode on replicas
 def test_a_partial_window_on_replicas_is_refused(strategy, graph_mode):
     with strategy.scope():
         model = graph_model(hosts.ours("SGD", accum_iters=2))

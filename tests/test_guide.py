@@ -1,4 +1,4 @@
-"""The code on docs/guide.md, as it stands there."""
+"""The code in docs/guide.md runs unchanged."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ from training import (
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "guide.md"
 BLOCKS = dict(re.findall(r"```python\n# ([^\n]+)\n(.*?)```", PAGE.read_text("utf-8"), re.S))
-keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3")
+keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
 
 
 def run(block, **names):
@@ -42,14 +42,14 @@ def test_all_blocks_are_tested():
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="no monitor")
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no AccumulationMonitor")
 def test_noise_scale():
     x, y = data()
     model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
     assert len(run("the noise scale", model=model, x=x, y=y)["history"].history["noise_scale"]) == 5
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="it refuses a missing gradient")
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 refuses missing gradients")
 def test_two_calls():
     class Network:
         def __init__(self):
@@ -78,7 +78,7 @@ def test_another_optimizer():
     np.testing.assert_allclose(hosts.array(variable), [0.99], rtol=1e-6)
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="no weights")
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no reduction='weighted'")
 def test_weights():
     x, y = (array[:13] for array in data())
     model = initialize(dense_model())
@@ -87,7 +87,7 @@ def test_weights():
     assert model.optimizer.get_state()["window_weight"] == len(x)
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="no weights")
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no reduction='weighted'")
 def test_weights_in_a_train_step():
     optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=2, reduction="weighted")
     variable, train_step = hosts.variable([1.0], "w"), run("weights in a train step")["train_step"]
@@ -97,9 +97,8 @@ def test_weights_in_a_train_step():
     assert hosts.array(variable) == [1 - 0.5 * (3 - 1) / 4]
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="no schedules")
-def test_schedule():
-    """It ends with the training."""
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no schedules")
+def test_a_schedule_that_ends_with_the_training():
     with_keras = BLOCKS["a schedule in updates"].replace(
         "import keras\n", hosts.IMPORT_KERAS + "\n"
     )
@@ -113,7 +112,7 @@ def test_schedule():
 @thorough
 @keras3_only
 def test_keras_own():
-    """Where it is right, the same numbers before and after."""
+    """Where Keras's own accumulation is exact, ours gives the same numbers."""
     ends = []
     for when in ("before", "after"):
         optimizer = run(f"{when}: Keras's own", keras=keras)["optimizer"]
@@ -133,7 +132,7 @@ def test_half_trained_with_keras_own():
     assert model.optimizer.completed_updates == 1
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="a peer on tf.keras")
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="gradient-accumulator is for tf.keras")
 def test_after_gradient_accumulator():
     optimizer = run("after: GradientAccumulateOptimizer")["optimizer"]
     model = compiled(dense_model(), optimizer)
@@ -143,7 +142,7 @@ def test_after_gradient_accumulator():
     assert_equal(weights(go_on(other)), weights(go_on(model)))
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS2, reason="a peer on Keras 2.2")
+@pytest.mark.skipif(not hosts.IS_KERAS2, reason="runai is for Keras 2.2")
 def test_after_runai():
     model = go_on(compiled(dense_model(), run("after: runai")["optimizer"]), 0, 7)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 2)

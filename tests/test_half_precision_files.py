@@ -1,4 +1,4 @@
-"""float16 and bfloat16 in files and in states that are handed over."""
+"""float16 and bfloat16 in files, and in states that are passed on."""
 
 import io
 import json
@@ -12,7 +12,9 @@ from test_saving import assert_same, everything
 from training import LENGTH, compiled, go_on
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-tf_keras_only = pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="TensorFlow's checkpoints")
+tf_keras_only = pytest.mark.skipif(
+    not hosts.IS_TF_KERAS, reason="only tf_keras has TensorFlow's checkpoints"
+)
 
 STOP = LENGTH + 2
 EAGER = {} if hosts.IS_KERAS2 else {"run_eagerly": True}
@@ -42,7 +44,7 @@ def checkpoint(model):
 @tf_keras_only
 @pytest.mark.parametrize("dtype", [*HALVES, "mixed_float16"])
 def test_a_checkpoint_of_a_model_that_is_built_again(dtype, tmp_path):
-    """Layers are numbered through in a process: `dense` and `dense_1`, then `dense_2`..."""
+    """The process numbers its layers: the model built again has `dense_2` where it had `dense`."""
     source = go_on(model_of(dtype), 0, STOP)
     path = checkpoint(source).save(str(tmp_path / "m"))
     model = model_of(dtype)
@@ -105,9 +107,11 @@ def test_a_state_in_a_file_of_numpy(dtype, built):
 
 @pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize("dtype", ["V2", ">f4", "complex64"])
-def test_what_are_no_numbers_is_refused(dtype, built):
-    """NumPy reads bfloat16 of a file as raw bytes, and a damaged file may have the others: nothing
-    is written, not even what comes before them."""
+def test_arrays_that_are_not_numbers_are_refused(dtype, built):
+    """NumPy reads bfloat16 from a file as raw bytes; a damaged file may have the other types.
+
+    Nothing is written, not even the entries before the refused one.
+    """
     vs = [hosts.variable(np.ones(3), "v", "float32")]
     optimizer = adam()
     hosts.apply(optimizer, [np.ones(3, "float32")], vs)
@@ -130,16 +134,18 @@ def policy():
     return keras.mixed_precision.set_global_policy
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="of Keras 3's files this is another part")
+@pytest.mark.skipif(
+    not hosts.IS_TF_KERAS, reason="test_loss_scale.py tests mixed precision in Keras 3's files"
+)
 @pytest.mark.parametrize("extension", ["keras", "h5"])
 def test_a_mixed_model_where_the_policy_is_not_set(extension, policy, tmp_path):
-    """As in a process that only wants to go on: the LossScaleOptimizer is in the file."""
+    """The file has the LossScaleOptimizer, so it is restored without the policy."""
     policy("mixed_float16")
     source = go_on(model_of(None), 0, STOP)
     path = str(tmp_path / f"m.{extension}")
     source.save(path)
     policy("float32")
-    if extension == "h5":  # where Keras looks for the inner optimizer by its bare name
+    if extension == "h5":  # Keras looks for the inner optimizer by its bare name
         with pytest.raises(ValueError, match="Unknown optimizer: 'AdamAccumulate'"):
             keras.models.load_model(path)
     names = {"AdamAccumulate": accum.AdamAccumulate} if extension == "h5" else None
@@ -150,9 +156,11 @@ def test_a_mixed_model_where_the_policy_is_not_set(extension, policy, tmp_path):
     assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="of Keras 3's files this is another part")
-def test_a_file_that_does_not_tell_of_a_loss_scale_optimizer(policy, tmp_path):
-    """As release 0.1.0 wrote them: such a model loads, and warns that its state isn't read."""
+@pytest.mark.skipif(
+    not hosts.IS_TF_KERAS, reason="test_loss_scale.py tests mixed precision in Keras 3's files"
+)
+def test_a_file_without_the_loss_scale_optimizer(policy, tmp_path):
+    """Release 0.1.0 wrote such files. Without the policy, a warning says the state isn't read."""
     policy("mixed_float16")
     path = str(tmp_path / "m.keras")
     go_on(model_of(None), 0, STOP).save(path)

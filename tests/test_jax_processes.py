@@ -1,4 +1,4 @@
-"""JAX over two processes, each with its half of every micro-batch, gives the big batch."""
+"""JAX over two processes, each with half of every micro-batch, equals the big batch."""
 
 from pathlib import Path
 
@@ -19,15 +19,15 @@ from training import (
     weights,
 )
 
-pytestmark = pytest.mark.skipif(hosts.BACKEND != "jax", reason="jax.distributed")
+pytestmark = pytest.mark.skipif(hosts.BACKEND != "jax", reason="only JAX has jax.distributed")
 
-PARTIAL = 2  # micro-batches after whole windows
-# Arguments of our optimizers, and callbacks of `fit`.
+PARTIAL = 2  # micro-batches after the last whole window
+# Each training: arguments of our optimizer, and callbacks of `fit`.
 TRAININGS = [({}, []), ({"gate": "conditional"}, []), ({}, ["PythonGate"])]
 
 
 def big_batch(case):
-    """The stock optimizer in one process: three epochs, and the micro-batches left over as one."""
+    """The stock optimizer in one process: three epochs, and the remaining micro-batches as one."""
     model = compiled(dense_model(), hosts.stock(case.name, **case.arguments))
     start = weights(model)
     fit(model, BIG)

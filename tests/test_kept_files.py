@@ -1,4 +1,4 @@
-"""Files that releases have written, read by this one: whatever host and backend wrote them."""
+"""This version reads the files of all releases, from every host and backend."""
 
 from pathlib import Path
 
@@ -21,9 +21,9 @@ WRITERS = {*KERAS3, *KERAS2, "tf_keras", "tf_keras_2_15"}
 READ = [(writer, "h5") for writer in KERAS2]
 if hosts.IS_KERAS3:
     READ += [(writer, form) for writer in KERAS3 for form in ("keras", "h5", "weights.h5")]
-    CLASSES["mse"] = keras.losses.mean_squared_error  # it doesn't know the short name in HDF5
+    CLASSES["mse"] = keras.losses.mean_squared_error  # Keras 3 doesn't know the short name in HDF5
 elif hosts.IS_TF_KERAS:
-    # A `.keras` file names the package of its Keras, and 2.15 doesn't know layers of 2.21.
+    # A `.keras` file names its Keras's package, and 2.15 doesn't know layers of 2.21.
     READ += [(WRITER, "keras"), (WRITER, "h5")]
     if WRITER == "tf_keras":
         READ.append(("tf_keras_2_15", "h5"))
@@ -45,7 +45,7 @@ def float32():
 
 
 def load(path, row, saved):
-    if path.name.endswith(".npz"):  # the weights are the user's business
+    if path.name.endswith(".npz"):  # the state doesn't include the weights
         model = fresh(row)
         model.set_weights(saved)
         model.optimizer.set_state(dict(np.load(path)))
@@ -59,20 +59,20 @@ def load(path, row, saved):
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_all_are_kept(release):
+def test_the_files_of_a_release_are_complete(release):
     assert {path.name for path in (FILES / release).iterdir()} == WRITERS
     for writer in WRITERS:
         rows = {path.name.split(".")[0] for path in (FILES / release / writer).iterdir()}
         assert rows == set(rows_of(writer, release))
 
 
-# Keras 3 about the list of one input that Keras 2.2 and 2.3 give a model in its file.
+# Keras 3 warns about the one-element list of inputs in Keras 2.2's and 2.3's files.
 @thorough
 @each_version
 @pytest.mark.filterwarnings("ignore:The structure of `inputs` doesn't match")
 @pytest.mark.parametrize(("release", "writer", "form", "row"), READ)
-def test_is_read(release, writer, form, row):
-    """Its state and weights to the bit, and the weights it went on to as far as float32 goes."""
+def test_a_kept_file_is_read(release, writer, form, row):
+    """State and weights are equal to the bit; further training agrees within float32."""
     folder = FILES / release / writer
     with np.load(folder / f"{row}.truth.npz") as file:
         truth = dict(file)
@@ -93,11 +93,11 @@ def test_is_read(release, writer, form, row):
         return  # the momentum schedule of Keras 3's Nadam isn't Keras 2's
     go_on(model, STOP, arrays=(truth["x"], truth["y"]))
     assert model.optimizer.completed_updates == training.SAMPLES // training.BIG
-    # Keras 3 has the epsilon of a plain RMSprop under the root, Keras 2 beside it.
+    # In plain RMSprop, epsilon is inside the root on Keras 3 and outside it on Keras 2.
     atol = 2e-4 if row == "rmsprop" and hosts.IS_KERAS3 else 1e-6
     if row == "nadam" and writer in KERAS2:
         atol = 2e-5  # files of Keras 2.2 and 2.3 hold beta_2 rounded to float32
     for actual, start, expected in zip(model.get_weights(), saved, end):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=atol)
-        assert np.abs(actual - start).max() > 0.01, "a test of nothing"
+        assert np.abs(actual - start).max() > 0.01, "hardly moved: nothing is tested"
     assert int(state["accum_iters"]) == LENGTH

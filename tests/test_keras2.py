@@ -1,4 +1,4 @@
-"""What only standalone Keras 2 on TensorFlow 1 has: a graph that orders nothing by itself."""
+"""Standalone Keras 2 on TensorFlow 1, whose graphs have no order of their own."""
 
 import json
 from pathlib import Path
@@ -26,11 +26,11 @@ from training import (
 )
 
 if not hosts.IS_KERAS2:
-    pytest.skip("about standalone Keras 2", allow_module_level=True)
+    pytest.skip("about graphs of standalone Keras 2 on TensorFlow 1", allow_module_level=True)
 
 K, tf = keras.backend, hosts.tf
 ADAM = {"learning_rate": 2**-5, "accum_iters": LENGTH}
-SLOW = 2**-7  # a rate at which float32 shows the error of a sum, not of a sign
+SLOW = 2**-7  # a small rate, so that float32 errors are those of sums and not of signs
 
 
 # -- the order of a step -----------------------------------------------------------------------
@@ -52,7 +52,7 @@ def big_weights():
 
 
 def replay():
-    """Adam on big batches, in NumPy and float64."""
+    """Compute Adam on big batches in NumPy with float64."""
     x, y = big_data("float64")
     w = big_weights()
     m, v = ([np.zeros_like(some) for some in w] for _ in range(2))
@@ -91,7 +91,7 @@ KINDS = ["references", "resources"] if keras.__version__ < "2.3" else ["resource
 
 @pytest.fixture(params=[kind == "resources" for kind in KINDS], ids=KINDS)
 def resources(request):
-    """Both kinds of TensorFlow 1's variables. Keras 2.3 knows resources only."""
+    """Run on both kinds of TensorFlow 1 variables. Keras 2.3 knows resources only."""
     if request.param:
         tf.enable_resource_variables()
     yield request.param
@@ -105,7 +105,7 @@ TOLERANCES = {"float32": 1e-6, "float64": 1e-12}
     ("floatx", "gate"),
     [("float32", "select"), ("float64", "select"), ("float64", "conditional")],
 )
-def test_every_build_is_the_big_batch(floatx, gate, resources):
+def test_every_build_equals_the_big_batch(floatx, gate, resources):
     hosts.set_floatx(floatx)
     expected = replay()
     assert_moved(dict(enumerate(big_weights())), dict(enumerate(expected)), by=SLOW)
@@ -116,7 +116,7 @@ def test_every_build_is_the_big_batch(floatx, gate, resources):
             np.testing.assert_allclose(actual, w, rtol=0, atol=TOLERANCES[floatx])
 
 
-def test_the_reference_of_all_tests_is_in_order():
+def test_the_reference_of_all_tests_is_ordered():
     expected = replay()
     for _ in range(BUILDS):
         model = trained_on_big_data(lambda: hosts.stock("Adam", learning_rate=SLOW), BIG)
@@ -125,7 +125,7 @@ def test_the_reference_of_all_tests_is_in_order():
 
 
 def before(op):
-    """All operations that have run when this one does."""
+    """All operations that must run before this operation."""
     found, todo = set(), [op]
     while todo:
         op = todo.pop()
@@ -137,7 +137,7 @@ def before(op):
 
 
 def races(model):
-    """The pairs of a write and a use of a variable's value that a step may run in any order."""
+    """Find the pairs of a write and a use of a variable that a step may run in any order."""
     model._make_train_function()
     step = before(model.train_function.updates_op)
     step.update(*(before(output.op) for output in model.train_function.outputs))
@@ -147,7 +147,7 @@ def races(model):
         reads = [op for op in consumers if op.type in ("Identity", "ReadVariableOp")]
         writes = [op for op in consumers if op not in reads]
         uses = list(reads)
-        for read in reads:  # of a reference: it is read by whatever takes it
+        for read in reads:  # a reference is read by the operation that takes it
             uses += [op for op in read.outputs[0].consumers() if op in step]
         for write in writes:
             ahead = before(write)
@@ -157,7 +157,7 @@ def races(model):
                 if use is not write
                 and use not in ahead
                 and write not in before(use)
-                # What a reference hands on before anything else has happened is no value yet.
+                # A reference that is merely passed on hasn't been read yet.
                 and not (use.type == "Identity" and use.name.endswith("/read"))
             ]
     return found
@@ -172,7 +172,7 @@ def test_nothing_is_read_while_it_is_written(case, length, resources):
     assert races(compiled(model, hosts.ours(case.name, **{**case.arguments, **arguments}))) == []
 
 
-def test_in_the_stock_optimizers_it_is():
+def test_the_stock_adam_reads_while_it_writes():
     assert races(compiled(dense_model(), keras.optimizers.Adam()))
 
 
@@ -204,13 +204,13 @@ def test_no_conditional(case, options):
     model = hosts.sequential((5,), layers)
     model.compile(optimizer, "mse")
     model._make_train_function()
-    optimizer.window_position  # noqa: B018, reads
+    optimizer.window_position  # noqa: B018, a read adds to the graph
     assert not operations() & CONTROL_FLOW
 
 
 @every_case
 def test_one_conditional_for_all_variables(case):
-    """In TensorFlow 1 each thing that comes out of a conditional has a Merge: here only its end."""
+    """In TensorFlow 1, every output of a conditional has a Merge. Here only its end has one."""
     arguments = {"clipnorm": 0.3, "skip_nonfinite": True, "gate": "conditional"}
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **arguments)
     compiled(dense_model(), optimizer)._make_train_function()
@@ -218,7 +218,7 @@ def test_one_conditional_for_all_variables(case):
     assert sum(node.op in ("Merge", "RefMerge") for node in graph.node) == 1
 
 
-def test_the_stock_clipnorm_has_one():
+def test_the_stock_clipnorm_has_a_conditional():
     model = compiled(dense_model(), hosts.stock("Adam", clipnorm=0.3))
     model._make_train_function()
     assert operations() & CONTROL_FLOW
@@ -240,7 +240,7 @@ def test_fused_kernel(name, resources):
 
 @few_cases
 def test_one_optimizer_in_two_models(case):
-    """In turn, and then in the first again: slots are each model's own, the counter is shared."""
+    """In turn, then in the first again: slots are each model's own, and the counter is shared."""
 
     def trained(optimizer, size):
         models = [compiled(dense_model(), optimizer) for _ in range(2)]
@@ -258,8 +258,8 @@ def test_one_optimizer_in_two_models(case):
     assert optimizer.completed_updates == 3 * len(batches(BIG))
 
 
-def test_a_window_stays_with_its_model():
-    """Each in the middle of its own when the other goes on."""
+def test_each_model_has_its_own_window():
+    """Each model is in the middle of its window while the other one trains."""
     optimizer = hosts.ours("SGD", learning_rate=2**-3, accum_iters=LENGTH)
     models = [compiled(dense_model(), optimizer) for _ in range(2)]
     for i, (x, y) in enumerate(batches(MICRO)):
@@ -273,7 +273,7 @@ def test_a_window_stays_with_its_model():
 
 
 def test_a_partial_window_of_a_second_model():
-    """After one of a first, which has more variables."""
+    """After a partial window of the first model, which has more variables."""
     optimizer, arrays = hosts.ours("Adam", **ADAM), data()
     reference = hosts.stock("Adam", learning_rate=ADAM["learning_rate"])
     for build in (dense_model, lambda: hosts.sequential((3,), [keras.layers.Dense(2)])):
@@ -287,7 +287,7 @@ def test_a_partial_window_of_a_second_model():
     assert slots == ["Adam.momentum.0", "Adam.momentum.1"]
 
 
-def test_compiled_again_it_begins_anew_as_the_stock_optimizer():
+def test_compiling_again_starts_afresh_as_with_the_stock_optimizer():
     def trained(optimizer, size):
         model = compiled(dense_model(), optimizer)
         for _ in range(2):
@@ -300,7 +300,7 @@ def test_compiled_again_it_begins_anew_as_the_stock_optimizer():
     assert_equal(trained(hosts.ours("Adam", **ADAM), MICRO), expected)
 
 
-def test_the_length_that_was_set_is_the_next_models():
+def test_accum_iters_that_was_set_holds_for_the_next_model():
     optimizer = hosts.ours("Adam", **ADAM)
     compiled(dense_model(), optimizer).train_on_batch(*data())
     optimizer.accum_iters = 2
@@ -342,7 +342,7 @@ def test_fit_generator(case):
 
 
 def test_generator_closes_the_last_window_of_an_epoch():
-    """Twelve micro-batches: windows of five, five and two, the last one before the validation."""
+    """Twelve micro-batches: windows of 5, 5 and 2; the last one closes before the validation."""
 
     def trained(optimizer, size, callbacks):
         model = compiled(dense_model(), optimizer)
@@ -366,7 +366,7 @@ def test_generator_closes_the_last_window_of_an_epoch():
 
 @few_cases
 def test_model_checkpoint_in_the_middle_of_a_window(case, tmp_path):
-    """An epoch has twelve micro-batches and a window five."""
+    """An epoch has twelve micro-batches, and a window has five."""
     ours = hosts.ours(case.name, accum_iters=5, **case.arguments)
     model = compiled(dense_model(), ours)
     path = str(tmp_path / "m.h5")
@@ -381,7 +381,7 @@ def test_model_checkpoint_in_the_middle_of_a_window(case, tmp_path):
 
 
 def test_saved_before_the_first_step(tmp_path):
-    """What came from a stock optimizer isn't lost on the way into a file."""
+    """The state taken over from a stock optimizer is in the file."""
     model = compiled(dense_model(), hosts.stock("Adam", learning_rate=2**-5))
     model.train_on_batch(*data())
     mine = accum.AdamAccumulate.from_optimizer(model.optimizer, accum_iters=3)
@@ -394,7 +394,7 @@ def test_saved_before_the_first_step(tmp_path):
 
 
 def test_accum_iters_of_a_loaded_model():
-    """Its train step is a part of the graph: the warning says what to do, and so does the error."""
+    """The train step is part of the graph: warning and error both name the remedy."""
     hosts.set_floatx("float32")
     path = Path(__file__).parent / "files" / "keras_2_2_4" / "adamaccumulate_boundary.h5"
     classes = {"AdamAccumulate": accum.AdamAccumulate}
@@ -408,7 +408,7 @@ def test_accum_iters_of_a_loaded_model():
 
 
 def test_clipnorm_is_global():
-    """As in the stock optimizer, and under the name that other Keras versions have for it."""
+    """It is global as in Keras 2's stock optimizer, and also has its name in other versions."""
     for name in ("clipnorm", "global_clipnorm"):
         optimizer = hosts.ours("Adam", **{name: 0.5})
         assert optimizer.clipnorm == 0.5
@@ -419,8 +419,8 @@ def test_clipnorm_is_global():
     assert not hasattr(hosts.ours("Adam", clipnorm=None), "clipnorm")
 
 
-def test_the_rate_is_a_variable():
-    """Keras's own callbacks set it so."""
+def test_the_learning_rate_is_a_variable():
+    """Keras's own callbacks set it with `K.set_value`."""
     optimizer = hosts.ours("Adam", learning_rate=0.5)
     K.set_value(optimizer.lr, 0.25)
     assert K.get_value(optimizer.learning_rate) == 0.25
@@ -432,7 +432,7 @@ def test_the_rate_is_a_variable():
 
 
 def contents(path):
-    """All that an HDF5 file of Keras says of the optimizer."""
+    """What an HDF5 file of Keras holds of the optimizer."""
     with h5py.File(str(path), "r") as file:
         config = json.loads(file.attrs["training_config"])["optimizer_config"]
         group = file["optimizer_weights"]
@@ -440,8 +440,8 @@ def contents(path):
     return config, arrays
 
 
-def test_what_is_written_is_what_is_kept(tmp_path):
-    """The other hosts' tests read the kept files."""
+def test_new_files_equal_the_kept_files(tmp_path):
+    """The tests of other hosts read the kept files, so new ones must be the same."""
     hosts.set_floatx("float32")
     write_files.write(tmp_path / "new")
     release = Path(__file__).parent / "files" / "0.1.0" / write_files.WRITER
@@ -449,12 +449,13 @@ def test_what_is_written_is_what_is_kept(tmp_path):
         config, arrays = contents(tmp_path / "new" / f"{row}.h5")
         kept_config, kept_arrays = contents(release / f"{row}.h5")
         assert config["class_name"] == kept_config["class_name"]
-        assert config["config"].items() >= kept_config["config"].items()  # later arguments are new
+        # Later releases may add arguments.
+        assert config["config"].items() >= kept_config["config"].items()
         assert len(arrays) == len(kept_arrays)
         for some, others in zip(arrays, kept_arrays):
             np.testing.assert_allclose(some, others, rtol=1e-5, atol=1e-6)
 
 
-def test_no_weighted_reduction():
+def test_reduction_weighted_is_refused():
     with pytest.raises(ValueError, match="reduction='weighted'.*'sum'"):
         hosts.ours("Adam", accum_iters=2, reduction="weighted")

@@ -16,7 +16,9 @@ from training import (
     weights,
 )
 
-pytestmark = pytest.mark.skipif(not hosts.IS_KERAS2, reason="its graphs and its files")
+pytestmark = pytest.mark.skipif(
+    not hosts.IS_KERAS2, reason="about graphs and files of standalone Keras 2"
+)
 
 
 def chain(layers, name="dense"):
@@ -29,7 +31,7 @@ def chain(layers, name="dense"):
 
 
 def edges(optimizer, layers):
-    """The number of control edges of a train step, and of one that closes a window."""
+    """The number of control edges of a train step and of a partial window's update together."""
     hosts.set_random_seed()
     model = compiled(chain(layers), optimizer())
     model._make_train_function()
@@ -39,7 +41,7 @@ def edges(optimizer, layers):
 
 
 @few_cases
-def test_control_edges_grow_with_the_variables_and_no_faster(case, every_gate):
+def test_control_edges_grow_linearly_with_the_variables(case, every_gate):
     def ours():
         return hosts.ours(case.name, accum_iters=LENGTH, clipnorm=0.3, **case.arguments)
 
@@ -51,7 +53,7 @@ def test_control_edges_grow_with_the_variables_and_no_faster(case, every_gate):
 
 
 def test_a_file_of_long_names(tmp_path):
-    """An attribute of HDF5 has 64 kB. Keras divides a longer one and can't read that again."""
+    """An HDF5 attribute has at most 64 kB. Keras splits a longer one and can't read it back."""
     path, name = str(tmp_path / "model.h5"), "block_" * 400
     for optimizer in (keras.optimizers.Adam, lambda: hosts.ours("Adam", accum_iters=LENGTH)):
         hosts.set_random_seed()
@@ -65,7 +67,7 @@ def test_a_file_of_long_names(tmp_path):
 
 
 @every_case
-def test_names_are_no_longer_than_the_stock_optimizers(case):
+def test_names_are_at_most_as_long_as_in_the_stock_optimizer(case):
     lengths = []
     for optimizer in (hosts.stock("Adam"), hosts.ours(case.name, accum_iters=2, **case.arguments)):
         model = compiled(dense_model(), optimizer)
@@ -89,7 +91,7 @@ def in_two_models(accum_iters=LENGTH):
 
 
 def assert_is_big_batch(model, sizes):
-    """The stock optimizer on batches of these numbers of micro-batches."""
+    """Compare with the stock optimizer on batches of these numbers of micro-batches."""
     reference = compiled(dense_model(), hosts.stock("SGD", learning_rate=2**-3))
     arrays, start = data(), 0
     for size in sizes:
@@ -100,7 +102,7 @@ def assert_is_big_batch(model, sizes):
 
 
 @pytest.mark.parametrize("when", ["before", "between", "within"])
-def test_the_length_that_is_set_is_that_of_all_models(when):
+def test_accum_iters_holds_for_all_models(when):
     optimizer, models = in_two_models()
     stop = {"before": 0, "between": LENGTH, "within": 1}[when]
     for model in models:
@@ -114,7 +116,7 @@ def test_the_length_that_is_set_is_that_of_all_models(when):
     assert optimizer.completed_updates == 4
 
 
-def test_the_length_of_a_state_is_that_of_all_models():
+def test_accum_iters_of_a_state_holds_for_all_models():
     optimizer, models = in_two_models()
     optimizer.set_state({**optimizer.get_state(), "accum_iters": np.asarray(3)})
     for model in models:
@@ -123,7 +125,7 @@ def test_the_length_of_a_state_is_that_of_all_models():
 
 
 def test_a_partial_window_of_another_model_is_refused():
-    """Of two models there is no telling which one is meant."""
+    """With two models, the call doesn't say which model's window is meant."""
     optimizer, (first, second) = in_two_models()
     go_on(first, stop=1)
     with pytest.raises(ValueError, match="apply_partial_window.*several models.*its own optimizer"):
@@ -143,8 +145,8 @@ def test_a_partial_window_of_the_last_model():
     assert_is_big_batch(first, [LENGTH])
 
 
-def test_the_same_model_again_is_no_other_model():
-    """Its open window is gone, as all that an optimizer has is when it is compiled again."""
+def test_a_model_compiled_twice_counts_once():
+    """Compiling again discards the open window, like all state of the optimizer."""
     optimizer = hosts.ours("SGD", learning_rate=2**-3, accum_iters=LENGTH)
     model = compiled(dense_model(), optimizer)
     go_on(model, stop=1)

@@ -1,5 +1,7 @@
-"""A training that is killed at any moment, and started again from its newest checkpoint, ends with
-the same bits as one that was left alone."""
+"""A training that is killed again and again ends with the same bits as an undisturbed one.
+
+Each new process continues from the newest checkpoint.
+"""
 
 import os
 import random
@@ -19,7 +21,7 @@ from training import LENGTH
 
 KILLS = 12 if hosts.IS_KERAS3 else 6
 STEPS = 20 * KILLS
-SPARE = 2  # processes that are already importing while another one trains
+SPARE = 2  # processes that import ahead of time, while another one trains
 FILE = "newest.keras" if hosts.IS_KERAS3 else "newest.h5"
 ADAM = {"learning_rate": 2**-6, "accum_iters": LENGTH}
 
@@ -34,7 +36,7 @@ def steps_made(optimizer):
 
 
 def step(model):
-    """The next micro-batch: the optimizer's state says which one that is."""
+    """Train on the next micro-batch, as counted by the optimizer's state."""
     batches = training.batches(training.MICRO)
     model.train_on_batch(*batches[steps_made(model.optimizer) % len(batches)])
 
@@ -44,9 +46,9 @@ def everything(model):
 
 
 def train(folder):
-    """What the process that gets killed does; `python test_killed.py FOLDER`.
+    """Train in the process that gets killed: `python test_killed.py FOLDER`.
 
-    A file is written under another name and then renamed, which is one step or none.
+    A file is written under another name and then renamed, which can't happen in part.
     """
     sys.stdin.readline()
     hosts.set_floatx(hosts.FLOATX)
@@ -76,7 +78,7 @@ def start(folder):
 
 
 def steps_said(process):
-    """The steps that the process says its training is at, from where it began."""
+    """Yield the step count that the process reports, first the one at which it began."""
     return (int(line.split()[1]) for line in process.stdout if line.startswith("step"))
 
 
@@ -92,7 +94,7 @@ def processes(tmp_path):
 @thorough
 @pytest.mark.skipif(
     hosts.IS_KERAS3 and not hosts.IS_TORCH,
-    reason="Keras 3's files are the same on all backends, and PyTorch is the quickest to be there",
+    reason="Keras 3's files are the same on all backends, and PyTorch starts fastest",
 )
 def test_killed_again_and_again(tmp_path, processes):
     random.seed(1)
@@ -107,13 +109,13 @@ def test_killed_again_and_again(tmp_path, processes):
         said = steps_said(process)
         began = next(said, None)
         assert began is not None, process.stderr.read()
-        assert began >= newest, "it lost a checkpoint, and would end with the same bits even so"
+        assert began >= newest, "a checkpoint was lost, which the final comparison can't tell"
         if left:
             for _ in range(random.randint(1, 2)):
                 newest = next(said)
-            time.sleep(random.uniform(0, 0.05))  # into a later step, or into its file
+            time.sleep(random.uniform(0, 0.05))  # dies in a later step or while it writes a file
             process.kill()
-            assert process.wait() == -signal.SIGKILL, "it was at its end: more STEPS are needed"
+            assert process.wait() == -signal.SIGKILL, "the training ended before: raise STEPS"
     _, errors = process.communicate()
     assert process.returncode == 0, errors
 

@@ -1,4 +1,4 @@
-"""Hand-written training loops: eager, in a tf.function, in a jitted JAX step, in PyTorch."""
+"""Hand-written training loops: eager, in tf.function, in a jitted JAX step, and in PyTorch."""
 
 import hosts
 import numpy as np
@@ -20,11 +20,15 @@ from training import (
     weights,
 )
 
-skip_file_on_keras2("apply: its train step is a part of the graph")
+skip_file_on_keras2("`apply`: its train step is a part of the graph")
 
-tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="a TensorFlow loop")
-jax_only = pytest.mark.skipif(hosts.BACKEND != "jax", reason="a JAX loop")
-torch_only = pytest.mark.skipif(not hosts.IS_TORCH, reason="a PyTorch loop")
+tensorflow_only = pytest.mark.skipif(
+    not hosts.IS_TENSORFLOW, reason="a loop with tf.GradientTape or tf.data, for TensorFlow only"
+)
+jax_only = pytest.mark.skipif(hosts.BACKEND != "jax", reason="a loop with jax.grad, for JAX only")
+torch_only = pytest.mark.skipif(
+    not hosts.IS_TORCH, reason="a loop with backward(), for PyTorch only"
+)
 
 
 def both_sides(case, loop):
@@ -49,7 +53,7 @@ def test_apply_gradients(case, way):
             optimizer.apply_gradients(zip(tape.gradient(loss, native), variables))
 
         if way != "eager":
-            # The legacy AMSGrad has a kernel that XLA can't compile. Ours must do without.
+            # The stock legacy AMSGrad has a kernel that XLA can't compile. Ours must not use it.
             stock_without_xla = size == BIG
             xla = way == "jit_compile" and not stock_without_xla
             step = hosts.tf.function(step, jit_compile=xla)
@@ -135,16 +139,17 @@ def test_torch_loop(case, stateless):
         weights = [v.value for v in variables]
         copies = [tensor.clone() for tensor in state + weights + gradients]
         new_weights, new_state = optimizer.stateless_apply(state, gradients, weights)
-        if hasattr(optimizer, "accum_iters"):  # the stock optimizer isn't so careful
+        # The stock optimizer may write to the caller's tensors.
+        if hasattr(optimizer, "accum_iters"):
             for tensor, copy in zip(state + weights + gradients, copies):
-                assert torch.equal(tensor, copy), "the caller's tensor was written"
+                assert torch.equal(tensor, copy), "stateless_apply wrote to a tensor of the caller"
         for variable, value in zip([*variables, *optimizer.variables], [*new_weights, *new_state]):
             variable.assign(value.clone())
 
     both_sides(case, loop)
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2 takes pairs of gradient and variable")
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has `apply`; Keras 2 takes pairs")
 @every_row
 def test_apply_without_variables(case):
     def loop(optimizer, size):
@@ -163,7 +168,7 @@ def test_apply_without_variables(case):
 @quick_first("how", ["select", "PythonGate", "conditional"])
 @pytest.mark.parametrize("name", ["adam", "nadam"])
 def test_a_step_that_finds_no_more_data(name, how):
-    """It may run in part before it fails; nothing of that is to be seen."""
+    """A step without data may run in part before it fails. Nothing of it may be visible."""
     case, tf = CASES[name], hosts.tf
     more = {"weight_decay": 0.25} if hosts.IS_KERAS3 else {}
     gate = "conditional" if how == "conditional" else "select"

@@ -1,4 +1,4 @@
-"""A LossScaleOptimizer around ours, also one that nobody asked for: `compile` makes it."""
+"""A LossScaleOptimizer around ours, also when `compile` adds it by itself."""
 
 import hosts
 import numpy as np
@@ -9,7 +9,9 @@ from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, f
 
 skip_file_on_keras2("loss scaling")
 
-keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="of Keras 3")
+keras3_only = pytest.mark.skipif(
+    not hosts.IS_KERAS3, reason="about .keras files of Keras 3's LossScaleOptimizer"
+)
 
 
 def set_policy(policy):
@@ -19,7 +21,7 @@ def set_policy(policy):
 
 @pytest.fixture
 def mixed():
-    """The global policy with which `compile` wraps an optimizer. The next test sets it back."""
+    """Set the global policy under which `compile` wraps an optimizer. `same_start` resets it."""
     hosts.set_floatx("float32")
     set_policy("mixed_float16")
 
@@ -33,10 +35,10 @@ def float32_data():
     return [array.astype("float32") for array in data()]
 
 
-# -- what only ours have ---------------------------------------------------------------------------
+# -- attributes of our optimizers ------------------------------------------------------------------
 
 
-def test_what_is_set_and_read_is_the_inner_optimizer_s(mixed):
+def test_attributes_reach_the_inner_optimizer(mixed):
     model = model_of()
     optimizer = model.optimizer
     assert inner(optimizer) is not optimizer
@@ -52,7 +54,7 @@ def test_what_is_set_and_read_is_the_inner_optimizer_s(mixed):
     assert float(hosts.array(inner(optimizer).learning_rate)) == 0.25
 
 
-def test_weights_said_to_it():
+def test_weigh_reaches_the_inner_optimizer():
     optimizer = hosts.loss_scaled(hosts.ours("SGD", accum_iters=2, reduction="weighted"), 4.0)
     optimizer.weigh(3.0)
     assert list(inner(optimizer)._weights_said.values()) == [3.0]
@@ -60,7 +62,7 @@ def test_weights_said_to_it():
         optimizer.weigh(-1)
 
 
-def test_around_a_stock_optimizer_there_is_none_of_it():
+def test_a_stock_optimizer_inside_has_none_of_the_attributes():
     optimizer = hosts.loss_scaled(hosts.stock("SGD"), 4.0)
     assert not hasattr(optimizer, "completed_updates")
     with pytest.raises(AttributeError):
@@ -81,7 +83,7 @@ def file_of(tmp_path, **arguments):
 @keras3_only
 @pytest.mark.parametrize("accum_iters", [LENGTH, 1])
 def test_loaded_where_the_policy_is_not_set(tmp_path, mixed, accum_iters):
-    """With its whole state; the loss scale has nobody to use it, which is said."""
+    """The whole state is loaded. A warning says that the loss scale isn't used."""
     model, path = file_of(tmp_path, accum_iters=accum_iters)
     set_policy("float32")
     with pytest.warns(UserWarning, match="loss scale"):

@@ -1,4 +1,4 @@
-"""Inside a LossScaleOptimizer of Keras 2, which sums, judges and skips micro-batches by itself."""
+"""Our optimizers inside a LossScaleOptimizer of Keras 2, which sums, checks and skips by itself."""
 
 import pickle
 
@@ -20,7 +20,7 @@ from training import (
 )
 
 pytestmark = [
-    pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's is another class"),
+    pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about the LossScaleOptimizer of Keras 2"),
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
 ]
 
@@ -36,7 +36,7 @@ def weighted(case, **more):
 
 
 def stepped(optimizer, batches, model=None):
-    """A model that the optimizer has stepped, the k-th micro-batch with the weight k."""
+    """Train a model eagerly, where the k-th micro-batch has weight k, and return the model."""
     model = model or compiled(dense_model(), optimizer)
     model.run_eagerly = True
     inner = getattr(optimizer, "inner_optimizer", optimizer)
@@ -47,7 +47,7 @@ def stepped(optimizer, batches, model=None):
 
 
 @few_cases
-def test_weighted_has_the_state_that_it_has_alone(case, every_gate):
+def test_weighted_has_the_same_state_inside_and_alone(case, every_gate):
     alone = stepped(weighted(case), batches(MICRO)[: LENGTH + 2]).optimizer
     inside = weighted(case)
     stepped(hosts.loss_scaled(inside, 1.0), batches(MICRO)[: LENGTH + 2])
@@ -61,7 +61,7 @@ def test_weighted_has_the_state_that_it_has_alone(case, every_gate):
 
 
 @few_cases
-def test_weighted_on_replicas_has_the_state_that_it_has_alone(strategy, case):
+def test_weighted_on_replicas_has_the_same_state_inside_and_alone(strategy, case):
     states = []
     for wrap in (lambda optimizer: optimizer, lambda optimizer: hosts.loss_scaled(optimizer, 8.0)):
         with strategy.scope():
@@ -76,7 +76,7 @@ def test_weighted_on_replicas_has_the_state_that_it_has_alone(strategy, case):
 
 
 @few_cases
-def test_weighted_goes_on_from_a_file(case, tmp_path):
+def test_weighted_continues_from_a_file(case, tmp_path):
     model = stepped(hosts.loss_scaled(weighted(case), 8.0), batches(MICRO)[: LENGTH + 2])
     path = str(tmp_path / "model.keras")
     model.save(path)
@@ -93,8 +93,8 @@ def test_weighted_goes_on_from_a_file(case, tmp_path):
 
 
 @few_cases
-def test_sums_of_ones_own_are_refused(case, every_gate):
-    """A LossScaleOptimizer then says to nobody that it skips, and counts an update."""
+def test_gradients_summed_by_the_user_are_refused(case, every_gate):
+    """A LossScaleOptimizer then doesn't report skipped micro-batches, and counts an update."""
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     scaled, vs = hosts.loss_scaled(optimizer, 8.0), [hosts.variable([1.0], "w")]
     pairs = [(hosts.tf.constant([2.0], hosts.FLOATX), vs[0])]
@@ -107,7 +107,7 @@ def test_sums_of_ones_own_are_refused(case, every_gate):
         scaled.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
 
-def test_sums_of_ones_own_are_refused_on_replicas(strategy):
+def test_gradients_summed_by_the_user_are_refused_on_replicas(strategy):
     with strategy.scope():
         optimizer = hosts.ours("SGD", accum_iters=LENGTH)
         scaled = hosts.loss_scaled(optimizer, 8.0)
@@ -126,7 +126,7 @@ def test_sums_of_ones_own_are_refused_on_replicas(strategy):
 
 
 @few_cases
-def test_without_a_loss_scale_sums_of_ones_own_are_taken(case):
+def test_gradients_summed_by_the_user_are_accepted_without_a_loss_scale(case):
     def trained(optimizer, size):
         variables = [hosts.variable([1.0, -1.0], "w")]
         start = {"w": variables[0].numpy()}
@@ -145,8 +145,8 @@ def test_without_a_loss_scale_sums_of_ones_own_are_taken(case):
 
 
 @few_cases
-def test_accum_iters_1_is_the_stock_optimizer(case):
-    """That takes sums of one's own, and counts what was skipped."""
+def test_accum_iters_1_is_the_stock_optimizer_inside_as_well(case):
+    """The stock optimizer accepts gradients summed by the user, and counts skipped steps."""
     found = []
     for optimizer in (hosts.stock(case.name), hosts.ours(case.name, accum_iters=1)):
         scaled, w = hosts.loss_scaled(optimizer, 8.0), hosts.variable([1.0], "w")

@@ -1,7 +1,7 @@
-"""docs/migration_from_keras_2.md as its reader follows it: on one Keras, and then on another.
+"""Follow docs/migration_from_keras_2.md as its reader would: on one Keras, and then on another.
 
-On Keras 2 these tests leave files in the folder KERAS_ACCUM_TEST_FILES, for those that run after
-them on the other hosts, see `noxfile.py`. `test_kept_files.py` reads such files in any case.
+On Keras 2 these tests leave files in the folder KERAS_ACCUM_TEST_FILES for the tests that run later
+on the other hosts, see `noxfile.py`. Without these files, `test_kept_files.py` reads older ones.
 """
 
 import os
@@ -27,7 +27,9 @@ MOVED["clipped"] = Case("SGD", {"learning_rate": 2**-1, "decay": 0.25, "clipnorm
 MOVED["sequential"] = CASES["adam"]
 KERAS2 = ["2.2", "2.3"]
 
-only_keras2 = pytest.mark.skipif(not hosts.IS_KERAS2, reason="what is done on the old Keras")
+only_keras2 = pytest.mark.skipif(
+    not hosts.IS_KERAS2, reason="the steps of a migration that are done on Keras 2.2 or 2.3"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +44,9 @@ def sequential():
 
 
 def follow(block, optimizer="Adam", **names):
-    """Run a block of the page, for this optimizer; the model that there is then."""
+    """Run a block of the page for this optimizer, and return the model that results."""
     code = BLOCKS[block].replace("AdamAccumulate", f"{optimizer}Accumulate")
-    if not keras.__name__.startswith("tf_keras"):  # which is its name since TensorFlow 2.16
+    if not keras.__name__.startswith("tf_keras"):  # tf_keras has this name since TensorFlow 2.16
         code = code.replace("from tf_keras.models", "from tensorflow.keras.models")
     exec(code, names)
     return names["model"]
@@ -105,8 +107,10 @@ def test_save(row, tmp_path, monkeypatch):
 
 @thorough
 @each_version
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="what is done on a newer Keras")
-# Keras 3 about the list of one input that Keras 2.2 and 2.3 give a model in its file.
+@pytest.mark.skipif(
+    hosts.IS_KERAS2, reason="the steps of a migration that are done on a newer Keras"
+)
+# Keras 3 warns about the one-element list of inputs in Keras 2.2's and 2.3's files.
 @pytest.mark.filterwarnings("ignore:The structure of `inputs` doesn't match")
 @pytest.mark.filterwarnings("ignore:Do not pass an `input_shape`")
 @pytest.mark.parametrize("row", MOVED)
@@ -114,14 +118,14 @@ def test_save(row, tmp_path, monkeypatch):
 def test_load(version, row, monkeypatch):
     folder = FILES / "migration" / version / row
     if not (folder / "end.npz").exists():
-        pytest.skip(f"no file of Keras {version}: `nox -s keras2` writes them, on Python 3.7")
+        pytest.skip(f"no files of Keras {version}: `nox -s keras2` writes them with Python 3.7")
     monkeypatch.chdir(folder)
     model = follow("on Keras 3" if hosts.IS_KERAS3 else "on tf_keras", MOVED[row].name)
     if row == "sequential" and hosts.IS_KERAS3:
         model = follow("a Sequential on Keras 3", model=model, keras=keras)
     with np.load("end.npz") as file:
         expected = list(file.values())
-    # On Keras 3 the epsilon of RMSprop is under the root.
+    # RMSprop's epsilon is inside the root on Keras 3 and outside it on Keras 2.
     atol = 2e-4 if row == "rmsprop" and hosts.IS_KERAS3 else 1e-6
     hosts.build(model)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 2)

@@ -1,7 +1,7 @@
-"""A gradient that is missing in some micro-batches adds nothing there, and nothing else changes.
+"""A gradient that is missing in some micro-batches adds nothing there, and changes nothing else.
 
-The update at a window's end covers the variables that had a gradient in it, and no other. The
-reference is the stock optimizer, handed the averages of those variables and of no other.
+The update at a window's end covers the variables that had a gradient in the window, and no others.
+The reference is the stock optimizer with the averages of just these variables.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ if hosts.BACKEND == "jax":
     import jax
 
 pytestmark = [
-    pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 refuses a missing gradient"),
+    pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 refuses missing gradients"),
     pytest.mark.usefixtures("every_gate"),
     pytest.mark.filterwarnings("ignore:Gradients do not exist"),
 ]
@@ -40,11 +40,11 @@ NAMES = "abc"
 WINDOWS = [
     ["abc", "abc", "abc", "abc"],
     ["a", "b", "c", "a"],
-    ["abc", "ab", "ab", "ab"],  # the rest of c comes from the first
+    ["abc", "ab", "ab", "ab"],  # c has a gradient only in the first micro-batch
     ["a", "a", "abc", "a"],
-    ["b", "ab", "b", "a"],  # none for c
+    ["b", "ab", "b", "a"],  # c has no gradient
     ["a", "a", "a", "a"],
-    ["ab", "a", "a", "abc"],  # the last is of all, the others aren't
+    ["ab", "a", "a", "abc"],  # only the last micro-batch has all three
     ["c", "c", "c", "c"],
 ]
 
@@ -58,7 +58,7 @@ def start():
 
 
 def gradients():
-    """For each window and micro-batch the gradients that there are."""
+    """One list per window, with the gradients of each micro-batch as a dict."""
     random = np.random.default_rng(3)
 
     def some(names):
@@ -69,13 +69,13 @@ def gradients():
 
 
 def average(window):
-    """The big batch's gradients: what is missing counts as nothing, not as a smaller window."""
+    """The big batch's gradients: a missing gradient counts as 0, and the divisor stays the same."""
     names = sorted(set().union(*window))
     return {n: sum(m[n] for m in window if n in m) / len(window) for n in names}
 
 
 def apply(optimizer, variables, found, way="subset"):
-    """One micro-batch, its missing gradients left out or None."""
+    """Make a micro-batch step where missing gradients are left out ("subset") or None ("none")."""
     names = found if way == "subset" else variables
     pairs = [(found.get(n), variables[n]) for n in names]
     if hosts.IS_KERAS3:
@@ -92,7 +92,7 @@ def values(optimizer, variables):
 
 
 def build(optimizer, variables):
-    if hasattr(optimizer, "build"):  # a stock optimizer of tf_keras builds as it meets variables
+    if hasattr(optimizer, "build"):  # stock legacy optimizers build when they meet variables
         optimizer.build(list(variables.values()))
 
 
@@ -102,7 +102,7 @@ def assert_nothing_pending(optimizer):
 
 
 def jitted():
-    """A micro-batch on JAX, each set of gradients in a function of its own, compiled once."""
+    """Return a jitted step for JAX, where each set of gradients has a function, compiled once."""
     functions = {}
 
     def step(optimizer, variables, found, way):
@@ -118,7 +118,7 @@ def jitted():
 
 
 def both(case, way="subset", step=None, scope=contextlib.nullcontext, **options):
-    """All windows by ours and by the stock optimizer, compared after each."""
+    """Run all windows with ours and with the stock optimizer, and compare after each window."""
     step = step or (jitted() if hosts.BACKEND == "jax" else apply)
     arguments = {**case.arguments, **options}
     with scope():
@@ -135,7 +135,7 @@ def both(case, way="subset", step=None, scope=contextlib.nullcontext, **options)
         apply(stock, stock_variables, average(window))
         after = values(ours, our_variables)
         assert_equal(after, values(stock, stock_variables))
-        if "use_ema" not in options:  # which overwrites all weights
+        if "use_ema" not in options:  # the moving average overwrites all weights
             for name in NAMES:
                 moved = np.abs(after[name] - before[name]).max() > 1e-3
                 assert moved == any(name in micro_batch for micro_batch in window)
@@ -163,15 +163,17 @@ if hosts.IS_KERAS3:
 
 @few_cases
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_with_what_acts_on_an_update(case, options):
+def test_with_options_that_act_on_an_update(case, options):
     both(case, **options)
 
 
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about functions that TensorFlow traces")
+@pytest.mark.skipif(
+    not hosts.IS_TENSORFLOW, reason="about gradients in several functions of TensorFlow"
+)
 @few_cases
 @quick_first("jit_compile", [False, True])
-def test_whichever_traced_function_closes_the_window(case, jit_compile):
-    """Each set of gradients has a function of its own, traced once and without a conditional."""
+def test_any_traced_function_can_close_the_window(case, jit_compile):
+    """Each set of gradients has its own function, traced once and without a conditional."""
     functions, traces = {}, {}
 
     def traced(optimizer, variables, found, way):
@@ -186,7 +188,7 @@ def test_whichever_traced_function_closes_the_window(case, jit_compile):
         assert count == traces.setdefault(names, count), "traced again"
 
     both(case, step=traced)
-    if hosts.GATE["gate"] == "arithmetic":
+    if hosts.GATE["gate"] == "select":
         from test_graph import conditionals, operations
 
         for names, function in functions.items():
@@ -195,7 +197,7 @@ def test_whichever_traced_function_closes_the_window(case, jit_compile):
             assert not conditionals(operations(function.python_function, specs))
 
 
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute")
 @quick_first("gate", {"window": LATE, "micro_batch": {}})
 def test_in_replicas(strategy, gate, monkeypatch):
     monkeypatch.setattr(hosts, "GATE", gate)
@@ -213,11 +215,11 @@ def test_in_replicas(strategy, gate, monkeypatch):
     both(CASES["adam"], step=run, scope=strategy.scope, clipnorm=0.3)
 
 
-# -- the cases of the beginning ------------------------------------------------------------------
+# -- small cases worked by hand ------------------------------------------------------------------
 
 
 def trained(accum_iters, steps, weights=(1.0, 1.0), **arguments):
-    """Two scalar weights after micro-batches of these gradients, by SGD at a rate of 1."""
+    """Two scalar weights after each micro-batch of these gradients, by SGD at a rate of 1."""
     optimizer = hosts.ours("SGD", learning_rate=1.0, accum_iters=accum_iters, **arguments)
     variables = {name: hosts.variable(w, name) for name, w in zip(NAMES, weights)}
     optimizer.build(list(variables.values()))
@@ -234,19 +236,19 @@ def test_gradients_in_turns():
     assert trained(2, [{"a": 1.0}, {"b": 1.0}] * 10)[-1] == [-4, -4]
 
 
-def test_a_gradient_now_and_then_counts_in_its_own_window():
+def test_a_rare_gradient_counts_in_its_own_window():
     steps = [{"a": 0.0, "b": 1.0 * (i in (0, 5))} if i in (0, 5) else {"a": 0.0} for i in range(6)]
     assert [b for _, b in trained(2, steps)] == [1, 0.5, 0.5, 0.5, 0.5, 0]
 
 
 def test_several_calls_in_a_train_step_are_several_micro_batches():
-    """As of a generator and a discriminator with one optimizer."""
+    """As with a generator and a discriminator that share an optimizer."""
     step = [{"a": 2.0}, {"b": 4.0}]
     assert trained(6, step * 6, weights=(1.0, 1.0), reduction="sum")[-1] == [-11.0, -23.0]
     assert trained(6, step * 6)[-1] == [-1.0, -3.0]
 
 
-def test_a_bad_micro_batch_that_is_dropped_was_not_there():
+def test_a_dropped_micro_batch_leaves_no_trace():
     steps = [{"a": 1.0}, {"b": np.inf}, {"a": 1.0}, {"a": 1.0}, {"b": 2.0}]
     assert trained(2, steps[:3], skip_nonfinite=True)[-1] == [0, 1]
     assert trained(2, steps, skip_nonfinite=True)[-1] == [-0.5, 0]
@@ -262,14 +264,14 @@ def test_weights_of_micro_batches():
     assert [float(hosts.array(v)) for v in variables.values()] == [0.25, 0.5]
 
 
-def test_all_missing_is_what_it_is_for_the_stock_optimizer():
+def test_no_gradient_at_all_is_refused_as_in_the_stock_optimizer():
     optimizer, variables = hosts.ours("SGD", accum_iters=2), start()
     build(optimizer, variables)
     with pytest.raises(ValueError, match="No gradients provided"):
         apply(optimizer, variables, {}, way="none")
 
 
-def test_a_variable_that_is_twice_in_a_call_is_refused():
+def test_a_variable_that_is_twice_in_one_call_is_refused():
     optimizer, w = hosts.ours("SGD", accum_iters=2), hosts.variable([1.0, 2.0], "w")
     gradient = np.ones(2, hosts.FLOATX)
     with pytest.raises(ValueError, match="must be there once.*Add its gradients up.*twice: .*w"):
@@ -280,7 +282,7 @@ def test_a_variable_that_is_twice_in_a_call_is_refused():
 
 
 def heads(optimizer, names="ab"):
-    """Models with a head each on one trunk and one optimizer, and their trunk."""
+    """Return models that share a trunk and an optimizer but not the head, and all variables."""
     trunk = keras.layers.Dense(3, activation="tanh", name="trunk")
     models = []
     for name in names:
@@ -297,10 +299,12 @@ def heads(optimizer, names="ab"):
     return models, variables
 
 
-@pytest.mark.skipif(hosts.BACKEND == "jax", reason="Keras on JAX trains all variables or none")
+@pytest.mark.skipif(
+    hosts.BACKEND == "jax", reason="Keras on JAX can't train only some of an optimizer's variables"
+)
 @pytest.mark.parametrize("order", ["ab", "ba", "aab", "abb"])
 def test_two_models_with_a_head_each(order):
-    """Trained in turns, the window of which is the big batch of both losses."""
+    """Trained in turns within one window, they equal the big batch of both losses."""
     ours = hosts.ours("Adam", learning_rate=2**-5, accum_iters=len(order))
     models, variables = heads(ours)
     stock = hosts.stock("Adam", learning_rate=2**-5)
@@ -335,7 +339,7 @@ def gradients_of(model, x, y):
 
 
 def frozen_in(optimizer, micro_batches, callbacks=()):
-    """A model whose first layer is frozen after so many micro-batches, trained to window ends."""
+    """Train a model, freeze a layer after `micro_batches`, and train to the end of the window."""
     model = compiled(dense_model(), optimizer)
     go_on(model, stop=micro_batches)
     before = weights(model)
@@ -348,12 +352,12 @@ def frozen_in(optimizer, micro_batches, callbacks=()):
 
 
 freezes = pytest.mark.skipif(
-    hosts.BACKEND == "jax", reason="Keras on JAX refuses to train a part of what it was built on"
+    hosts.BACKEND == "jax", reason="Keras on JAX can't train only some of an optimizer's variables"
 )
 
 
 @freezes
-def test_a_layer_that_is_frozen_between_windows_stays():
+def test_a_layer_that_is_frozen_between_windows_does_not_move():
     """Not even the momentum of earlier windows moves it."""
     optimizer = hosts.ours("SGD", learning_rate=0.125, momentum=0.9, accum_iters=LENGTH)
     callback = hosts.accum.ApplyPartialWindow()
@@ -366,7 +370,7 @@ def test_a_layer_that_is_frozen_between_windows_stays():
 
 
 @freezes
-def test_a_layer_that_is_frozen_in_a_window_gets_what_it_had():
+def test_a_layer_that_is_frozen_in_a_window_gets_its_gradients_so_far():
     optimizer = hosts.ours("SGD", learning_rate=0.125, momentum=0.9, accum_iters=LENGTH)
     model, before = frozen_in(optimizer, LENGTH - 2)
     after = weights(model)
@@ -388,8 +392,8 @@ def in_a_window(steps):
     return optimizer, variables
 
 
-def test_a_state_says_what_has_been_missing():
-    """A window that goes on elsewhere, or that is closed there, touches what has had a gradient."""
+def test_a_state_holds_which_gradients_have_been_missing():
+    """A window continued or closed from a state updates just the variables that had a gradient."""
     first, second = gradients()[0], gradients()[4]
     optimizer, variables = in_a_window([*first, *second[:2]])
     state = optimizer.get_state()
@@ -411,8 +415,8 @@ def test_a_state_says_what_has_been_missing():
     np.testing.assert_array_equal(hosts.array(variables["c"]), at_rest)
 
 
-def test_a_state_without_what_is_missing_has_nothing_missing():
-    """As all files of 0.1.0."""
+def test_a_state_without_missing_gradients_means_that_none_is_missing():
+    """Files of 0.1.0 have no such entry."""
     second = gradients()[4]
     optimizer, variables = in_a_window(second[:2])
     state = optimizer.get_state()
@@ -421,13 +425,15 @@ def test_a_state_without_what_is_missing_has_nothing_missing():
     assert "missing_gradients" not in optimizer.get_state()
 
 
-# -- variables that come later, which only Keras 2 allows ------------------------------------------
+# -- variables that are added later, which only Keras 2 allows -------------------------------------
 
-keras_2_only = pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 builds once")
+keras_2_only = pytest.mark.skipif(
+    not hosts.IS_TF_KERAS, reason="Keras 3 builds an optimizer only once"
+)
 
 
 @keras_2_only
-def test_new_variables_behind_the_back_of_a_traced_step_are_warned_of(monkeypatch):
+def test_new_variables_after_a_train_step_was_traced_give_a_warning(monkeypatch):
     optimizer = hosts.ours("SGD", learning_rate=0.125, accum_iters=3)
     monkeypatch.setattr(type(optimizer), "build", lambda self, variables: None)
     (one, other), _ = heads(optimizer)
@@ -438,7 +444,7 @@ def test_new_variables_behind_the_back_of_a_traced_step_are_warned_of(monkeypatc
 
 
 @keras_2_only
-def test_a_layer_that_is_thawed_gets_its_part_of_the_window():
+def test_a_layer_that_is_unfrozen_in_a_window_is_updated():
     optimizer = hosts.ours("SGD", learning_rate=0.125, accum_iters=LENGTH)
     model = dense_model()
     model.layers[-2].trainable = False

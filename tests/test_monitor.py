@@ -1,4 +1,4 @@
-"""`AccumulationMonitor`: what the logs say of a training's windows, and the noise scale."""
+"""`AccumulationMonitor`: what it logs about the windows of a training, and the noise scale."""
 
 import csv
 
@@ -32,7 +32,7 @@ EXACT = {"rtol": 1e-9} if hosts.IS_TENSORFLOW else {"rtol": 1e-4}
 
 
 class Each(callbacks.Callback):
-    """What the logs are after each micro-batch, and the weights."""
+    """Record the logs and the weights after each micro-batch."""
 
     def __init__(self):
         super().__init__()
@@ -51,14 +51,14 @@ def sgd(**arguments):
 
 
 def monitored(optimizer, monitor=None, more=(), arrays=None, **arguments):
-    """A model after `fit`, its History and what Each saw."""
+    """Return a model after `fit`, its History, and an `Each` that has watched."""
     model, each = compiled(dense_model(), optimizer), Each()
     used = [monitor or Monitor(batch_size=MICRO), *more, each]
     return model, fit(model, MICRO, arrays, callbacks=used, **arguments).history, each
 
 
 def norms_of_updates(each, rate=RATE):
-    """As SGD shows them: by how much an update has moved the weights."""
+    """Compute the norms from SGD, by how far each update has moved the weights."""
     moved = [np.linalg.norm(b - a) / rate for a, b in zip(each.weights, each.weights[1:])]
     return [norm for norm in moved if norm > 0]
 
@@ -107,7 +107,7 @@ def test_length_that_changes():
 
     model, each = compiled(dense_model(), sgd()), Each()
     if hosts.IS_KERAS3 and not hosts.IS_TORCH and not hosts.IS_TENSORFLOW:
-        pytest.skip("on JAX a callback that changes the optimizer is tested with PythonGate")
+        pytest.skip("on JAX this change is tested in test_python_gate.py")
     used = [callbacks.LambdaCallback(on_train_batch_end=change), Monitor(MICRO), each]
     fit(model, MICRO, epochs=1, callbacks=used)
     assert each.column("effective_batch") == [LENGTH * MICRO] * LENGTH + [3 * MICRO] * 8
@@ -125,9 +125,11 @@ def test_csv_logger_and_progress_bar(tmp_path, capsys):
     assert "completed_updates: 9" in printed and "effective_batch: 8" in printed
 
 
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="TensorBoard's files are read by TensorFlow")
+@pytest.mark.skipif(
+    not hosts.IS_TENSORFLOW, reason="TensorBoard's files can only be read with TensorFlow"
+)
 def test_tensorboard(tmp_path):
-    pytest.importorskip("tensorboard", reason="TensorFlow 2.21 doesn't come with it")
+    pytest.importorskip("tensorboard", reason="tensorboard isn't installed with TensorFlow 2.21")
     board = callbacks.TensorBoard(str(tmp_path), write_graph=False)
     monitored(sgd(), more=[board])
     tags = {
@@ -148,7 +150,7 @@ def test_the_training_is_the_same():
     assert_equal(watched.weights, plain.weights, rtol=1e-6, atol=1e-12)
 
 
-def test_files_and_state_do_not_have_it(tmp_path):
+def test_files_and_state_do_not_have_the_monitor_s_variables(tmp_path):
     model, _, _ = monitored(sgd(momentum=0.5), Monitor(MICRO, noise_scale=True), epochs=1)
     other = compiled(dense_model(), sgd(momentum=0.5))
     fit(other, MICRO, epochs=1)
@@ -179,7 +181,7 @@ def test_traced_once_and_gone_afterwards():
     watching = len(traced)
     assert any(traced[before:]) and model.train_function is plain
     fit(model, MICRO, epochs=2, callbacks=[monitor])
-    if not hosts.IS_TORCH:  # which traces nothing
+    if not hosts.IS_TORCH:  # PyTorch doesn't trace
         assert len(traced) == watching
     norm = model.optimizer._read_norm("gradient_norm")
     fit(model, MICRO, epochs=1)
@@ -197,13 +199,13 @@ def test_python_gate(eagerly):
         np.testing.assert_allclose(results[1].column(name), results[0].column(name), rtol=1e-5)
 
 
-@pytest.mark.skipif(hosts.IS_TORCH, reason="there PythonGate does nothing")
+@pytest.mark.skipif(hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch")
 def test_python_gate_comes_last():
     with pytest.raises(ValueError, match="AccumulationMonitor must come before PythonGate"):
         fit(compiled(dense_model(), sgd()), MICRO, callbacks=[hosts.accum.PythonGate(), Monitor()])
 
 
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute")
 @pytest.mark.parametrize("gate", [{}, {"gate": "conditional"}, LATE], ids=str)
 def test_replicas(strategy, gate):
     more = {"noise_scale": "all_reduce" not in gate}
@@ -239,7 +241,7 @@ def test_without_accumulation():
 
 
 def linear_model(weights, accum_iters, **arguments):
-    """Without a bias, and with weights that stay as they are."""
+    """Return a model without a bias, whose weights never change."""
     model = hosts.sequential((len(weights),), [keras.layers.Dense(1, use_bias=False)])
     optimizer = hosts.ours("SGD", learning_rate=0.0, accum_iters=accum_iters, **arguments)
     model.compile(optimizer, "mse")
@@ -252,7 +254,7 @@ def gradient(x, y, w):
 
 
 def estimated(windows, w, size, smoothing):
-    """By the paper's two formulas, of windows as lists of (x, y)."""
+    """Apply the paper's two formulas to windows, each a list of (x, y)."""
     square = trace = 0.0
     for window in windows:
         each = [gradient(x, y, w) for x, y in window]
@@ -266,7 +268,7 @@ def estimated(windows, w, size, smoothing):
 
 
 def regression(samples, w):
-    """Features of known covariance, and a target with known noise."""
+    """Return features of known covariance with a noisy target, and their exact noise scale."""
     random = np.random.default_rng(7)
     deviations, noise = np.array([1.0, 2.0, 0.5]), 1.5
     x = random.normal(size=(samples, 3)) * deviations
@@ -294,7 +296,7 @@ def test_noise_scale_in_closed_form():
 @every_gate
 @quick_first("reduction", ["mean", "sum"])
 def test_noise_scale_of_each_window(reduction):
-    """The window that was open at the start isn't seen whole, nor is one that is closed early."""
+    """Windows open at the start or closed early aren't seen whole, and don't count."""
     w = np.array([1.0, 0.75, 0.25])
     arrays, _ = regression(2 * 43, w)
     parts = batches(2, arrays)
@@ -319,7 +321,7 @@ def test_noise_scale_of_each_window(reduction):
     np.testing.assert_allclose(run(14, 18), expected, rtol=1e-4)
 
 
-def test_a_dropped_micro_batch_is_none_of_its_window():
+def test_a_dropped_micro_batch_does_not_count():
     w = np.array([1.0, 0.75, 0.25])
     (x, y), _ = regression(2 * 9, w)
     x[6:8] = np.nan
@@ -351,7 +353,7 @@ def test_arguments(arguments, error, said):
         Monitor(**arguments)
 
 
-def test_an_optimizer_that_is_none_of_ours():
+def test_a_stock_optimizer_is_refused():
     with pytest.raises(TypeError, match="an optimizer of keras_accum"):
         fit(compiled(dense_model(), hosts.stock("Adam")), MICRO, callbacks=[Monitor()])
 
@@ -364,7 +366,7 @@ def test_an_optimizer_that_is_none_of_ours():
         pytest.param(
             LATE,
             "all_reduce='per_window'",
-            marks=pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="it is TensorFlow's"),
+            marks=pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="per_window is TensorFlow's"),
         ),
     ],
 )
@@ -374,7 +376,7 @@ def test_windows_without_a_noise_scale(arguments, said):
         fit(model, MICRO, callbacks=[Monitor(MICRO, noise_scale=True)])
 
 
-@pytest.mark.skipif(hosts.IS_TORCH, reason="which has steps_per_execution 1 only")
+@pytest.mark.skipif(hosts.IS_TORCH, reason="Keras on PyTorch has no steps_per_execution")
 def test_steps_per_execution():
     model = initialize(dense_model())
     model.compile(sgd(), "mse", steps_per_execution=2)

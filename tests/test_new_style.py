@@ -1,4 +1,4 @@
-"""The optimizers of tf_keras that aren't legacy: each equals the stock one at the big batch."""
+"""The new-style optimizers of tf_keras: each equals the stock optimizer at the big batch."""
 
 import copy
 import doctest
@@ -14,7 +14,7 @@ from cases import quick_first, thorough
 from hosts import keras
 
 if not hosts.IS_TF_KERAS or not hasattr(keras.optimizers, "AdamW"):
-    pytest.skip("about tf_keras where it has new-style optimizers", allow_module_level=True)
+    pytest.skip("about new-style optimizers, which only tf_keras has", allow_module_level=True)
 
 import training
 from test_graph import conditionals, operations
@@ -29,7 +29,7 @@ Accumulating = accumulating(O.AdamW)
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 
-# Rates of powers of two, by which no weight comes near zero.
+# Learning rates are powers of two. With them, no weight comes near zero.
 ROWS = {
     "sgd": ("SGD", {"learning_rate": 2**-4}),
     "momentum": ("SGD", {"learning_rate": 2**-4, "momentum": 0.75}),
@@ -62,7 +62,7 @@ SHAPES = [(3, 2), (2,), (2, 3, 2), ()]
 
 @keras.utils.register_keras_serializable("tests")
 class Signed(O.Optimizer):
-    """Somebody's optimizer: with a slot, a scalar that each step writes, its use of iterations."""
+    """A user's optimizer: a slot, a scalar that each step writes, and a use of `iterations`."""
 
     def __init__(self, learning_rate=2**-5, power=0.5, name="Signed", **kwargs):
         super().__init__(name, **kwargs)
@@ -96,20 +96,20 @@ def variables(**arguments):
 
 
 def gradients(updates=UPDATES, length=LENGTH):
-    """For each micro-batch one for each variable."""
+    """One list per micro-batch, with a gradient for each variable."""
     random = np.random.default_rng(2)
     return [[random.uniform(-1, 1, s) for s in SHAPES] for _ in range(updates * length)]
 
 
 def averaged(grads, length=LENGTH):
-    """For each update what the big batch has."""
+    """One list per update, with the big batch's gradients."""
     return [
         [sum(g) / length for g in zip(*grads[i : i + length])] for i in range(0, len(grads), length)
     ]
 
 
 def step_of(optimizer, variables):
-    """A traced train step with given gradients."""
+    """Return a traced train step on given gradients."""
 
     @tf.function
     def step(grads):
@@ -119,7 +119,7 @@ def step_of(optimizer, variables):
 
 
 def trained_by_stock(stock, arguments, grads=None, **of_variables):
-    """The stock optimizer eagerly: there Nadam does what its formula says."""
+    """Train the stock optimizer eagerly. In graphs, stock Nadam deviates from its formula."""
     optimizer, ws = stock(**arguments), variables(**of_variables)
     for grad in averaged(gradients() if grads is None else grads):
         optimizer.apply_gradients(list(zip(map(tf.constant, grad), ws)))
@@ -127,7 +127,7 @@ def trained_by_stock(stock, arguments, grads=None, **of_variables):
 
 
 def everything(optimizer, ws, of=None):
-    """Weights and all state by names. `of` has the names of a stock optimizer's."""
+    """Weights and all state by name. `of` names a stock optimizer's state like its own."""
     found = of._named_rule_variables(optimizer) if of else optimizer._state_variables()
     return {**{f"w{i}": w.numpy() for i, w in enumerate(ws)}, **hosts_values(found)}
 
@@ -149,7 +149,7 @@ def assert_same(actual, expected):
 
 
 def assert_equals_stock(stock, arguments, more=None, grads=None, step=step_of, **of_variables):
-    """As the stock optimizer at the big batch, and unchanged to the bit inside windows."""
+    """Equal to the stock optimizer at the big batch, and unchanged to the bit inside windows."""
     grads = gradients() if grads is None else grads
     ws = variables(**of_variables)
     optimizer = accumulating(stock)(**arguments, accum_iters=LENGTH, **(more or {}))
@@ -166,7 +166,7 @@ def assert_equals_stock(stock, arguments, more=None, grads=None, step=step_of, *
     expected = everything(reference, expected, of=optimizer)
     training.assert_equal(everything(optimizer, ws), expected)
     for i in range(len(ws)):
-        assert np.abs(expected[f"w{i}"] - start[f"w{i}"]).max() > 2**-10, "a test of nothing"
+        assert np.abs(expected[f"w{i}"] - start[f"w{i}"]).max() > 2**-10, "nothing is tested"
     return optimizer, ws
 
 
@@ -174,7 +174,7 @@ def assert_equals_stock(stock, arguments, more=None, grads=None, step=step_of, *
 
 
 @every_row
-def test_big_batch(row):
+def test_equals_big_batch(row):
     name, arguments = row
     optimizer, ws = assert_equals_stock(getattr(O, name), arguments)
     specs = [tf.TensorSpec(s, "float64") for s in SHAPES]
@@ -182,7 +182,7 @@ def test_big_batch(row):
     assert not conditionals(found)
 
 
-def test_a_class_that_somebody_else_wrote():
+def test_a_class_of_a_user():
     optimizer, ws = assert_equals_stock(Signed, {"power": 0.25})
     assert {"Signed.steps", "Signed.memories.0"} <= set(optimizer.get_state())
     again = pickle.loads(pickle.dumps(optimizer))
@@ -204,7 +204,7 @@ def test_docstring_and_signature():
         assert list(inspect.signature(cls).parameters)[: len(stock)] == stock
 
 
-def test_the_same_class_for_the_same_class():
+def test_each_class_is_made_once():
     assert accumulating(O.AdamW) is Accumulating
     assert hosts.accum.AdamWAccumulate is Accumulating
     assert hosts.accum.AdamAccumulate is not accumulating(O.Adam)
@@ -272,7 +272,7 @@ def eager_step(optimizer, variables):
 
 @thorough
 @pytest.mark.parametrize("name", ["adamw", "nadam", pytest.param("adafactor", marks=thorough)])
-def test_eagerly(name):
+def test_eager_steps(name):
     name, arguments = ROWS[name]
     assert_equals_stock(getattr(O, name), arguments, step=eager_step)
 
@@ -286,20 +286,20 @@ def compiled_step(optimizer, variables):
 
 @thorough
 @few_rows
-def test_in_xla(name):
+def test_steps_compiled_by_xla(name):
     name, arguments = ROWS[name]
     assert_equals_stock(getattr(O, name), arguments, step=compiled_step)
 
 
 def with_its_own_xla(optimizer, variables):
-    optimizer.jit_compile = True  # as it is by itself where there is a GPU
+    optimizer.jit_compile = True  # the default on a GPU
     return step_of(optimizer, variables)
 
 
 @thorough
 @few_rows
 @pytest.mark.parametrize("gate", ["select", pytest.param("conditional", marks=thorough)])
-def test_with_the_xla_of_the_optimizer(name, gate):
+def test_xla_inside_the_optimizer(name, gate):
     name, arguments = ROWS[name]
     arguments = {**arguments, "use_ema": True, "ema_overwrite_frequency": 2}
     more = {"gate": gate}
@@ -307,7 +307,7 @@ def test_with_the_xla_of_the_optimizer(name, gate):
 
 
 @thorough
-def test_two_traces_of_the_xla_of_the_optimizer():
+def test_two_traces_of_xla_inside_the_optimizer():
     optimizer, ws = Accumulating(accum_iters=2), variables()
     for _ in range(2):
         step = with_its_own_xla(optimizer, ws)
@@ -355,8 +355,8 @@ def test_skip_nonfinite():
 
 @thorough
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_finite_stays_in_its_window(value):
-    """Nothing that an update would have written is left, whatever it was."""
+def test_a_nonfinite_gradient_stays_in_its_window(value):
+    """Inside the window, nothing that an update would write is written."""
     for name, arguments in ROWS.values():
         optimizer = accumulating(getattr(O, name))(**arguments, accum_iters=2)
         ws = variables()
@@ -366,7 +366,7 @@ def test_what_is_not_finite_stays_in_its_window(value):
         assert_same(unwindowed(everything(optimizer, ws)), before)
 
 
-def test_at_one_it_is_the_stock_optimizer():
+def test_at_accum_iters_1_it_is_the_stock_optimizer():
     optimizer, ws = Accumulating(**ADAMW[1]), variables()
     reference, expected = trained_by_stock(O.AdamW, ADAMW[1])
     step = eager_step(optimizer, ws)
@@ -379,7 +379,7 @@ def test_at_one_it_is_the_stock_optimizer():
 
 
 @thorough
-def test_another_length():
+def test_a_new_accum_iters_takes_effect_at_the_next_window():
     optimizer, ws = Accumulating(accum_iters=2), variables()
     step = step_of(optimizer, ws)
     lengths = []
@@ -414,10 +414,10 @@ def test_partial_window():
 )
 @pytest.mark.parametrize("gate", ["select", "conditional"])
 def test_missing_gradients(row, gate):
-    """An update covers what had a gradient in the window, and nothing else."""
+    """An update covers the variables that had a gradient in the window, and no others."""
     name, arguments = row
     stock = Signed if name == "Signed" else getattr(O, name)
-    first, second = [0, 1], [0, 2]  # never the last one
+    first, second = [0, 1], [0, 2]  # the last variable never has a gradient
     windows = [[first, second, first], [second, second, second]]
     optimizer = accumulating(stock)(**arguments, accum_iters=3, gate=gate)
     ws = variables()
@@ -440,7 +440,7 @@ def test_missing_gradients(row, gate):
             steps[tuple(which)]([tf.constant(grad[i]) for i in which])
             for i in which:
                 sums[i] = sums.get(i, 0) + grad[i]
-        # In the order in which a micro-batch that closes a window has them.
+        # Our optimizer updates the variables of the closing micro-batch first.
         order = [*trained[-1], *(i for i in sums if i not in trained[-1])]
         pairs = [(tf.constant(sums[i] / 3), expected[i]) for i in order]
         reference.apply_gradients(pairs)
@@ -459,7 +459,7 @@ def test_unknown_variable():
 
 
 def model_state(model):
-    """Weights and the stock part of the state."""
+    """Weights and the part of the state that a stock optimizer has."""
     optimizer = training.inner(model.optimizer)
     own = accumulating(O.AdamW)(**ADAMW[1]) if type(optimizer) is O.AdamW else optimizer
     state = {"completed_updates": optimizer.iterations, **own._named_rule_variables(optimizer)}
@@ -503,7 +503,7 @@ def test_python_gate(gate):
 
 
 @thorough
-def test_nothing_is_selected_with_python_gate():
+def test_python_gate_needs_no_selects():
     optimizer, ws = ours(), variables()
     optimizer.build(ws)
     specs = [tf.TensorSpec(s, "float64") for s in SHAPES]
@@ -513,7 +513,7 @@ def test_nothing_is_selected_with_python_gate():
             found = operations(lambda g: optimizer.apply_gradients(list(zip(g, ws))), specs)
         counts.append((found["SelectV2"], found["Sqrt"]))
     (selected, _), (known, _), (inside, roots) = counts
-    assert selected - known == 3 * len(ws)  # weights and two slots
+    assert selected - known == 3 * len(ws)  # the weights and both slots were selected
     assert inside <= known and roots == 0
 
 
@@ -551,7 +551,7 @@ def test_mixed_float16():
 @thorough
 @pytest.mark.parametrize("gate", ["select", "conditional"])
 def test_loss_scale(gate):
-    """A micro-batch that a LossScaleOptimizer skips is none, and counts nothing."""
+    """A micro-batch that a LossScaleOptimizer skips leaves no trace, and nothing counts it."""
     optimizer, ws = ours(gate=gate), variables()
     wrapper = keras.mixed_precision.LossScaleOptimizer(optimizer, initial_scale=4.0)
     step = step_of(wrapper, ws)
@@ -585,7 +585,7 @@ def test_monitor_and_partial_window():
 )
 @quick_first("name", ["adamw", "nadam"])
 def test_a_step_that_finds_no_more_data(name, how):
-    """It may run in part before it fails; nothing of that is to be seen."""
+    """A step without data may run in part before it fails. Nothing of it may be visible."""
     name, arguments = ROWS[name]
     arguments = {**arguments, "weight_decay": 0.25}
     x, y = training.data()
@@ -648,7 +648,8 @@ def test_two_replicas(strategy, name, more):
 
     def replica(*grads):
         number = tf.distribute.get_replica_context().replica_id_in_sync_group
-        share = tf.cast(number, "float64") + 0.5  # of two replicas a quarter and three
+        # One replica gets a quarter, the other three quarters.
+        share = tf.cast(number, "float64") + 0.5
         optimizer.apply_gradients([(g * share / 2, w) for g, w in zip(grads, ws)])
 
     def step(grads):
@@ -738,7 +739,7 @@ def through_weights_and_state(model, folder):
 
 
 def through_saved_model(model, folder):
-    """Loading leaves the state of an optimizer that isn't legacy out, the stock one's too."""
+    """Keras doesn't restore new-style optimizers from a SavedModel, stock ones included."""
     model.save(folder / "saved", save_format="tf")
     new = keras.models.load_model(folder / "saved")
     new.optimizer.build(new.trainable_variables)
@@ -785,7 +786,7 @@ np.savez({out!r}, **{{str(n): v for n, v in test_new_style.all_of(model).items()
 
 @thorough
 @pytest.mark.parametrize("extension", [".keras", pytest.param(".h5", marks=thorough)])
-def test_a_new_process_goes_on(extension, tmp_path):
+def test_continues_in_a_new_process(extension, tmp_path):
     model = stopped()
     path, out = str(tmp_path / f"model{extension}"), str(tmp_path / "out.npz")
     model.save(path)
@@ -803,7 +804,7 @@ def environment():
 
 @thorough
 @every_row
-def test_state_goes_through_a_pickle(row):
+def test_a_pickle_holds_the_state(row):
     name, arguments = row
     optimizer = accumulating(getattr(O, name))(**arguments, accum_iters=LENGTH)
     ws, other = variables(), variables()
@@ -849,10 +850,10 @@ def test_deep_copy_keeps_exclusions():
 
 @thorough
 @quick_first("name", ["adam", "amsgrad", "sgd", "momentum"])
-def test_states_of_legacy_optimizers(name):
-    """The same mathematics: a state goes from one style to the other and back."""
+def test_states_move_between_legacy_and_new_style(name):
+    """The mathematics are equal: a state moves from one style to the other and back."""
     name, arguments = ROWS[name]
-    if name == "Adam":  # legacy ones take these by way of float32
+    if name == "Adam":  # legacy optimizers pass these through float32
         arguments = {**arguments, "beta_1": 0.875, "beta_2": 0.9375}
     ours = accumulating(getattr(O, name))(**arguments, accum_iters=LENGTH)
     legacy = getattr(hosts.accum, f"{name}Accumulate")(**arguments, accum_iters=LENGTH)
@@ -909,7 +910,7 @@ def test_fresh_state_of_a_built_optimizer():
 # -- refusals ------------------------------------------------------------------------------------
 
 
-def test_decay_is_refused_as_by_stock():
+def test_decay_is_refused_as_in_the_stock_optimizer():
     with pytest.raises(ValueError, match="decay is deprecated in the new"):
         ours(decay=0.1)
 
@@ -925,21 +926,21 @@ def test_lr_is_the_learning_rate():
 @pytest.mark.parametrize(
     "member", ["apply_gradients", "_apply_weight_decay", "_distributed_apply_gradients_fn"]
 )
-def test_classes_that_step_in_another_way(member):
+def test_classes_that_override_the_step_are_refused(member):
     cls = type("Other", (O.AdamW,), {member: lambda self, *args: None})
     with pytest.raises(TypeError, match=f"Other overrides {member}"):
         accumulating(cls)
 
 
 @thorough
-def test_subclass_of_nadam():
+def test_a_subclass_of_nadam_with_its_own_update_is_refused():
     cls = type("Other", (O.Nadam,), {"update_step": lambda self, gradient, variable: None})
     with pytest.raises(TypeError, match="update_step of Nadam"):
         accumulating(cls)
 
 
 @thorough
-def test_late_reduction_needs_the_replicas_own_gradients():
+def test_all_reduce_per_window_needs_gradients_that_are_not_summed():
     optimizer, ws = ours(**LATE), variables()
     pairs = list(zip(map(tf.constant, gradients()[0]), ws))
     with pytest.raises(ValueError, match="skip_gradients_aggregation=False"):

@@ -1,4 +1,4 @@
-"""A training in which no window closes says so."""
+"""A training in which no window closes gives a warning."""
 
 import warnings
 
@@ -9,7 +9,9 @@ from training import MICRO, compiled, data, dense_model, fit
 LENGTH = 100
 SAID = "ends with no update: 6 of 100 micro-batches"
 SIX = [array[: 6 * MICRO] for array in data()]
-told = pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2 tells only callbacks of the end")
+told = pytest.mark.skipif(
+    not hosts.IS_KERAS3, reason="Keras 2 tells only callbacks when `fit` ends"
+)
 
 
 def model_of(**arguments):
@@ -17,7 +19,7 @@ def model_of(**arguments):
 
 
 def said(function):
-    """How many of our warnings a call gives."""
+    """The number of our warnings that a call gives."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         function()
@@ -25,14 +27,14 @@ def said(function):
 
 
 @told
-def test_it_is_said():
+def test_a_training_without_an_update_warns():
     model = model_of()
     with pytest.warns(UserWarning, match=SAID.replace("6", "18")):
         fit(model, MICRO, SIX, epochs=3)
 
 
 @told
-def test_inside_a_loss_scaling_optimizer():
+def test_it_warns_inside_a_loss_scale_optimizer():
     model = compiled(dense_model(), hosts.loss_scaled(hosts.ours("SGD", accum_iters=LENGTH), 4.0))
     with pytest.warns(UserWarning, match=SAID):
         fit(model, MICRO, SIX, epochs=1)
@@ -45,9 +47,11 @@ callbacks = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="has none of them")
+@pytest.mark.skipif(
+    hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has neither AccumulationMonitor nor PythonGate"
+)
 @callbacks
-def test_it_is_said_once_with_callbacks(names):
+def test_callbacks_give_one_warning(names):
     model = model_of()
     used = [getattr(hosts.accum, name)() for name in names]
     for _ in range(2):
@@ -59,22 +63,22 @@ def test_it_is_said_once_with_callbacks(names):
     [({"accum_iters": 6}, None), ({"accum_iters": 1}, None), ({}, "ApplyPartialWindow")],
     ids=str,
 )
-def test_a_training_with_an_update_says_nothing(arguments, name):
+def test_a_training_with_an_update_gives_no_warning(arguments, name):
     model = model_of(**arguments)
     used = [getattr(hosts.accum, name)()] if name else []
     assert said(lambda: fit(model, MICRO, SIX, epochs=1, callbacks=used)) == 0
 
 
 @told
-def test_only_of_what_this_training_did():
-    """Not where a window goes on and closes."""
+def test_a_window_that_closes_in_the_next_training():
+    """The second training closes the first one's window, and gives no warning."""
     model = model_of(accum_iters=8)
     assert said(lambda: fit(model, MICRO, SIX, epochs=1)) == 1
     assert said(lambda: fit(model, MICRO, SIX, epochs=1)) == 0
 
 
 @told
-def test_a_loaded_optimizer_knows_what_it_had_done():
+def test_updates_before_loading_do_not_count():
     model = model_of(accum_iters=4)
     fit(model, MICRO, SIX, epochs=1)
     other = model_of(accum_iters=9)

@@ -1,4 +1,4 @@
-"""The notebooks run as they stand, and what is saved in them are their outputs."""
+"""The notebooks run unchanged, and the outputs saved in them are theirs."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,10 @@ import hosts
 import pytest
 
 if not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW):
-    pytest.skip("the notebooks are for Keras 3, and run on one backend", allow_module_level=True)
+    pytest.skip("the notebooks run on Keras 3 with TensorFlow", allow_module_level=True)
 
-nbformat = pytest.importorskip("nbformat", reason="the extra `notebooks`")
-nbclient = pytest.importorskip("nbclient", reason="the extra `notebooks`")
+nbformat = pytest.importorskip("nbformat", reason="the notebooks need the extra `notebooks`")
+nbclient = pytest.importorskip("nbclient", reason="the notebooks need the extra `notebooks`")
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -35,7 +35,7 @@ def test_saved_with_outputs(path):
 
 
 @every_notebook
-def test_ends_in_its_claims(path):
+def test_the_last_cell_asserts_the_claims(path):
     last = json.loads(path.read_text("utf-8"))["cells"][-1]
     assert last["cell_type"] == "code" and "assert " in "".join(last["source"])
 
@@ -44,7 +44,7 @@ def test_ends_in_its_claims(path):
 @every_notebook
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_runs(path):
-    """In its folder; a cell that raises, as one whose claim doesn't hold does, raises here."""
+    """A notebook runs in its folder. A cell whose claim doesn't hold raises an error."""
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(FOLDER)}}
     nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()

@@ -1,4 +1,4 @@
-"""A state numbers the model's trainable variables, in whichever order the optimizer met them."""
+"""A state numbers the model's trainable variables, in whatever order the optimizer met them."""
 
 import hosts
 import numpy as np
@@ -10,7 +10,7 @@ from test_saving import assert_same, everything
 from training import LENGTH, compiled, dense_model, go_on
 
 pytestmark = [
-    pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="elsewhere variables come all at once"),
+    pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras adds variables step by step"),
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
 ]
 
@@ -23,7 +23,7 @@ def adam(**more):
 
 
 def thawed(further=0):
-    """Trained with its first layer frozen, and then so many micro-batches with all of it."""
+    """Train a model with a frozen first layer, then on `further` micro-batches with all layers."""
     model = dense_model()
     model.layers[0].trainable = False
     compiled(model, adam(), hosts.mean_squared_error(), **EAGER)
@@ -34,7 +34,7 @@ def thawed(further=0):
 
 
 @pytest.mark.parametrize("form", sorted({*SAVED, "checkpoint"} - {"other"}))
-def test_a_layer_that_was_thawed_later(form, tmp_path):
+def test_a_layer_that_was_unfrozen_later(form, tmp_path):
     source = thawed(further=3)
     shapes = [source.optimizer.get_state()[f"Adam.velocity.{i}"].shape for i in range(4)]
     assert shapes == [w.shape for w in source.get_weights()]
@@ -43,8 +43,7 @@ def test_a_layer_that_was_thawed_later(form, tmp_path):
     assert_same(everything(go_on(model, STOP + 3)), everything(go_on(source, STOP + 3)))
 
 
-def test_what_was_trained_before_goes_on():
-    """The slots follow their variables."""
+def test_slots_follow_their_variables():
     model = thawed()
     before = model.optimizer.get_state()
     go_on(model, STOP, STOP + 1)
@@ -84,8 +83,8 @@ ONE, TWO, THREE, FOUR = range(4)
     ],
     ids=str,
 )
-def test_the_lists_tell_the_order(parts):
-    """The learning rate is none: values say which variable is which."""
+def test_the_order_that_the_lists_imply(parts):
+    """The learning rate is 0, so each variable keeps the value that identifies it."""
     vs = variables(4)
     optimizer = meet(adam(learning_rate=0.0), *[[vs[i] for i in part] for part in parts])
     count = len({i for part in parts for i in part})
@@ -96,7 +95,7 @@ def test_the_lists_tell_the_order(parts):
 @pytest.mark.parametrize(
     "parts", [[[ONE], [TWO]], [[ONE, TWO], [ONE, THREE]], [[ONE, TWO], [THREE]]], ids=str
 )
-def test_what_the_lists_do_not_tell_is_refused(parts, tmp_path):
+def test_an_order_that_the_lists_leave_open_is_refused(parts, tmp_path):
     vs = variables(3)
     optimizer = meet(adam(), *[[vs[i] for i in part] for part in parts])
     state = adam().get_state()

@@ -1,6 +1,6 @@
-"""HDF5 files of Keras 2.2.4: of the AdamAccumulate class from the web, and of stock optimizers.
+"""HDF5 files of Keras 2.2.4: from the AdamAccumulate class on the web, and from stock optimizers.
 
-`files/keras_2_2_4/README.md` says what they hold. All is float32.
+`files/keras_2_2_4/README.md` describes their contents. Everything is float32.
 """
 
 import json
@@ -28,7 +28,7 @@ def float32():
 
 @pytest.fixture
 def copy(tmp_path):
-    """A file to edit: its path by name."""
+    """Return a function that copies the file of a name, for editing, and returns the path."""
     return lambda name: Path(shutil.copy(FILES / f"{name}.h5", tmp_path))
 
 
@@ -55,7 +55,7 @@ def rows(file, step, size=4):
 
 
 def weights_at(file, step):
-    """The true weights after so many steps."""
+    """The true weights after `step` steps."""
     further = step - int(file["n_micro_at_save"])
     return [file[f"cont_{i}"][further - 1] if further else file[f"saved_{i}"] for i in range(4)]
 
@@ -66,7 +66,7 @@ def assert_close(actual, expected, atol=1e-6):
 
 
 def assert_goes_on_as(model, name, atol=1e-6, parts=1):
-    """After each further step, made in `parts`, the weights are the true ones."""
+    """After each further step, made in `parts`, the weights equal the recorded ones."""
     file = truth(name)
     start = int(file["n_micro_at_save"])
     assert_close(model.get_weights(), weights_at(file, start), atol=0)
@@ -74,7 +74,7 @@ def assert_goes_on_as(model, name, atol=1e-6, parts=1):
         for part in range(parts):
             model.train_on_batch(*rows(file, step * parts + part, 4 // parts))
         assert_close(model.get_weights(), weights_at(file, step + 1), atol)
-    assert np.abs(model.get_weights()[0] - file["saved_0"]).max() > 1e-3, "a test of nothing"
+    assert np.abs(model.get_weights()[0] - file["saved_0"]).max() > 1e-3, "nothing is tested"
 
 
 # -- the AdamAccumulate class ------------------------------------------------------------------
@@ -89,15 +89,15 @@ def assert_at_the_boundary(optimizer):
         np.testing.assert_array_equal(state[f"Adam.velocity.{i}"], file[f"opt_{5 + i}"])
 
 
-def test_goes_on_with_accum_iters_given():
+def test_continues_with_accum_iters_given():
     path = FILES / "adamaccumulate_boundary.h5"
     model = load(path, AdamAccumulate=Adam.with_accum_iters(5))
     assert_at_the_boundary(model.optimizer)
     assert_goes_on_as(model, "adamaccumulate_boundary")
 
 
-@keras2_has_no("train step that could be made after that")
-def test_warns_without_accum_iters_and_takes_it_later():
+@keras2_has_no("accum_iters that can be set after loading")
+def test_warns_without_accum_iters_and_accepts_it_later():
     path = FILES / "adamaccumulate_boundary.h5"
     with pytest.warns(UserWarning, match=r"accum_iters=1 is used.*with_accum_iters\(5\)") as record:
         model = keras.models.load_model(str(path), custom_objects={"AdamAccumulate": Adam})
@@ -119,8 +119,8 @@ def test_takes_accum_iters_by_from_optimizer():
     assert_goes_on_as(model, "adamaccumulate_boundary")
 
 
-def test_begins_a_fresh_window_for_one_that_was_open():
-    """From there on it is stock Adam on batches of 20."""
+def test_an_open_window_is_replaced_by_a_fresh_one():
+    """From there on it equals stock Adam on batches of 20."""
     path, classes = FILES / "adamaccumulate_midwindow.h5", Adam.with_accum_iters(5)
     with pytest.warns(UserWarning, match="3 of 5 micro-batches into a window"):
         model, twin = load(path, AdamAccumulate=classes), load(path, AdamAccumulate=classes)
@@ -149,9 +149,9 @@ def edit(path, **config):
 
 
 def replay(file, steps, decay=0.0, amsgrad=False, clipnorm=None):
-    """Adam as the old class has it, in float64, from the file's moments and two updates on.
+    """Compute the old class's Adam in float64, from the file's moments and two updates on.
 
-    But for `clipnorm`, the norm of all gradients together, which clips the big batch here.
+    One exception: `clipnorm` clips the big batch here, by the norm of all gradients together.
     """
     moments = [file[f"opt_{1 + i}"].astype(float) for i in range(4)]
     squares = [file[f"opt_{5 + i}"].astype(float) for i in range(4)]
@@ -186,7 +186,7 @@ def replay(file, steps, decay=0.0, amsgrad=False, clipnorm=None):
     "variant", [{}, {"decay": 0.5}, {"amsgrad": True}, {"clipnorm": 0.05}], ids=str
 )
 def test_variants_of_the_old_class(variant, copy):
-    """Ten further steps equal a replay. With amsgrad the class saved real arrays at the end."""
+    """Ten further steps equal the replay. With amsgrad, the class saved real arrays at the end."""
     path = copy("adamaccumulate_boundary")
     file = truth("adamaccumulate_boundary")
     edit(path, **variant)
@@ -205,7 +205,7 @@ def test_variants_of_the_old_class(variant, copy):
 
 
 def test_amsgrad_needs_its_arrays(copy):
-    """Placeholders are no `velocity_hat`: a file of plain Adam doesn't go on as AMSGrad."""
+    """Placeholders aren't `velocity_hat`: a file of plain Adam can't continue as AMSGrad."""
     path = copy("adamaccumulate_boundary")
     edit(path, amsgrad=True)
     with pytest.raises(accum.StateError, match=r"AMSGrad.velocity_hat.0 is \(1,\)|shape"):
@@ -222,7 +222,7 @@ def loader(name, accum_iters):
 
 
 def tolerance(name):
-    # Keras 3 has RMSprop's epsilon under the root.
+    # RMSprop's epsilon is inside the root on Keras 3.
     return 5e-6 if hosts.IS_KERAS3 and name == "stock_rmsprop" else 1e-6
 
 
@@ -230,14 +230,16 @@ def tolerance(name):
 @each_version
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("name", STOCK)
-def test_stock_files_go_on(name, parts):
-    """As they were, and with each batch of four in four micro-batches."""
+def test_stock_files_continue(name, parts):
+    """With the batches as they were, and with each batch of four in four micro-batches."""
     model = load(FILES / f"{name}.h5", **loader(name, parts))
     assert model.optimizer.completed_updates == (0 if name == "stock_rmsprop" else 7)
     assert_goes_on_as(model, name, tolerance(name), parts)
 
 
-@pytest.mark.skipif(hosts.IS_KERAS3, reason="Keras 3 can't load them: it knows no `lr`")
+@pytest.mark.skipif(
+    hosts.IS_KERAS3, reason="Keras 3 can't load stock optimizers of Keras 2.2: it doesn't know `lr`"
+)
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_files_by_from_optimizer(name):
     model = load(FILES / f"{name}.h5")
@@ -246,7 +248,7 @@ def test_stock_files_by_from_optimizer(name):
     assert_goes_on_as(model, name, parts=4)
 
 
-def test_with_accum_iters_contradicts_no_file():
+def test_with_accum_iters_must_agree_with_the_file():
     config = Adam(accum_iters=3).get_config()
     assert Adam.with_accum_iters(3).from_config(config).accum_iters == 3
     with pytest.raises(ValueError, match=r"with_accum_iters\(5\).*holds accum_iters=3"):

@@ -1,4 +1,4 @@
-"""The package as a user meets it: imports, the choice of host, docstrings."""
+"""The package as a user meets it: imports, the choice of the host, and docstrings."""
 
 import doctest
 import importlib
@@ -17,7 +17,7 @@ from keras_accum import host, names
 
 
 def python(program, **environment):
-    """What a new Python process prints."""
+    """Return what a new Python process prints."""
     result = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
         env={**os.environ, **environment},
@@ -46,11 +46,11 @@ if hosts.IS_KERAS2:
 @thorough
 @pytest.mark.parametrize("module", OTHERS)
 def test_module_of_another_keras(module):
-    """Its error says what it needs, what there is, and which module is the right one."""
+    """The error says what the module needs, what was found, and which module to use."""
     version = "tensorflow" if module == "tf_keras" else "keras"
     package = importlib.import_module(version)
     if (module, package.__version__[0]) == ("keras3", "3"):
-        pytest.skip("tf_keras is here beside Keras 3")
+        pytest.skip("keras_accum.keras3 can be imported, as Keras 3 is installed beside tf_keras")
     found = ".".join(package.__version__.split(".")[: 3 if module == "tf_keras" else 2])
     message = f"{module} needs {OTHERS[module]}. .*keras_accum.{hosts.HOST}.* Found: .*{found}"
     program = f"""
@@ -100,7 +100,7 @@ def test_names():
 @thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_docstring_example(name):
-    """Every public name has one, and it runs."""
+    """Every public name has an example that runs."""
     public = getattr(hosts.accum, name)
     examples = doctest.DocTestFinder(recurse=False).find(public, name, globs={})
     assert examples and examples[0].examples, f"{name} has no example"
@@ -108,11 +108,11 @@ def test_docstring_example(name):
     assert attempted and not failures
 
 
-def test_a_name_that_this_keras_has_not():
-    """Its error says which Keras has it."""
+def test_a_name_that_this_keras_does_not_have():
+    """The error says which Keras has it."""
     missing = [name for name in names.WHERE if name not in vars(hosts.accum)]
     if not missing:
-        pytest.skip("this Keras has all of them")
+        pytest.skip("this Keras has every public name")
     for name in missing:
         with pytest.raises(ImportError, match=f"no {name} on this Keras. It is there on"):
             exec(f"from keras_accum.{hosts.HOST} import {name}", {})
@@ -120,7 +120,7 @@ def test_a_name_that_this_keras_has_not():
 
 def test_a_name_that_has_changed():
     if hosts.IS_KERAS2:
-        pytest.skip("it never had HostGate")
+        pytest.skip("Keras 2.0 to 2.3 never had HostGate")
     with pytest.warns(DeprecationWarning, match="HostGate is PythonGate now.*version 0.3"):
         assert hosts.accum.HostGate is hosts.accum.PythonGate
     with pytest.warns(DeprecationWarning, match="gate='branch' is gate='conditional' now"):

@@ -1,4 +1,4 @@
-"""A state that is there before its variables: who reads, saves, copies or changes it sees it."""
+"""A state that waits for its variables: every read, save, copy and change sees it."""
 
 import copy
 import pickle
@@ -12,7 +12,9 @@ from test_saving import CLASSES, assert_same, everything
 from training import LENGTH, MICRO, compiled, data, dense_model, fit, go_on
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-tf_keras_only = pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="TensorFlow's checkpoints")
+tf_keras_only = pytest.mark.skipif(
+    not hosts.IS_TF_KERAS, reason="only tf_keras has TensorFlow's checkpoints"
+)
 
 STOP = LENGTH + 2  # two micro-batches into the second window
 LATER = 2 * LENGTH + 3
@@ -27,7 +29,7 @@ def fresh(optimizer=None, **more):
 
 
 def load(path):
-    """To be run as the model that was saved: XLA rounds in its own way."""
+    """Load a model to run it as it ran before: XLA would round differently."""
     model = keras.models.load_model(str(path), custom_objects=CLASSES)
     if EAGER:
         model.run_eagerly = True
@@ -40,13 +42,13 @@ def source():
 
 
 def like(source, optimizer=None):
-    """A fresh model with the weights of another one."""
+    """Return a fresh model with the weights of `source`."""
     model = fresh(optimizer)
     model.set_weights(source.get_weights())
     return model
 
 
-# -- how a state comes to wait -----------------------------------------------------------------
+# -- ways in which a state comes to wait -----------------------------------------------------------
 
 
 def set_state(source, folder):
@@ -71,7 +73,7 @@ def set_weights(source, folder):
 
 
 def loaded(source, folder):
-    """Where the file is of the kind for which the host doesn't build the optimizer by itself."""
+    """Load from a format for which the host doesn't build the optimizer by itself."""
     path = str(folder / ("waits.keras" if hosts.IS_TF_KERAS else "waits.h5"))
     source.save(path)
     return load(path)
@@ -101,14 +103,14 @@ if hosts.IS_KERAS3:
 elif hosts.IS_TF_KERAS:
     WAYS += [loaded, restored]
 MORE_WAYS = [from_optimizer, loaded_weights if hosts.IS_KERAS3 else set_weights]
-# Of which the model is known by now, so that the optimizer has been built.
+# With these the model is known, so the optimizer has been built.
 BUILT = [loaded, restored] if hosts.IS_TF_KERAS else []
 
 every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 
 
 def refused_or_not(way, act, model, is_refused=True):
-    """What `act` does; where that needs variables, after a refusal that names the remedy."""
+    """Call `act`; where it needs variables, expect a refusal with the remedy, and build first."""
     if is_refused and way not in BUILT:
         before = everything(model)
         with pytest.raises(ValueError, match=REMEDY):
@@ -118,7 +120,7 @@ def refused_or_not(way, act, model, is_refused=True):
     return act(model)
 
 
-# -- who sees it -------------------------------------------------------------------------------
+# -- who sees the state ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", WAYS + MORE_WAYS, ids=lambda way: way.__name__)
@@ -210,7 +212,7 @@ def to_saved_model(model, folder):
 @pytest.mark.parametrize("save", [to_checkpoint, to_tf_weights, to_saved_model])
 @every_way
 def test_saved_as_a_checkpoint_before_the_first_step(way, save, source, tmp_path):
-    """Slots belong to variables there."""
+    """A checkpoint needs variables, since slots belong to them."""
     waiting = way(source, tmp_path)
     model = refused_or_not(way, lambda waiting: save(waiting, tmp_path), waiting)
     assert_same(everything(model), everything(source))
@@ -220,7 +222,7 @@ def test_saved_as_a_checkpoint_before_the_first_step(way, save, source, tmp_path
 @tf_keras_only
 @every_way
 def test_copied_before_the_first_step(way, source, tmp_path):
-    """With the model's variables, which it goes on to train."""
+    """The copy has the model's variables and continues to train them."""
     model = way(source, tmp_path)
     state = everything(model)
     model.optimizer = copy.deepcopy(model.optimizer)
@@ -229,7 +231,7 @@ def test_copied_before_the_first_step(way, source, tmp_path):
 
 
 @every_way
-def test_accum_iters_is_set(way, source, tmp_path):
+def test_accum_iters_can_be_set(way, source, tmp_path):
     model = way(source, tmp_path)
     for some in (model, source):
         some.optimizer.accum_iters = 2
@@ -259,7 +261,7 @@ def test_to_stock(way, tmp_path):
 
 
 @every_way
-def test_the_newest_wins(way, source, tmp_path):
+def test_a_newer_state_wins(way, source, tmp_path):
     model = way(source, tmp_path)
     go_on(source, STOP, LATER)
     model.set_weights(source.get_weights())
@@ -271,7 +273,7 @@ def test_the_newest_wins(way, source, tmp_path):
 
 @tf_keras_only
 @every_way
-def test_a_checkpoint_that_is_newer_wins(way, source, tmp_path):
+def test_a_newer_checkpoint_wins(way, source, tmp_path):
     model = way(source, tmp_path)
     go_on(source, STOP, LATER)
     checkpoint(model).restore(checkpoint(source).save(str(tmp_path / "later")))
@@ -281,7 +283,7 @@ def test_a_checkpoint_that_is_newer_wins(way, source, tmp_path):
 
 
 @tf_keras_only
-def test_a_state_that_is_newer_than_a_checkpoint_wins(source, tmp_path):
+def test_a_state_newer_than_the_checkpoint_wins(source, tmp_path):
     model = restored(source, tmp_path)
     go_on(source, STOP, LATER)
     model.set_weights(source.get_weights())
@@ -289,10 +291,11 @@ def test_a_state_that_is_newer_than_a_checkpoint_wins(source, tmp_path):
     assert_same(everything(go_on(model, LATER)), everything(go_on(source, LATER)))
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="its lists are the graph's business")
+@pytest.mark.skipif(
+    hosts.IS_KERAS2, reason="the optimizer's variables belong to the graph on Keras 2"
+)
 @every_way
-def test_variables_are_written(way, source, tmp_path):
-    """What is assigned to them isn't lost."""
+def test_values_assigned_to_variables_are_kept(way, source, tmp_path):
     model = way(source, tmp_path)
     for some in (model, source):
         for variable in hosts.stock_variables(some.optimizer):
@@ -304,11 +307,11 @@ def test_variables_are_written(way, source, tmp_path):
     assert_same(everything(model), everything(source))
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="state trees are Keras 3's")
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has state trees")
 @pytest.mark.parametrize("target", ["fitted", "built"])
 @pytest.mark.parametrize("source", ["fitted", "built"])
 def test_state_trees(source, target):
-    """Variables have the same paths, whoever built the optimizer: Keras skips unknown ones."""
+    """Variables have the same paths whoever built the optimizer. Keras ignores unknown paths."""
 
     def made(how, micro_batches):
         model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, name="adam"))
@@ -325,9 +328,9 @@ def test_state_trees(source, target):
     assert_same(everything(other), everything(one))
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="state trees are Keras 3's")
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has state trees")
 @every_way
-def test_a_state_tree_while_it_waits(way, source, tmp_path):
+def test_a_state_tree_of_a_waiting_state(way, source, tmp_path):
     model = way(source, tmp_path)
     tree = model.get_state_tree(value_format="numpy_array")
     later = pickle.loads(pickle.dumps(everything(model)))
@@ -370,7 +373,7 @@ def test_python_gate_with_backup_and_restore(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(Interrupt())
     model = train()
-    # Keras 2 goes on in the epoch's middle with the batches of its beginning.
+    # Keras 2 continues in the middle of the epoch, but with the batches of its beginning.
     source = go_on(fresh(), 0, STOP)
     go_on(source, 0, 3 * LENGTH - STOP)
     assert model.optimizer.completed_updates == 3
@@ -378,8 +381,8 @@ def test_python_gate_with_backup_and_restore(tmp_path):
 
 
 @tf_keras_only
-def test_a_checkpoint_of_an_own_loop(tmp_path):
-    """No model says which variable is which: the counters are there, the whole is refused."""
+def test_a_checkpoint_of_a_custom_loop(tmp_path):
+    """No model tells the order of the variables: counters can be read, but not the whole state."""
     values = [np.ones((2, 3)), np.ones(3)]
 
     def made():
@@ -408,7 +411,10 @@ def test_a_checkpoint_of_an_own_loop(tmp_path):
 
 @tf_keras_only
 def test_a_checkpoint_of_a_model_without_variables(source, tmp_path):
-    """They come with the first data; until then nothing is taken for a fresh optimizer."""
+    """The first batch makes the variables.
+
+    Until then the optimizer doesn't pass for a fresh one.
+    """
 
     def unbuilt():
         layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(2)]

@@ -1,4 +1,4 @@
-"""`PythonGate`: two traced functions, of which the host picks one for each micro-batch of `fit`."""
+"""`PythonGate`: Python picks one of two traced functions for each micro-batch of `fit`."""
 
 import hosts
 import numpy as np
@@ -28,7 +28,9 @@ from training import (
 skip_file_on_keras2("PythonGate")
 
 BITWISE = {"rtol": 0, "atol": 0}
-picked = pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch's train step isn't traced")
+picked = pytest.mark.skipif(
+    hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch, whose train step isn't traced"
+)
 
 
 def python_gate():
@@ -45,7 +47,7 @@ def everything(model):
 
 
 class AtEachMicroBatch(keras.callbacks.Callback):
-    """Call `function(number)` after each micro-batch, the variables of the model being there."""
+    """Call `function(number)` after each micro-batch, with the model's variables up to date."""
 
     def __init__(self, function):
         super().__init__()
@@ -60,7 +62,7 @@ class AtEachMicroBatch(keras.callbacks.Callback):
 
 
 class CountsTraces(keras.Model):
-    """A network with a train step of its own, which is run in Python for each trace."""
+    """A network with its own train step, which runs in Python once per trace."""
 
     def __init__(self):
         super().__init__()
@@ -82,7 +84,7 @@ def test_equals_big_batch(case):
 
 
 @few_cases
-def test_equals_big_batch_with_all_that_acts_on_an_update(case):
+def test_equals_big_batch_with_several_options(case):
     both = {**case.arguments, "clipnorm": 0.3}
     if hosts.IS_KERAS3:
         both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
@@ -115,8 +117,8 @@ def test_only_the_end_of_a_window_moves_anything(case):
 
 
 @few_cases
-def test_windows_over_epochs_and_calls_of_fit(case):
-    """A number of micro-batches that the window's length doesn't divide."""
+def test_windows_that_span_epochs_and_calls_of_fit(case):
+    """The window's length doesn't divide the number of micro-batches."""
     x, y = data()
     some = (x[: 7 * MICRO], y[: 7 * MICRO])
     models = [model_of(case), model_of(case)]
@@ -141,12 +143,12 @@ def test_each_function_is_traced_once():
         fit(model, MICRO, callbacks=callbacks)
         assert model.traces == traces, "traced again"
         counts.append(traces)
-    # TensorFlow traces the one function that makes variables twice.
+    # TensorFlow traces a function that creates variables twice.
     assert counts[0] < counts[1] <= 2 * counts[0]
 
 
 @picked
-def test_the_train_function_is_given_back():
+def test_the_train_function_is_restored():
     model = model_of_adam()
     model.make_train_function()
     before = model.train_function
@@ -156,7 +158,7 @@ def test_the_train_function_is_given_back():
 
 
 def test_a_model_that_is_compiled_again():
-    """With the same callback, and another optimizer."""
+    """The same callback serves the model with another optimizer."""
     callback = python_gate()
     model = model_of_adam()
     fit(model, MICRO, callbacks=[callback])
@@ -168,8 +170,8 @@ def test_a_model_that_is_compiled_again():
 
 
 @few_cases
-def test_what_others_do_to_the_window(case):
-    """A partial window is closed, and accum_iters is changed, between epochs and in one."""
+def test_changes_of_the_window_from_outside(case):
+    """Partial windows are closed and accum_iters is changed, between epochs and inside one."""
     models = [model_of(case), model_of(case)]
     for model, callbacks in zip(models, ([], [python_gate()])):
 
@@ -231,7 +233,7 @@ def numbered(model):
 
 @few_cases
 def test_without_tracing(case):
-    """run_eagerly, where two functions gain what the host's `if` gains."""
+    """With run_eagerly, too, PythonGate changes no number."""
     models = [model_of(case, compile={"run_eagerly": True}) for _ in range(2)]
     for model, callbacks in zip(models, ([], [python_gate()])):
         fit(model, MICRO, callbacks=callbacks)
@@ -240,7 +242,9 @@ def test_without_tracing(case):
 
 @thorough
 @few_cases
-@pytest.mark.skipif(hosts.IS_TORCH, reason="torch.compile takes longer than all the rest here")
+@pytest.mark.skipif(
+    hosts.IS_TORCH, reason="torch.compile takes longer than all other tests of PythonGate"
+)
 def test_jit_compile(case):
     models = [model_of(case, compile={"jit_compile": True}) for _ in range(2)]
     for model, callbacks in zip(models, ([], [python_gate()])):
@@ -250,7 +254,7 @@ def test_jit_compile(case):
 
 @few_cases
 def test_embedding(case):
-    """Sparse gradients on TensorFlow."""
+    """On TensorFlow the gradients are sparse."""
     ids = np.arange(24 * 3).reshape(24, 3) % 5
     y = data()[1]
     layers = keras.layers
@@ -271,7 +275,7 @@ def test_embedding(case):
     assert_equal(numbered(models[1]), numbered(models[0]))
 
 
-def test_without_accumulation_there_is_nothing_to_pick():
+def test_accum_iters_1_is_unchanged():
     models = [model_of_adam(accum_iters=1) for _ in range(2)]
     for model, callbacks in zip(models, ([], [python_gate()])):
         fit(model, MICRO, callbacks=callbacks)
@@ -283,7 +287,7 @@ def model_of_adam(compile=None, **arguments):
     return compiled(dense_model(), hosts.ours("Adam", **settings), **(compile or {}))
 
 
-def test_an_optimizer_that_is_none_of_ours():
+def test_a_stock_optimizer_is_refused():
     model = compiled(dense_model(), hosts.stock("Adam"))
     with pytest.raises(
         TypeError, match="PythonGate needs a model that is compiled with an optimizer"
@@ -292,7 +296,7 @@ def test_an_optimizer_that_is_none_of_ours():
 
 
 @picked
-def test_what_only_the_device_knows_is_refused():
+def test_skips_that_only_the_device_knows_are_refused():
     model = model_of_adam(skip_nonfinite=True)
     with pytest.raises(ValueError, match="PythonGate can't be used with skip_nonfinite=True"):
         fit(model, MICRO, callbacks=[python_gate()])
@@ -308,7 +312,7 @@ def test_steps_per_execution_is_refused():
         fit(model, MICRO, callbacks=[python_gate()])
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only Keras 2 knows parameter servers")
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only Keras 2's fit has parameter servers")
 def test_parameter_servers_are_refused():
     model = model_of_adam()
     model._cluster_coordinator = object()
@@ -319,7 +323,7 @@ def test_parameter_servers_are_refused():
 
 
 def train_steps(number):
-    """A model whose train step makes so many micro-batches."""
+    """Return a model whose train step makes this number of micro-batches."""
 
     class Model(CountsTraces):
         def train_step(self, *arguments):
@@ -337,7 +341,7 @@ def train_steps(number):
 
 
 @picked
-@pytest.mark.parametrize("number", [2, 3])  # with windows of 2, three look like one
+@pytest.mark.parametrize("number", [2, 3])  # with windows of 2, three micro-batches look like one
 def test_a_train_step_of_several_micro_batches_is_refused(number):
     model = train_steps(number)
     model.compile(hosts.ours("Adam", accum_iters=2), "mse")
@@ -353,8 +357,11 @@ def test_a_train_step_without_the_optimizer_is_refused():
         fit(model, MICRO, callbacks=[python_gate()])
 
 
-@pytest.mark.skipif(hosts.BACKEND != "jax", reason="elsewhere the host looks each time")
-def test_a_train_step_that_sometimes_skips_the_optimizer_is_noticed():
+@pytest.mark.skipif(
+    hosts.BACKEND != "jax",
+    reason="only on JAX does PythonGate count by itself; elsewhere it reads the counters",
+)
+def test_a_train_step_that_sometimes_skips_the_optimizer_is_refused():
     import jax
 
     class Skips(CountsTraces):
@@ -371,8 +378,10 @@ def test_a_train_step_that_sometimes_skips_the_optimizer_is_noticed():
         fit(model, MICRO, (abs(x) * np.sign(x), y), callbacks=[python_gate()])
 
 
-@pytest.mark.skipif(hosts.BACKEND != "jax", reason="JAX returns before it has computed")
-def test_jax_is_waited_for_only_when_the_counters_are_new(monkeypatch):
+@pytest.mark.skipif(
+    hosts.BACKEND != "jax", reason="only on JAX does a step return before it is computed"
+)
+def test_counters_are_read_from_jax_only_when_new(monkeypatch):
     reads = []
     picker = hosts.accum.PythonGate._picker
     read = picker._read

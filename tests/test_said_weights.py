@@ -1,4 +1,4 @@
-"""The weight of a micro-batch: which numbers it can be, and which micro-batch takes it."""
+"""The weights given to `weigh`: which values are allowed, and which micro-batch gets them."""
 
 import hosts
 import numpy as np
@@ -25,15 +25,15 @@ def tensor(value):
 
 @pytest.mark.parametrize("accum_iters", [1, LENGTH])
 @pytest.mark.parametrize("weight", [*BAD, -1])
-def test_a_number_that_is_no_weight_is_refused(weight, accum_iters):
+def test_a_number_that_can_not_be_a_weight_is_refused(weight, accum_iters):
     with pytest.raises(ValueError, match=f"`weight` must be .* Received: weight={weight}"):
         weighted(accum_iters=accum_iters).weigh(weight)
 
 
 @every_gate
 @pytest.mark.parametrize("weight", BAD)
-def test_a_tensor_that_is_no_weight_makes_the_gradient_nan(weight):
-    """As a NaN in the loss does: the update shows it, and only that update."""
+def test_a_tensor_that_can_not_be_a_weight_makes_the_update_nan(weight):
+    """Like a NaN in the loss, it shows in its own update, and in no other."""
     optimizer, w = weighted(), hosts.variable([1.0, 2.0], "w")
     for said in (1.0, weight):
         optimizer.weigh(tensor(said))
@@ -48,7 +48,7 @@ def test_a_tensor_that_is_no_weight_makes_the_gradient_nan(weight):
 
 @every_gate
 @pytest.mark.parametrize("weight", BAD)
-def test_skip_nonfinite_drops_it(weight):
+def test_skip_nonfinite_drops_such_a_micro_batch(weight):
     optimizer, w = weighted(skip_nonfinite=True), hosts.variable([1.0, 2.0], "w")
     for said in (1.0, weight, 3.0):
         optimizer.weigh(tensor(said))
@@ -66,7 +66,7 @@ class Evaluate(keras.callbacks.Callback):
 @pytest.mark.parametrize("eagerly", [True, False])
 @pytest.mark.parametrize("validation", ["validation_data", "callback before", "callback after"])
 def test_a_validation_leaves_no_weight(eagerly, validation):
-    """Validation batches have two samples, micro-batches of the training three."""
+    """Validation batches have two samples, and micro-batches of the training three."""
     asked = []
 
     def weight(x, y, y_pred, sample_weight):
@@ -84,7 +84,7 @@ def test_a_validation_leaves_no_weight(eagerly, validation):
         weighing.append(Evaluate())
     fit(model, MICRO, [a[:6] for a in data()], callbacks=weighing, **more)
     if validation == "validation_data" and eagerly:
-        assert asked == [3] * 6, "a validation was asked for its weight"
+        assert asked == [3] * 6, "a validation batch was weighed"
     assert not optimizer._weights_said
     if eagerly:
         with pytest.raises(ValueError, match="needs the weight of each micro-batch"):
@@ -92,7 +92,7 @@ def test_a_validation_leaves_no_weight(eagerly, validation):
 
 
 def test_an_interrupted_validation():
-    """The next training says its weights, and takes none that is left."""
+    """The next training gives its own weights, and uses none that is left over."""
 
     class Stop(keras.callbacks.Callback):
         def on_test_batch_end(self, batch, logs=None):
@@ -113,7 +113,7 @@ def test_an_interrupted_validation():
 @every_gate
 @pytest.mark.parametrize("eagerly", [True, False])
 def test_a_weight_that_depends_on_the_prediction(eagerly):
-    """All micro-batches weigh the same, whatever is computed for it."""
+    """The weight equals the number of samples, computed through the prediction."""
 
     def weight(x, y, y_pred, sample_weight):
         ops = keras.ops if hosts.IS_KERAS3 else hosts.tf

@@ -1,4 +1,4 @@
-"""A model saved in the middle of a window goes on in a new process, to the bit, in every format."""
+"""A model saved inside a window continues in a new process, to the bit, in every file format."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def model_for(case, scaled=False, dtype=None, **more):
 
 
 def everything(model):
-    """Weights and the optimizer's whole state; paths of weights change with a loaded model."""
+    """Weights by number, since a loaded model's paths differ, and the optimizer's whole state."""
     return {**dict(enumerate(weights(model).values())), **inner(model.optimizer).get_state()}
 
 
@@ -52,12 +52,12 @@ def assert_same(actual, expected):
 
 # -- formats -----------------------------------------------------------------------------------
 
-# save(model, folder); load(folder, fresh), fresh() being such a model as was saved, untrained.
+# save(model, folder); load(folder, fresh), where fresh() returns an untrained model of that kind.
 Format = namedtuple("Format", "save load")
 
 
 def file(*extensions, custom_objects=CLASSES):
-    """A file of the whole model; of several, each but the first is saved right after loading."""
+    """Whole models in files. With several, each is loaded and saved as the next one."""
 
     def save(model, folder):
         model.save(str(folder / f"0.{extensions[0]}"))
@@ -86,7 +86,7 @@ def weights_file(name):
 
 
 def weights_then_hdf5():
-    """A TensorFlow checkpoint restores slots in its own order, and HDF5 holds them by place."""
+    """A TensorFlow checkpoint restores slots in its own order. HDF5 holds them by position."""
     save, load_weights = weights_file("weights")
 
     def load(folder, fresh):
@@ -145,7 +145,7 @@ else:
     }
 FORMATS = {**MAIN, **OTHERS}
 
-# Arguments that have a state or a say in it, on top of those of Adam.
+# Arguments that change the state, in addition to those of Adam.
 OPTIONS = {
     "accum_iters_1": {"accum_iters": 1},
     "decay": {"decay": 0.5},
@@ -170,13 +170,15 @@ if hosts.IS_KERAS3:
 
 @pytest.fixture(scope="module")
 def continued(tmp_path_factory):
-    """For each of SAVED what a run without a stop ends with, and what one new process makes of the
-    files, or the error that it met."""
+    """For each of SAVED the result of an uninterrupted run.
+
+    A new process has written its own results, or its errors, beside the files.
+    """
     root = tmp_path_factory.mktemp("saved")
     hosts.set_floatx(hosts.FLOATX)
     expected = {}
     for run, (case, more) in RUNS.items():
-        hosts.set_random_seed()  # and, on TensorFlow 1, an empty graph
+        hosts.set_random_seed()  # on TensorFlow 1 this empties the graph too
         model = model_for(case, **more)
         start = weights(model)
         go_on(model, 0, STOP)
@@ -193,7 +195,7 @@ def continued(tmp_path_factory):
 
 
 def in_new_process(root):
-    """What the new process does; `python test_saving.py ROOT`."""
+    """Continue from all files, in the new process: `python test_saving.py ROOT`."""
     hosts.set_floatx(hosts.FLOATX)
     for run, form in SAVED:
         folder = root / run / form
@@ -201,7 +203,8 @@ def in_new_process(root):
         hosts.set_random_seed()
         try:
             model = FORMATS[form].load(folder, lambda c=case, m=more: model_for(c, **m))
-            go_on(model, STOP, STOP + 1)  # TensorFlow restores what the first step creates
+            # TensorFlow restores some variables when the first step creates them.
+            go_on(model, STOP, STOP + 1)
             loaded = {"position": inner(model.optimizer).window_position}
             end = everything(go_on(model, STOP + 1))
             np.savez(folder / "end.npz", **{str(name): array for name, array in end.items()})
@@ -213,7 +216,7 @@ def in_new_process(root):
 @thorough
 @each_version
 @pytest.mark.parametrize(("run", "form"), SAVED, ids=map("-".join, SAVED))
-def test_goes_on_in_a_new_process(run, form, continued):
+def test_continues_in_a_new_process(run, form, continued):
     root, expected = continued
     loaded = json.loads((root / run / form / "loaded.json").read_text())
     assert "error" not in loaded, loaded["error"]
@@ -222,9 +225,11 @@ def test_goes_on_in_a_new_process(run, form, continued):
         assert_same(dict(end), expected[run])
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="tf_keras reads it: scaled-h5 above")
+@pytest.mark.skipif(
+    not hosts.IS_KERAS3, reason="about LossScaleOptimizer in HDF5, which only Keras 3 can't read"
+)
 def test_loss_scale_optimizer_in_hdf5(tmp_path):
-    """Keras 3's own can't be read from HDF5. It must not go on with a fresh optimizer."""
+    """Keras 3 can't read its LossScaleOptimizer from HDF5. Training must not begin afresh then."""
     model = go_on(model_for(CASES["adam"], scaled=True), 0, STOP)
     model.save(tmp_path / "m.h5")
     model = keras.models.load_model(tmp_path / "m.h5", custom_objects=CLASSES)
@@ -240,7 +245,7 @@ class Interrupted(Exception):
 
 
 class Interrupt(keras.callbacks.Callback):
-    """Ends the training as a crash would, in the middle of an epoch and of a window."""
+    """End the training like a crash, in the middle of an epoch and of a window."""
 
     def on_train_batch_end(self, batch, logs=None):
         if batch == STOP:
@@ -248,10 +253,10 @@ class Interrupt(keras.callbacks.Callback):
 
 
 class Restored(keras.callbacks.Callback):
-    """What another callback before it has restored."""
+    """Record what a callback before this one has restored."""
 
     def on_train_begin(self, logs=None):
-        # What TensorFlow restores is there as soon as the variables are.
+        # TensorFlow restores a value when its variable is created.
         hosts.build(self.model)
         self.found = everything(self.model)
 
@@ -261,7 +266,7 @@ def fit(model, *callbacks):
     return model
 
 
-@keras2_has_no("checkpoint in the middle of an epoch")
+@keras2_has_no("ModelCheckpoint in the middle of an epoch")
 @few_cases
 def test_model_checkpoint(case, tmp_path):
     path = tmp_path / ("m.keras" if hosts.IS_KERAS3 else "m.h5")
@@ -276,8 +281,11 @@ def test_model_checkpoint(case, tmp_path):
 @keras2_has_no("BackupAndRestore")
 @few_cases
 def test_backup_and_restore(case, tmp_path):
-    """What is restored, not the end: Keras 3 begins the epoch anew, Keras 2 goes on in its middle
-    with the batches of its beginning."""
+    """Only the restored state is compared.
+
+    After it, Keras 3 repeats the epoch, and Keras 2 continues in the middle of the epoch with the
+    batches of its beginning.
+    """
     backup = {"backup_dir": str(tmp_path / "backup"), "save_freq": STOP}
     with pytest.raises(Interrupted):
         fit(model_for(case), keras.callbacks.BackupAndRestore(**backup), Interrupt())

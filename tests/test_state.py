@@ -1,4 +1,4 @@
-"""The state by names: what it holds, what goes on from it, and what it refuses."""
+"""The state by names: what it holds, how training continues from it, and what it refuses."""
 
 import io
 
@@ -55,7 +55,7 @@ def ours(case, **more):
 
 
 def trained(case, micro_batches=LENGTH + 2, **more):
-    """An optimizer in the middle of its second window, and its variables."""
+    """Return an optimizer in the middle of its second window, and its variables."""
     vs = variables()
     return go_on(ours(case, **more), vs, micro_batches), vs
 
@@ -88,19 +88,19 @@ def test_names_shapes_and_types(name):
         assert np.issubdtype(array.dtype, kind) or name == "learning_rate", name
 
 
-def test_without_accumulation_it_is_the_stock_state():
+def test_at_accum_iters_1_it_is_the_stock_state():
     state = trained(CASES["adam"], accum_iters=1)[0].get_state()
     slots = {f"{slot}.{i}" for slot in SLOTS["adam"] for i in SHAPES}
     assert set(state) == {"state_format", "completed_updates", "learning_rate", *slots}
 
 
 @keras2_has_no("schedules")
-def test_a_schedule_has_no_learning_rate():
+def test_a_state_with_a_schedule_has_no_learning_rate():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
     assert "learning_rate" not in trained(CASES["sgd"], learning_rate=schedule)[0].get_state()
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's optimizers have no use_ema")
 def test_moving_averages():
     state = trained(CASES["sgd"], use_ema=True)[0].get_state()
     assert {name for name in state if name.startswith("moving")} == {
@@ -118,13 +118,13 @@ def test_half_precision_is_accumulated_in_float32():
     assert_same(again.get_state(), state)
 
 
-# -- what goes on from it ----------------------------------------------------------------------
+# -- how training continues from it ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("built", [True, False])
 @every_row
-def test_goes_on(case, built):
-    """Handed over by a file of NumPy, to variables that are there or to come."""
+def test_continues(case, built):
+    """The state goes through a NumPy file, to variables that exist or are made later."""
     optimizer, vs = trained(case)
     file = io.BytesIO()
     np.savez(file, **optimizer.get_state())
@@ -143,7 +143,7 @@ def test_goes_on(case, built):
         np.testing.assert_array_equal(hosts.array(some), hosts.array(more))
 
 
-def test_amsgrad_by_either_name():
+def test_amsgrad_by_either_class():
     state = trained(CASES["amsgrad"])[0].get_state()
     optimizer = accum.AdamAccumulate(0.5, amsgrad=True, accum_iters=2)
     optimizer.set_state(state)
@@ -151,7 +151,7 @@ def test_amsgrad_by_either_name():
     assert_same(optimizer.get_state(), state)
 
 
-def test_the_state_says_how_long_windows_are():
+def test_the_state_sets_accum_iters():
     state = trained(CASES["adam"])[0].get_state()
     optimizer = ours(CASES["adam"], accum_iters=7)
     optimizer.set_state(state)
@@ -161,7 +161,7 @@ def test_the_state_says_how_long_windows_are():
     assert (optimizer.accum_iters, int(optimizer.get_state()["window_length"])) == (9, LENGTH)
 
 
-def test_without_a_window_a_fresh_one_is_begun():
+def test_a_state_without_a_window_begins_a_fresh_one():
     state = trained(CASES["adam"], accum_iters=1)[0].get_state()
     optimizer, vs = trained(CASES["adam"])
     optimizer.set_state(state)
@@ -211,7 +211,7 @@ def with_(**arrays):
     return lambda state: {**state, **{k.replace("__", "."): v for k, v in arrays.items()}}
 
 
-# What is done to a state of Adam with an open window, and what the refusal says of it.
+# Each change of a state of Adam with an open window, and what the error says about it.
 MISFITS = {
     "missing": (without("Adam.velocity.1"), r"Missing: Adam\.velocity\.1"),
     "no accumulator": (without("accumulator.0"), r"Missing: accumulator\.0"),
@@ -231,8 +231,8 @@ MISFITS = {
 
 @pytest.mark.parametrize("built", [True, False])
 @pytest.mark.parametrize(("change", "says"), MISFITS.values(), ids=MISFITS)
-def test_misfit(change, says, built):
-    """It is refused, and the optimizer keeps what it has, also a state that it only holds."""
+def test_a_state_that_does_not_fit_is_refused(change, says, built):
+    """The optimizer keeps its state, also one that still waits for its variables."""
     state = trained(CASES["adam"], 3)[0].get_state()
     optimizer, vs = ours(CASES["adam"]), variables()
     optimizer.set_state(trained(CASES["adam"])[0].get_state())
@@ -252,8 +252,8 @@ OTHERS = [("momentum", "adam"), ("rmsprop_momentum", "adam"), ("adam", "rmsprop_
 @pytest.mark.parametrize(
     ("source", "target"), [pair for pair in OTHERS if CASES.keys() >= set(pair)]
 )
-def test_another_rule(source, target):
-    """RMSprop with momentum has as many arrays as Adam, of the same shapes."""
+def test_the_state_of_another_rule_is_refused(source, target):
+    """RMSprop with momentum has as many arrays of the same shapes as Adam."""
     state = trained(CASES[source])[0].get_state()
     optimizer, _ = trained(CASES[target])
     before = optimizer.get_state()
@@ -271,7 +271,7 @@ def test_a_window_needs_accumulators():
 
 
 @keras2_has_no("schedules")
-def test_a_learning_rate_needs_a_place():
+def test_a_learning_rate_is_refused_where_a_schedule_is():
     state = trained(CASES["adam"])[0].get_state()
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
     optimizer, _ = trained(CASES["adam"], learning_rate=schedule)
@@ -292,8 +292,8 @@ def test_a_list_of_weights_that_does_not_fit(change):
     assert_same(optimizer.get_state(), before)
 
 
-def test_held_for_other_variables():
-    """It shows when the variables come; with those it was for, the optimizer goes on."""
+def test_a_waiting_state_of_other_variables_is_refused():
+    """The error comes with the variables. With the right variables, the optimizer continues."""
     optimizer = ours(CASES["adam"])
     state = trained(CASES["adam"])[0].get_state()
     optimizer.set_state(state)
@@ -340,7 +340,7 @@ def renew(group, names):
 
 
 def optimizer_group(file):
-    """The arrays of the optimizer in an HDF5 file, and where each of a state is."""
+    """The optimizer's arrays in an HDF5 file, and where the file has each entry of the state."""
     if hosts.IS_KERAS3:
         group = file["optimizer/vars"]
         return group, {name: name for name in group}
@@ -359,7 +359,7 @@ def optimizer_group(file):
     ],
 )
 def test_a_damaged_file(change, says, tmp_path):
-    """The error says what is wrong, through what Keras makes of it, and the optimizer goes on."""
+    """The error of Keras contains ours, and the optimizer keeps its state."""
     model = saved_model(tmp_path)
     for x, y in batches(MICRO)[:3]:
         model.train_on_batch(x, y)
@@ -373,7 +373,7 @@ def test_a_damaged_file(change, says, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 def test_a_torn_file(tmp_path):
-    """Half a file changes nothing at all."""
+    """Half a file changes nothing."""
     model = saved_model(tmp_path)
     before, values = model.optimizer.get_state(), weights(model)
     whole = (tmp_path / KERAS_FILE).read_bytes()
@@ -384,7 +384,7 @@ def test_a_torn_file(tmp_path):
     assert_same(weights(model), values)
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files of weights hold no optimizer")
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's HDF5 files of weights hold no optimizer")
 def test_a_file_without_an_optimizer(tmp_path):
     dense_model().save_weights(tmp_path / KERAS_FILE)
     model = compiled(dense_model(), ours(CASES["adam"]))
@@ -398,9 +398,11 @@ def test_a_file_without_an_optimizer(tmp_path):
 # -- LossScaleOptimizer ------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="the others have none, or one that counts right")
+@pytest.mark.skipif(
+    not hosts.IS_TF_KERAS, reason="only tf_keras's LossScaleOptimizer counts skipped micro-batches"
+)
 def test_a_skipped_micro_batch_is_no_update():
-    """Keras 2's LossScaleOptimizer counts one in `iterations` all the same."""
+    """Keras 2's LossScaleOptimizer counts a skipped micro-batch in `iterations`."""
     optimizer = ours(CASES["adam"])
     scaled, vs = hosts.loss_scaled(optimizer, initial_scale=8.0), variables("float32")
     go_on(scaled, vs, LENGTH + 1)

@@ -1,4 +1,4 @@
-"""From a trained stock optimizer to ours and back, each going on where the other stopped."""
+"""From a trained stock optimizer to ours and back; each continues where the other stopped."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def cls_of(case):
 
 
 def stocks(case, **more):
-    """The stock optimizers that a class stands for: Keras 2 has legacy ones and others."""
+    """The stock optimizers that a class accepts: tf_keras has legacy and new-style ones."""
     found = [hosts.stock(case.name, **case.arguments, **more)]
     if hosts.IS_TF_KERAS:
         name, amsgrad = case.name, {}
@@ -31,19 +31,19 @@ def stocks(case, **more):
 
 
 def go_on(model, size, start, stop):
-    """Train on the samples from `start` to `stop` big batches."""
+    """Train on the samples between big batches `start` and `stop`, and return the model."""
     for x, y in batches(size)[start * BIG // size : stop * BIG // size]:
         model.train_on_batch(x, y)
     return model
 
 
 def trained(optimizer, **arguments):
-    """A model after one big batch."""
+    """Return a model after one big batch."""
     return go_on(compiled(dense_model(), optimizer, **arguments), BIG, 0, 1)
 
 
 def with_optimizer(model, optimizer, **arguments):
-    """The same model, compiled anew."""
+    """Compile the same model again, keeping its weights."""
     values = model.get_weights()
     compiled(model, optimizer, **arguments)
     model.set_weights(values)
@@ -58,7 +58,7 @@ def assert_same_end(actual, expected, **tolerance):
 
 
 def assert_goes_on_from(case, optimizer):
-    """After one big batch in stock hands, ours gets the others in micro-batches."""
+    """After one big batch by the stock optimizer, ours trains on the rest in micro-batches."""
     twin = type(optimizer).from_config(optimizer.get_config())
     if hosts.IS_KERAS2:
         hosts.in_order(twin)
@@ -68,7 +68,7 @@ def assert_goes_on_from(case, optimizer):
     assert (mine.completed_updates, mine.accum_iters, mine.window_position) == (1, LENGTH, 0)
     go_on(with_optimizer(model, mine), MICRO, 1, UPDATES)
     assert mine.completed_updates == UPDATES
-    # Keras 2's optimizers that aren't legacy round some scalars to float32.
+    # Keras 2's new-style optimizers round some scalars to float32.
     is_legacy = type(optimizer) is type(hosts.stock(case.name))
     tolerance = {} if is_legacy else {"rtol": 0, "atol": 1e-6}
     assert_same_end(model, go_on(trained(twin), BIG, 1, UPDATES), **tolerance)
@@ -81,7 +81,7 @@ def assert_goes_on_from(case, optimizer):
 def test_from_stock(case, which):
     optimizer = stocks(case)[which]
     if which and case.name == "RMSprop" and "momentum" not in case.arguments:
-        pytest.skip("epsilon is under the root in the one and not in the other")
+        pytest.skip("tf_keras's two RMSprops differ: epsilon is inside the root in one only")
     if which and case.name == "Nadam":
         with pytest.raises(TypeError, match="must be of the stock class of NadamAccumulate"):
             cls_of(case).from_optimizer(optimizer)
@@ -98,13 +98,13 @@ else:
 
 
 @quick_first("more", {next(iter(more)): more for more in GO_ALONG})
-def test_arguments_go_along(more):
+def test_arguments_are_taken_over(more):
     case = CASES["adam"]._replace(arguments=more)
     for optimizer in stocks(case):
         assert_goes_on_from(case, optimizer)
 
 
-def test_arguments_that_are_given_win():
+def test_given_arguments_take_precedence():
     source = stocks(CASES["adam"])[-1]
     trained(source)
     mine = accum.AdamAccumulate.from_optimizer(source, learning_rate=0.5, clipnorm=1.0)
@@ -112,7 +112,7 @@ def test_arguments_that_are_given_win():
     assert (mine.clipnorm, mine.accum_iters) == (1, 1)
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2 has neither")
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's legacy optimizers have no weight decay")
 def test_from_adamw_with_exclusions():
     def adamw():
         optimizer = keras.optimizers.AdamW(2**-5, weight_decay=0.5)
@@ -132,7 +132,7 @@ def test_from_adamw_with_exclusions():
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2 has no accumulation of its own")
 @every_case
 def test_from_keras_own_accumulation(case):
-    """In the middle of a window: its gradients go along."""
+    """In the middle of a window, whose gradients are taken over."""
     theirs = hosts.stock(case.name, **case.arguments, gradient_accumulation_steps=LENGTH)
     model = compiled(dense_model(), theirs)
     half = LENGTH + 2
@@ -162,9 +162,11 @@ def test_from_ours_with_another_length():
     assert accum.AdamAccumulate.from_optimizer(model.optimizer, accum_iters=1).accum_iters == 1
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="the others are built for a list of variables")
+@pytest.mark.skipif(
+    not hosts.IS_TF_KERAS, reason="only tf_keras's legacy optimizers build variable by variable"
+)
 def test_from_stock_that_met_the_variables_in_another_order():
-    """As when a checkpoint was restored into it. Slots belong to variables, not to places."""
+    """As after a checkpoint was restored into it. Slots belong to variables, not to positions."""
     vs = [hosts.variable(value, name) for name, value in training.START.items()]
     source = hosts.stock("Adam")
     hosts.apply(source, [hosts.array(v) for v in reversed(vs)], vs[::-1])
@@ -201,7 +203,7 @@ def ours_after(updates, case, **more):
 
 @every_kind
 def test_to_stock(case):
-    """It has the stock class itself, the same slots, and goes on with big batches."""
+    """It has the stock class itself and the same slots, and continues with big batches."""
     expected = go_on(compiled(dense_model(), hosts.stock(case.name, **case.arguments)), BIG, 0, 1)
     model = ours_after(1, case)
     optimizer = model.optimizer
@@ -215,7 +217,7 @@ def test_to_stock(case):
 
 
 @every_kind
-def test_there_and_back(case):
+def test_to_stock_and_back(case):
     optimizer = ours_after(1, case).optimizer
     back = cls_of(case).from_optimizer(optimizer.to_stock(), accum_iters=LENGTH)
     if not hosts.IS_KERAS3:
@@ -226,7 +228,7 @@ def test_there_and_back(case):
         np.testing.assert_array_equal(state[name], expected[name], err_msg=name)
 
 
-def test_decay_goes_along():
+def test_decay_is_taken_over():
     case = CASES["sgd"]
     model = ours_after(1, case, decay=0.5)
     stock = model.optimizer.to_stock()
@@ -244,15 +246,17 @@ def test_decay_goes_along():
             hosts.ours("SGD", learning_rate=schedule, decay=0.5).to_stock()
 
 
-def test_not_in_an_open_window():
+def test_to_stock_is_refused_in_an_open_window():
     model = ours_after(1, CASES["adam"])
     model.train_on_batch(*batches(MICRO)[0])
     with pytest.raises(ValueError, match="window_position=1.*apply_partial_window"):
         model.optimizer.to_stock()
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="there a stock optimizer waits for them too")
-def test_not_before_it_has_its_variables():
+@pytest.mark.skipif(
+    hosts.IS_KERAS2, reason="on Keras 2 a stock optimizer waits for its variables as well"
+)
+def test_to_stock_is_refused_before_it_has_its_variables():
     optimizer = hosts.ours("Adam")
     optimizer.set_state(ours_after(1, CASES["adam"], accum_iters=1).optimizer.get_state())
     with pytest.raises(ValueError, match=r"optimizer\.build\(model\.trainable_variables\)"):
@@ -272,14 +276,14 @@ with np.load({data!r}) as data:
 np.savez({end!r}, *model.get_weights())
 """
 STEP = 'model.train_on_batch(data["x"], data["y"])'
-if hosts.IS_KERAS2:  # whose steps are never twice the same
+if hosts.IS_KERAS2:  # Keras 2's stock steps aren't repeatable
     STEP = "assert int(model.optimizer.get_weights()[0]) == 1"
 
 
 @thorough
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 @few_cases
-def test_for_somebody_without_this_package(case, tmp_path):
+def test_a_stock_file_loads_without_this_package(case, tmp_path):
     model = ours_after(1, case)
     with_optimizer(model, model.optimizer.to_stock(), loss=hosts.mean_squared_error())
     path = tmp_path / ("m.keras" if hosts.IS_KERAS3 else "m.h5")
@@ -305,9 +309,9 @@ def test_for_somebody_without_this_package(case, tmp_path):
 # -- accum_iters before the first step ---------------------------------------------------------
 
 
-@keras2_has_no("train step that could be made after that: see test_keras2.py")
-def test_accumulators_may_come_until_the_first_step():
-    """Built or loaded at accum_iters=1, and set to more then."""
+@keras2_has_no("accum_iters that can be set after loading: see test_keras2.py")
+def test_accum_iters_may_exceed_1_until_the_first_step():
+    """Built or loaded at accum_iters=1, and then set to more."""
     optimizer = hosts.ours("Adam", **CASES["adam"].arguments)
     model = compiled(dense_model(), optimizer)
     hosts.build(model)
@@ -317,7 +321,7 @@ def test_accumulators_may_come_until_the_first_step():
     assert_same_end(model, go_on(expected, BIG, 0, UPDATES))
 
 
-def test_but_not_after_it():
+def test_accum_iters_may_not_exceed_1_after_the_first_step():
     optimizer = hosts.ours("Adam")
     trained(optimizer)
     with pytest.raises(ValueError, match=r"can't become 5.*AdamAccumulate\.from_optimizer"):

@@ -1,4 +1,4 @@
-"""`gradient_transformers` of Keras 2 that return the pairs in another order, or not all of them."""
+"""`gradient_transformers` of Keras 2 that reorder the pairs or drop some of them."""
 
 import hosts
 import numpy as np
@@ -17,7 +17,9 @@ from training import (
     train,
 )
 
-pytestmark = pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="an argument of OptimizerV2 only")
+pytestmark = pytest.mark.skipif(
+    not hosts.IS_TF_KERAS, reason="only tf_keras has gradient_transformers"
+)
 
 
 def reverse(pairs):
@@ -29,13 +31,13 @@ def drop_biases(pairs):
 
 
 def drop_then_reverse(pairs):
-    """As a transformer that is zip() would, it returns no list."""
+    """Return an iterator that isn't a list, as zip() does."""
     return ((2 * gradient + 0.125, variable) for gradient, variable in drop_biases(pairs)[::-1])
 
 
 @few_cases
 @pytest.mark.parametrize("transformer", [reverse, drop_biases, drop_then_reverse])
-def test_pairs_are_of_their_variables(case, transformer, every_gate):
+def test_gradients_stay_with_their_variables(case, transformer, every_gate):
     arguments = {**case.arguments, "gradient_transformers": [transformer]}
     expected = train(hosts.stock(case.name, **arguments), BIG)
     actual = train(hosts.ours(case.name, accum_iters=LENGTH, **arguments), MICRO)
@@ -45,8 +47,8 @@ def test_pairs_are_of_their_variables(case, transformer, every_gate):
     assert_equal(actual.slots, expected.slots)
 
 
-def test_a_callback_that_decides():
-    """With PythonGate, where the update's train function is another than the addition's."""
+def test_python_gate():
+    """PythonGate has one train function for updates and another one for additions."""
     case = CASES["adam"]
     arguments = {**case.arguments, "gradient_transformers": [drop_then_reverse]}
     expected = train(hosts.stock(case.name, **arguments), BIG)
@@ -67,7 +69,7 @@ def test_on_replicas(strategy, case, every_gate):
 
 
 @few_cases
-def test_a_left_out_variable_is_as_it_was_and_its_sum_is_emptied(case, every_gate):
+def test_a_dropped_variable_is_unchanged_and_its_sum_is_emptied(case, every_gate):
     ours = hosts.ours(
         case.name, accum_iters=LENGTH, gradient_transformers=[drop_biases], **case.arguments
     )
@@ -108,8 +110,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_pairs_that_are_nothing_of_the_kind(wrong):
-    """The stock optimizer makes two updates of one variable, or fails."""
+def test_wrong_pairs_are_refused(wrong):
+    """The stock optimizer would update one variable twice, or fail."""
     ours = hosts.ours("SGD", accum_iters=2, gradient_transformers=[wrong])
     with pytest.raises(ValueError, match="gradient_transformers.*each at most once.*Received: "):
         compiled(dense_model(), ours, run_eagerly=True).train_on_batch(*data())

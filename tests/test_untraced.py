@@ -1,4 +1,4 @@
-"""What can't be had in a traced function, under debuggers, or of variables of other kinds."""
+"""Limits: calls in traced functions, debuggers, and variables and classes that aren't Keras's."""
 
 import contextlib
 
@@ -9,7 +9,9 @@ from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
 
 every_gate = pytest.mark.usefixtures("every_gate")
-not_keras2 = pytest.mark.skipif(hosts.IS_KERAS2, reason="a TensorFlow 1 graph is always traced")
+not_keras2 = pytest.mark.skipif(
+    hosts.IS_KERAS2, reason="Keras 2's TensorFlow 1 graphs are always traced"
+)
 
 
 def in_a_window(accum_iters=3):
@@ -34,8 +36,8 @@ def traced(function):
 
 
 @not_keras2
-def test_a_partial_window_is_not_closed_in_a_traced_function():
-    """Nothing is written, and no tracer gets out: the window can be closed afterwards."""
+def test_apply_partial_window_is_refused_in_a_traced_function():
+    """Nothing is written and no tracer escapes, so the window can be closed afterwards."""
     optimizer, w = in_a_window()
     with pytest.raises(Exception, match="is for the time between train steps") as refusal:
         traced(optimizer.apply_partial_window)()
@@ -46,8 +48,8 @@ def test_a_partial_window_is_not_closed_in_a_traced_function():
     assert (hosts.array(w) < [1.0, 2.0]).all()
 
 
-@pytest.mark.skipif(hosts.BACKEND != "jax", reason="jax.jit")
-def test_nor_in_a_stateless_scope_that_is_traced():
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="only JAX has jax.jit")
+def test_apply_partial_window_is_refused_in_a_traced_stateless_scope():
     import jax
 
     optimizer, _ = in_a_window()
@@ -64,15 +66,17 @@ def test_nor_in_a_stateless_scope_that_is_traced():
 # -- variables that aren't Keras's -----------------------------------------------------------------
 
 
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="tf.Variable")
+@pytest.mark.skipif(
+    not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about tf.Variable in Keras 3 and tf_keras"
+)
 @every_gate
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_a_variable_of_tensorflow(dtype):
-    """In a loop of one's own, as the stock optimizer takes it."""
+    """In a custom loop, which the stock optimizer supports as well."""
     tf = hosts.tf
 
     def run(optimizer, steps):
-        # Two of one name: accumulators are told apart all the same.
+        # Both have the same name. Their accumulators are kept apart all the same.
         vs = [tf.Variable(value, dtype=dtype, name="v") for value in ([1.0, 2.0], [3.0])]
         for _ in range(steps):
             grads = [tf.constant([0.5, -1.0], dtype), tf.constant([2.0], dtype)]
@@ -93,7 +97,7 @@ def test_a_variable_of_tensorflow(dtype):
 @pytest.mark.filterwarnings("ignore:.*does not have any trainable weights:UserWarning")
 @pytest.mark.parametrize("name", ["PythonGate", "AccumulationMonitor"])
 def test_a_model_without_trainable_weights(name):
-    """It's trained as it is without the callback: nothing happens to it."""
+    """The callback changes nothing in such a training."""
     model = dense_model()
     model.trainable = False
     compiled(model, hosts.ours("SGD", accum_iters=LENGTH), run_eagerly=False)
@@ -124,7 +128,7 @@ def looking_for_nan():
 @not_keras2
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
 @pytest.mark.parametrize("gate", ["select", "conditional"])
-def test_a_monitor_beside_those_who_look_for_nan(gate):
+def test_a_monitor_with_nan_debuggers_switched_on(gate):
     monitor = hosts.accum.AccumulationMonitor(MICRO, noise_scale=True)
     model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, gate=gate))
     arrays = [array[: (LENGTH + 1) * MICRO] for array in data()]
@@ -133,7 +137,7 @@ def test_a_monitor_beside_those_who_look_for_nan(gate):
     assert history["gradient_norm"][-1] > 0
 
 
-# -- classes of one's own --------------------------------------------------------------------------
+# -- subclasses of our classes ---------------------------------------------------------------------
 
 
 class WithAnArgument(hosts.accum.SGDAccumulate):
@@ -145,14 +149,14 @@ class WithAnArgument(hosts.accum.SGDAccumulate):
         return {**super().get_config(), "extra": self.extra}
 
 
-def test_to_stock_of_a_class_with_an_argument_of_its_own():
+def test_to_stock_of_a_subclass_with_another_argument():
     optimizer = WithAnArgument(accum_iters=2)
     with pytest.raises(ValueError, match="no stock optimizer has: extra"):
         optimizer.to_stock()
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AMSGrad", "RMSprop"])
-def test_to_stock_of_a_class_without_one(name):
+def test_to_stock_of_a_subclass_without_another_argument(name):
     cls = getattr(hosts.accum, f"{name}Accumulate")
     optimizer = type(f"My{name}", (cls,), {})(accum_iters=2)
     assert isinstance(optimizer.to_stock(), cls._stock_class)

@@ -1,6 +1,6 @@
-"""`reduction="weighted"`: micro-batches that aren't alike, as parts of the large batch.
+"""`reduction="weighted"`: unequal micro-batches count as the parts of the big batch that they are.
 
-Masked sequences and a last batch that is short, where the mean of means is another mean.
+Examples are masked sequences and a short last batch, where the mean of means differs from the mean.
 """
 
 import hosts
@@ -34,13 +34,13 @@ SAMPLES, STEPS, MICRO, LENGTH = 11, 5, 3, 4  # the last micro-batch of a window 
 
 
 def sequences():
-    """Each of another length, in micro-batches from many masked steps to few."""
+    """Sequences of different lengths; the first micro-batches have many masked steps."""
     random = np.random.default_rng(3)
     x = random.uniform(0.5, 1.5, (SAMPLES, STEPS, 3)).astype(hosts.FLOATX)
     y = random.uniform(1, 2, (SAMPLES, STEPS, 2)).astype(hosts.FLOATX)
     for i, end in enumerate([1, 1, 2, 1, 3, 2, 4, 5, 4, 5, 5]):
         x[i, end:] = 0
-        y[i, end:] = 100  # never to be seen
+        y[i, end:] = 100  # masked, so that no loss may contain it
     return x, y
 
 
@@ -72,7 +72,7 @@ def test_masked_sequences(case):
 
 
 @few_cases
-def test_unweighted_they_are_another_training(case):
+def test_without_weights_the_training_differs(case):
     arrays, optimizer = sequences(), hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     expected = big(case, build=masked_model, arrays=arrays)
     actual = train(optimizer, MICRO, build=masked_model, arrays=arrays)
@@ -110,7 +110,7 @@ def test_sample_weights_that_the_loss_does_not_divide_by(case):
 
 
 @few_cases
-def test_a_weight_of_ones_own(case):
+def test_a_weight_by_a_function_of_the_user(case):
     def not_zero(x, y, y_pred, sample_weight):
         seen = keras.ops.any(x != 0, -1) if hosts.IS_KERAS3 else hosts.tf.reduce_any(x != 0, -1)
         return keras.ops.sum(seen) if hosts.IS_KERAS3 else hosts.tf.math.count_nonzero(seen)
@@ -140,13 +140,16 @@ def test_several_outputs(case):
     assert_same_training(run(weighted(case), MICRO, callbacks), expected)
 
 
-# -- a loop of one's own -------------------------------------------------------------------------
+# -- custom loops -------------------------------------------------------------------------
 
 WEIGHTS = [1.0, 4.0, 0.0, 3.0]
 
 
 def gradients():
-    """Of micro-batches, for each variable. That of weight zero is a mean over nothing."""
+    """One list per micro-batch, with a gradient per variable.
+
+    Weight 0 means a mean over nothing: NaN.
+    """
     random = np.random.default_rng(5)
     shapes = [v.shape for v in linear_variables()]
     grads = [[random.uniform(1, 2, s).astype(hosts.FLOATX) for s in shapes] for _ in WEIGHTS]
@@ -155,7 +158,7 @@ def gradients():
 
 
 def taken(optimizer, micro_batches):
-    """Variables after these (gradients, weight); no weight is said where it is None."""
+    """The values after these pairs (gradients, weight). With None, no weight is given."""
     variables = linear_variables()
     for grads, weight in micro_batches:
         if weight is not None:
@@ -201,7 +204,7 @@ def test_skip_nonfinite(case):
 
 
 @few_cases
-def test_a_window_without_any_weight_moves_nothing(case):
+def test_a_window_of_weight_0_moves_nothing(case):
     optimizer, variables = weighted(case), linear_variables()
     before = [hosts.array(v) for v in variables]
     for grads in gradients():
@@ -213,7 +216,7 @@ def test_a_window_without_any_weight_moves_nothing(case):
 
 
 def test_half_precision_does_not_overflow():
-    # A rate that is a normal number in float16: not all processors keep smaller ones.
+    # The rate is a normal float16 number. Not all processors keep smaller ones.
     optimizer = hosts.ours("SGD", learning_rate=2**-14, accum_iters=2, reduction="weighted")
     variable = hosts.variable(np.zeros(2), "w", dtype="float16")
     for _ in range(2):
@@ -239,7 +242,7 @@ def test_state_in_a_window(case):
 
 @few_cases
 def test_state_of_another_reduction(case):
-    """With no window open it's the same state; with one open, a sum of something else."""
+    """With no window open the states are the same. In an open window the sums differ."""
     variables = linear_variables()
     mean_of, weighted_of = hosts.ours(case.name, accum_iters=2, **case.arguments), weighted(case)
     hosts.apply(mean_of, gradients()[0], variables)
@@ -256,10 +259,10 @@ def test_state_of_another_reduction(case):
         mean_of.set_state(weighted_of.get_state())
 
 
-# -- with what else there is -----------------------------------------------------------------------
+# -- with other features -----------------------------------------------------------------------
 
 
-def test_without_accumulation_it_is_the_stock_optimizer():
+def test_at_accum_iters_1_it_is_the_stock_optimizer():
     arrays = [array[:SAMPLES] for array in data()]
     optimizer = hosts.ours("Adam", accum_iters=1, reduction="weighted")
     actual = train(optimizer, MICRO, arrays=arrays, callbacks=[hosts.accum.MicroBatchWeights()])
@@ -299,7 +302,7 @@ def test_loss_scale(case):
     assert_equal(weights(model), expected.weights)
 
 
-@pytest.mark.skipif(hosts.IS_TORCH, reason="the host decides without PythonGate")
+@pytest.mark.skipif(hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch")
 @few_cases
 def test_python_gate(case):
     arrays = sequences()
@@ -309,7 +312,7 @@ def test_python_gate(case):
     assert_same_training(actual, expected)
 
 
-@pytest.mark.skipif(hosts.IS_TORCH, reason="there PythonGate does nothing")
+@pytest.mark.skipif(hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch")
 def test_python_gate_comes_last():
     model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2, reduction="weighted"))
     wrong = [hosts.accum.PythonGate(), hosts.accum.MicroBatchWeights()]
@@ -330,13 +333,13 @@ def test_traced_once_for_all_calls_of_fit():
     fit(model, MICRO, [a[:6] for a in data()], epochs=1, callbacks=[weighing])
     first = len(traced)
     fit(model, MICRO, [a[:6] for a in data()], epochs=2, callbacks=[weighing])
-    assert len(traced) == first + (4 if hosts.IS_TORCH else 0)  # PyTorch traces nothing
+    assert len(traced) == first + (4 if hosts.IS_TORCH else 0)  # PyTorch doesn't trace
     assert "compute_loss" not in vars(model)
 
 
 @few_cases
 def test_an_interrupted_training_leaves_no_weights(case):
-    """The next one has its own, and then the model has what it had before."""
+    """The next training uses its own weights; then the model gets back what it had before."""
 
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -361,14 +364,14 @@ def test_an_interrupted_training_leaves_no_weights(case):
     assert_equal(weights(model), expected.weights)
 
 
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="tf.distribute")
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute")
 @quick_first("how", ["scaled late", "", "scaled", "late"])
 @few_cases
 def test_replicas_with_unlike_shares(strategy, case, how):
-    """Two replicas get unlike numbers of masked steps."""
+    """Two replicas get different numbers of masked steps."""
     if how == "scaled late" and not hosts.IS_KERAS3:
-        pytest.skip("refused: a LossScaleOptimizer of Keras 2 looks at each micro-batch's sum")
-    # Of the four samples of a micro-batch each replica has two: steps 1 + 1 and 2 + 1, and so on.
+        pytest.skip("Keras 2's LossScaleOptimizer is refused with all_reduce='per_window'")
+    # Each replica gets two of a micro-batch's four samples: steps 1 + 1 and 2 + 1, and so on.
     arrays = [array[:8] for array in sequences()]
     expected = train(hosts.stock(case.name, **case.arguments), 8, masked_model, arrays=arrays)
     with strategy.scope():
@@ -385,7 +388,7 @@ def test_replicas_with_unlike_shares(strategy, case, how):
 # -- refusals ------------------------------------------------------------------------------------
 
 
-def test_a_train_step_that_says_no_weight():
+def test_a_train_step_without_a_weight_is_refused():
     optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
     with pytest.raises(ValueError, match=r"weight of each micro-batch.*MicroBatchWeights\(\)"):
         fit(compiled(dense_model(), optimizer, run_eagerly=True), MICRO)
@@ -397,7 +400,7 @@ def test_a_weight_is_for_one_micro_batch():
         taken(optimizer, [(gradients()[0], 1.0), (gradients()[1], None)])
 
 
-def test_weights_for_another_reduction():
+def test_weights_are_refused_for_another_reduction():
     optimizer = hosts.ours("Adam", accum_iters=2)
     with pytest.raises(ValueError, match="reduction='weighted'.*Received: reduction='mean'"):
         optimizer.weigh(1.0)
@@ -422,7 +425,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_a_loss_that_tells_no_weight(loss):
+def test_a_loss_that_implies_no_weight_is_refused(loss):
     model = initialize(dense_model())
     model.compile(hosts.ours("Adam", accum_iters=2, reduction="weighted"), loss())
     callback = hosts.accum.MicroBatchWeights()
@@ -431,7 +434,7 @@ def test_a_loss_that_tells_no_weight(loss):
         callback.on_train_begin()
 
 
-def test_several_masked_outputs_tell_no_weight():
+def test_several_masked_outputs_are_refused():
     x = keras.Input((STEPS, 3))
     masked = layers.Masking()(x)
     model = keras.Model(x, [layers.Dense(2)(masked), layers.Dense(2)(masked)])

@@ -1,4 +1,4 @@
-"""What a window promises at each micro-batch: nothing moves inside it, and all of it counts."""
+"""The promises of a window at each micro-batch: nothing moves inside, and every gradient counts."""
 
 import hosts
 import numpy as np
@@ -33,7 +33,7 @@ BITWISE = {"rtol": 0, "atol": 0}
 
 
 def models(case, ours=None, stock=None, build=dense_model, **compile):
-    """The same model, compiled with our optimizer and with the stock one."""
+    """Two equal models, one compiled with our optimizer and one with the stock optimizer."""
     ours = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **(ours or {})})
     stock = hosts.stock(case.name, **{**case.arguments, **(stock or {})})
     return compiled(build(), ours, **compile), compiled(build(), stock)
@@ -44,7 +44,7 @@ def stock_model():
 
 
 def everything(case):
-    """Each option that acts on an update, as arguments of ours and of the stock optimizer."""
+    """Options that act on an update, as arguments of ours and of the stock optimizer."""
     both = {"clipnorm": 0.3}
     if hosts.IS_KERAS3:
         both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
@@ -52,7 +52,7 @@ def everything(case):
     return {"decay": 0.25, **both}, {**both, **decayed}
 
 
-# -- nothing moves inside ----------------------------------------------------------------------
+# -- nothing moves inside a window -----------------------------------------------------------------
 
 
 @every_case
@@ -62,7 +62,7 @@ def test_only_the_end_of_a_window_moves_anything(case, options):
         ours, model, reference = None, *models(case)
     else:
         ours, stock = everything(case)
-        # Compiled by XLA, which is free to rewrite arithmetic, as far as there is one.
+        # With XLA where the host has it, since XLA is free to rewrite arithmetic.
         xla = {} if hosts.IS_TORCH or hosts.IS_KERAS2 else {"jit_compile": True}
         build = lambda: dense_model(kernel_constraint=Shrink())  # noqa: E731
         model, reference = models(case, ours, stock, build, **xla)
@@ -92,7 +92,7 @@ def test_a_bad_micro_batch_spoils_its_own_window_only(case, bad):
     for i, (x, y) in enumerate(batches(MICRO, second)):
         assert_equal(state(model), intact, **BITWISE)
         model.train_on_batch(x, np.full_like(y, bad) if i == 1 else y)
-    # As it does with the big batch.
+    # The big batch's weights would be spoiled as well.
     assert any(not np.isfinite(w).all() for w in weights(model).values())
     for accumulator in hosts.accumulators(model.optimizer):
         assert not hosts.array(accumulator).any()
@@ -106,7 +106,7 @@ def test_a_bad_micro_batch_spoils_its_own_window_only(case, bad):
 
 @every_row
 def test_a_clipped_infinite_gradient_is_a_large_one(case):
-    """clipvalue makes a number of it, as it does of the big batch's."""
+    """clipvalue makes it finite, as it does with the big batch's gradient."""
     gradients = np.array([[1, -2], [np.inf, 0.5], [1, 3], [1, -np.inf], *[[0.5, -1.0]] * 4])
 
     def run(optimizer, steps):
@@ -127,7 +127,7 @@ def test_a_clipped_infinite_gradient_is_a_large_one(case):
 @every_case
 @quick_first("length", [LENGTH, 1])
 def test_skip_nonfinite(case, length):
-    """A bad micro-batch is as if it had never been, also at the end or the start of a window."""
+    """A bad micro-batch leaves no trace, also at the start or the end of a window."""
     model, reference = models(case, {"accum_iters": length, "skip_nonfinite": True})
     for i, (x, y) in enumerate(batches(MICRO)):
         for bad in (np.inf, np.nan)[: i % 3]:
@@ -163,18 +163,18 @@ def test_skip_nonfinite_with_everything(case):
 
 
 class Counting:
-    """A loss that counts how often it is traced; eager execution counts each call."""
+    """A loss that counts its traces. In eager execution it counts its calls."""
 
     def __init__(self):
         self.traces = 0
 
-    def __call__(self, y, p, **weights):  # Keras 2.3 gives a loss that isn't a function these
+    def __call__(self, y, p, **weights):  # Keras 2.3 passes weights to a loss that isn't a function
         self.traces += 1
         return (y - p) ** 2
 
 
 @every_case
-def test_new_length_takes_effect_at_the_next_window(case):
+def test_a_new_accum_iters_takes_effect_at_the_next_window(case):
     loss = Counting()
     model, reference = models(case, loss=loss)
     start = weights(model)
@@ -197,7 +197,7 @@ def test_new_length_takes_effect_at_the_next_window(case):
 
 
 @few_cases
-def test_callback_sets_the_length(case):
+def test_a_callback_sets_accum_iters(case):
     class Shorten(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             self.model.optimizer.accum_iters = (LENGTH, 1)[epoch]
@@ -217,8 +217,8 @@ def test_callback_sets_the_length(case):
 
 
 @every_case
-def test_window_goes_on_in_the_next_epoch(case):
-    """Twelve micro-batches an epoch, eight to a window: nothing is lost, nothing is applied."""
+def test_a_window_continues_in_the_next_epoch(case):
+    """Twelve micro-batches per epoch, eight per window: nothing is lost, or applied early."""
     x, y = data()
     twice = np.concatenate([x, x]), np.concatenate([y, y])
     expected = train(hosts.stock(case.name, **case.arguments), 2 * BIG, arrays=twice, epochs=1)
@@ -230,25 +230,28 @@ def test_window_goes_on_in_the_next_epoch(case):
 @every_case
 @quick_first("reduction", ["mean", "sum"])
 def test_partial_window(case, reduction):
-    """Three of four micro-batches, applied, are the big batch of three; then windows are full."""
+    """A window of four, closed after three, equals the big batch of three.
+
+    Then windows are full again.
+    """
     three, rest = 3 * MICRO, 3 * MICRO + BIG
     x, y = data()
     model, _ = models(case, {"reduction": reduction})
     reference = compiled(dense_model(), hosts.stock(case.name, **case.arguments))
     start = weights(model)
 
-    model.optimizer.apply_partial_window()  # nothing built, nothing open
+    model.optimizer.apply_partial_window()  # no variables and no open window yet
     go_on(model, arrays=(x[:three], y[:three]))
     assert_equal(weights(model), start, **BITWISE)
     model.optimizer.apply_partial_window()
     assert (model.optimizer.window_position, model.optimizer.completed_updates) == (0, 1)
     applied = state(model)
-    model.optimizer.apply_partial_window()  # none is open
+    model.optimizer.apply_partial_window()  # no window is open
     assert_equal(state(model), applied, **BITWISE)
     go_on(model, arrays=(x[three:rest], y[three:rest]))
     assert (model.optimizer.window_position, model.optimizer.completed_updates) == (0, 2)
 
-    # Of a sum the stock optimizer needs the gradient times the number of micro-batches.
+    # For reduction="sum" the stock gradient is multiplied by the number of micro-batches.
     for samples, times in ((slice(three), 3), (slice(three, rest), LENGTH)):
         factor = np.full(len(x[samples]), times if reduction == "sum" else 1)
         reference.train_on_batch(x[samples], y[samples], sample_weight=factor)
@@ -256,12 +259,12 @@ def test_partial_window(case, reduction):
     assert_equal(state(model), state(reference))
 
 
-LEFTOVER = 5  # of the twelve micro-batches of an epoch: windows of five, five and two
+LEFTOVER = 5  # an epoch of twelve micro-batches has windows of 5, 5 and 2
 
 
 @every_case
 def test_callback_closes_the_last_window_of_an_epoch(case):
-    """As the stock optimizer has its last batch, the short one; also for the validation loss."""
+    """The last window is like a short last batch, and it is closed before the validation."""
 
     def run(optimizer, batch_size, *callbacks):
         model = compiled(dense_model(), optimizer)
@@ -282,7 +285,7 @@ def test_callback_closes_the_last_window_of_an_epoch(case):
 @thorough
 @keras2_has_no("loss scaling")
 @few_cases
-def test_callback_finds_the_optimizer_inside_a_loss_scaling_one(case):
+def test_callback_finds_the_optimizer_inside_a_loss_scale_optimizer(case):
     hosts.set_floatx("float32")
     arrays = [array.astype("float32") for array in data()]
 
@@ -305,10 +308,10 @@ def test_callback_needs_our_optimizer():
 # -- half precision ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov"])  # the others square it
+@pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov"])  # other rules square the gradient
 def test_half_precision_sum_does_not_overflow(name):
-    """Four gradients of 30000 are more than a float16 holds."""
-    if hosts.IS_KERAS2:  # there a stock optimizer and its weights have one type
+    """The sum of four gradients of 30000 exceeds float16."""
+    if hosts.IS_KERAS2:  # Keras 2's stock optimizers have the type of the weights
         hosts.set_floatx("float16")
 
     def run(optimizer, steps):
@@ -323,8 +326,8 @@ def test_half_precision_sum_does_not_overflow(name):
     expected = run(hosts.stock(case.name, **arguments), 1)
     actual = run(ours, LENGTH)
     assert_moved({"w": [1.0]}, expected, by=1)
-    # To the last place of a float16: some processors round each operation to it, others only what
-    # is stored.
+    # Equal to the last place of a float16: some processors round after each operation, others when
+    # a result is stored.
     assert_equal(actual, expected, rtol=np.finfo("float16").eps, atol=0)
     (accumulator,) = hosts.accumulators(ours)
     assert hosts.array(accumulator).dtype == "float32"

@@ -1,4 +1,4 @@
-"""Callbacks where the model's optimizer is around ours: they reach all of them, or say no."""
+"""Callbacks when an optimizer wraps several of ours: they reach all of them, or raise an error."""
 
 import hosts
 import pytest
@@ -16,12 +16,12 @@ from training import (
 )
 
 pytestmark = pytest.mark.skipif(
-    not hasattr(keras.optimizers, "MultiOptimizer"), reason="only the newest Keras 3 has it"
+    not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer"
 )
 
 
 def several(**more):
-    """Adam for the last layer and SGD for the rest, ours or the stock ones."""
+    """Adam for the last layer and SGD for the rest, all ours or all stock."""
     make = hosts.ours if more else hosts.stock
     default = make("SGD", learning_rate=2**-3, **more)
     last = make("Adam", learning_rate=2**-5, **more)
@@ -31,7 +31,7 @@ def several(**more):
 
 def test_equals_big_batch():
     ours, stock = train(several(accum_iters=LENGTH), MICRO), train(several(), BIG)
-    # It counts micro-batches itself.
+    # MultiOptimizer has a counter of its own, of micro-batches.
     for trained in (ours, stock):
         trained.slots.pop("iteration")
     assert_same_training(ours, stock)
@@ -47,7 +47,7 @@ def test_partial_windows_of_all_are_closed():
 
 
 @pytest.mark.parametrize("name", ["AccumulationMonitor", "MicroBatchWeights", "PythonGate"])
-def test_what_is_for_one_says_so(name):
+def test_callbacks_for_one_optimizer_refuse_several(name):
     arguments = {"batch_size": MICRO} if name == "AccumulationMonitor" else {}
     model = compiled(dense_model(), several(accum_iters=LENGTH))
     with pytest.raises(TypeError, match=f"{name} needs.*one optimizer.*MultiOptimizer"):

@@ -1,6 +1,7 @@
-"""One process of two: `python torch_worker.py STORE RESULT RANK CASE`. See test_distribution.py.
+"""One of two PyTorch processes: `python torch_worker.py STORE RESULT RANK CASE`.
 
-A loop over micro-batches of which each process has its half, in PyTorch's DistributedDataParallel.
+A hand-written loop with DistributedDataParallel; each process has half of each micro-batch. See
+test_distribution.py.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""One training by our optimizer in micro-batches, one by the stock optimizer in big batches.
+"""Train our optimizer on micro-batches and the stock optimizer on big batches, and compare.
 
-The big batch is the only reference there is: nothing here computes what an optimizer should do.
+The big batch is the only reference: nothing here computes what an optimizer should do.
 """
 
 import functools
@@ -18,13 +18,13 @@ EPOCHS = 3
 SAMPLES = WINDOWS * BIG
 UPDATES = WINDOWS * EPOCHS
 
-# again(callbacks): the same training once more, for `first_difference`.
+# again(callbacks): repeats the same training, for `first_difference`.
 Trained = namedtuple("Trained", "start weights slots again")
 Trained.__new__.__defaults__ = (None,)
 
 
 def data():
-    """Inputs and targets. Gradients are far from zero, where float32 could not tell their sign."""
+    """Inputs and targets. Gradients are far from 0, where float32 could get their sign wrong."""
     random = np.random.default_rng(1)
     x = random.uniform(-1, 1, (SAMPLES, 3)).astype(hosts.FLOATX)
     y = random.uniform(1, 2, (SAMPLES, 2)).astype(hosts.FLOATX)
@@ -45,7 +45,7 @@ def go_on(model, start=0, stop=None, arrays=None, batch_size=MICRO):
 
 
 def dense_model(**arguments):
-    """A small network; the arguments go to both layers. Slots are known by the names given here."""
+    """A small network. The arguments go to both layers. The layers' names identify the slots."""
     layers = [
         keras.layers.Dense(4, activation="tanh", name="hidden", **arguments),
         keras.layers.Dense(2, name="out", **arguments),
@@ -62,14 +62,14 @@ def registered(cls):
 
 @registered
 class Shrink(keras.constraints.Constraint):
-    """Not idempotent: applied once too often it shows."""
+    """Not idempotent, so that one application too many shows."""
 
     def __call__(self, w):
         return w * 0.9
 
 
 def initialize(model):
-    """The same weights for models of the same shapes, none of them near zero."""
+    """Give models of the same shapes the same weights, none of them near zero."""
     random = np.random.default_rng(2)
     shapes = [w.shape for w in model.get_weights()]
     model.set_weights([random.choice([-1, 1], s) * random.uniform(0.2, 0.6, s) for s in shapes])
@@ -77,9 +77,9 @@ def initialize(model):
 
 
 def compiled(model, optimizer, loss="mse", **arguments):
-    """Our train step as the user has it, without XLA on TensorFlow unless asked for.
+    """Compile our optimizer's train step as a user would, but on TensorFlow without XLA by default.
 
-    The stock optimizer's isn't compiled at all: that takes longer than a training here.
+    The stock optimizer's train step runs eagerly: compiling it would take longer than the training.
     """
     if not (is_ours(optimizer) or hosts.IS_TORCH or hosts.IS_KERAS2):
         arguments = {"run_eagerly": not arguments, **arguments}
@@ -96,7 +96,7 @@ def fit(model, batch_size, arrays=None, **arguments):
 
 
 def weights(model):
-    if hosts.IS_KERAS2:  # whose names tell how many of a name there are
+    if hosts.IS_KERAS2:  # its weights' names depend on how many models were built before
         pairs = [(layer.name, layer.get_weights()) for layer in model.layers]
         return {f"{name}.{i}": w for name, ws in pairs for i, w in enumerate(ws)}
     return {v.path if hosts.IS_KERAS3 else v.name: hosts.array(v) for v in model.weights}
@@ -118,7 +118,7 @@ def slots(model):
 
 
 def state(model):
-    """All that only an update may move: weights and slots but for the bookkeeping of a window."""
+    """Everything that only an update may move: weights and slots, not the window's bookkeeping."""
     bookkeeping = (hosts.ACCUMULATOR, "window_position", "window_length")
     optimizer = {
         name: value
@@ -161,7 +161,7 @@ def linear_variables():
 
 
 def squares(w, b, x, y):
-    """The squared errors, in the operators that all backends have."""
+    """The squared errors, written with operators that work on all backends."""
     return (x @ w + b - y) ** 2
 
 
@@ -180,12 +180,12 @@ def _big_batch(name, arguments):
 
 
 def big_batch(case):
-    """The plain stock training, done once for all tests that compare with it."""
+    """The training of the stock optimizer at the big batch, cached for all tests that use it."""
     return _big_batch(case.name, tuple(case.arguments.items()))
 
 
 def assert_equal(actual, expected, rtol=None, atol=None):
-    """All that the stock optimizer has is in ours, and the same. Ours may have more."""
+    """Every entry of `expected` is in `actual` and equal. `actual` may have further entries."""
     assert expected and set(expected) <= set(actual), f"{set(expected)} not in {set(actual)}"
     tolerance = tolerances(rtol, atol)
     found = differences(actual, expected, **tolerance)
@@ -196,7 +196,7 @@ def assert_equal(actual, expected, rtol=None, atol=None):
 
 
 def count_of(values):
-    """The number of updates that a state says, if it has one, by the name that its host has."""
+    """The number of updates in a state, under the host's name for it; None if it has none."""
     for name in ("iteration", "iterations", "completed_updates"):
         if name in values:
             return int(values[name])
@@ -204,42 +204,43 @@ def count_of(values):
 
 
 def tolerances(rtol=None, atol=None):
-    """Those of the host, unless one of them is given."""
+    """The tolerances of the host, unless a tolerance is given."""
     if rtol is None and atol is None:
         return hosts.TOLERANCE
     return {"rtol": 1e-7 if rtol is None else rtol, "atol": atol or 0}
 
 
 def allowed(rtol, atol):
-    return f"allowed are {atol:.2g} + {rtol:.2g} |expected|"
+    return f"tolerance {atol:.2g} + {rtol:.2g} * |expected|"
 
 
 def differences(actual, expected, rtol, atol):
-    """For each array that isn't what is expected a line that says by how much."""
+    """One line for each array that isn't as expected, with the size of the difference."""
     lines = []
     for name, value in expected.items():
         found, value = np.asarray(actual[name]), np.asarray(value)
         if found.shape != value.shape:
-            lines.append(f"  {name} has the shape {found.shape}, not {value.shape}")
+            lines.append(f"  {name} has shape {found.shape}, expected {value.shape}")
             continue
         found, value = found.astype("float64"), value.astype("float64")
         with np.errstate(invalid="ignore"):
             apart = np.where(found == value, 0, np.abs(found - value))
             wrong = ~np.isclose(found, value, rtol, atol, equal_nan=True)
         if wrong.any():
-            # The largest of them; a number that is missing on one side is larger than all.
+            # The largest difference; NaN on one side only counts as infinite.
             apart = np.where(np.isnan(apart), np.inf, apart)
             worst = np.unravel_index(np.argmax(np.where(wrong, apart, -1)), wrong.shape)
             lines.append(
-                f"  {name} by {apart[worst]:.3g}: {found[worst]:.9g}, not {value[worst]:.9g}, "
-                f"at {tuple(map(int, worst))}; {wrong.sum()} of {wrong.size} numbers differ"
+                f"  {name} differs by {apart[worst]:.3g}: got {found[worst]:.9g}, "
+                f"expected {value[worst]:.9g}, at {tuple(map(int, worst))}; "
+                f"{wrong.sum()} of {wrong.size} numbers differ"
             )
     return lines
 
 
 def assert_moved(start, end, by=0.02):
     for name, value in end.items():
-        assert np.abs(value - start[name]).max() > by, f"{name} hardly moved: a test of nothing"
+        assert np.abs(value - start[name]).max() > by, f"{name} hardly moved: nothing is tested"
 
 
 def assert_same_training(actual, expected, **tolerance):
@@ -274,24 +275,24 @@ class AfterEachUpdate(keras.callbacks.Callback):
 
 
 def first_difference(actual, expected, rtol, atol):
-    """Both trainings once more, compared update by update: what a failure says beside the end."""
+    """Repeat both trainings and compare them update by update, to complete a failure's message."""
     ours, stock = AfterEachUpdate(), AfterEachUpdate()
     try:
         actual.again([ours])
         expected.again([stock])
-    except Exception as error:  # of the second training, which mustn't hide that of the first
-        return f"The first update that differs isn't known: {error!r}"
+    except Exception as error:  # an error of the repetition mustn't hide the first failure
+        return f"The first update that differs is unknown: {error!r}"
     for update in sorted(set(ours.seen) & set(stock.seen)):
         lines = differences(ours.seen[update], stock.seen[update], rtol, atol)
         if lines:
             return "\n".join([f"The first update that differs is number {update}:", *lines])
-    return "No update differs when both are trained again, and looked at after each micro-batch."
+    return "No update differs when both trainings are repeated and compared after each micro-batch."
 
 
 def assert_equals_big_batch(
     case, both=None, ours=None, stock=None, callbacks=list, build=dense_model, compile=None
 ):
-    """LENGTH micro-batches to an update give all weights and all slots of the big batch.
+    """LENGTH micro-batches per update give all weights and all slots of the big batch.
 
     `both`, `ours` and `stock` are arguments of the optimizers in addition to those of the case.
     """

@@ -1,6 +1,6 @@
 """Write the files that later releases must still read: `python write_files.py FOLDER`.
 
-Run the script on each host and backend, once for each release. `test_kept_files.py` reads the files.
+Run it once per release on each host and backend. `test_kept_files.py` reads the files.
 """
 
 import sys
@@ -34,7 +34,7 @@ def rows_of(writer, release):
 def fresh(row):
     name, arguments, _ = CASES[row]
     optimizer = hosts.ours(name, **arguments, accum_iters=LENGTH)
-    # A `.keras` file has it in its config, and PyTorch can't compile all that JAX can.
+    # A `.keras` file stores jit_compile, and PyTorch can't compile everything that JAX can.
     settings = {"jit_compile": False} if hosts.IS_KERAS3 else {}
     loss = hosts.mean_squared_error()
     return training.compiled(training.dense_model(), optimizer, loss, **settings)

@@ -3,4 +3,4 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def same_start():
-    """No framework is here, so that there is nothing to begin anew."""
+    """Replace the fixture of the other tests: without a framework there is nothing to reset."""

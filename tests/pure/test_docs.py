@@ -1,4 +1,4 @@
-"""The docstrings of classes that `accumulating` makes; `test_package.py` runs the examples."""
+"""The docstrings of classes made by `accumulating`. `test_package.py` runs their examples."""
 
 import pytest
 
@@ -60,21 +60,21 @@ def test_the_stock_arguments_and_ours():
     assert "old book" not in text and text.count(" lr:") == 1
 
 
-def test_keras_2_has_another_head():
+def test_the_headings_of_keras_2():
     text = made(InTheStyleOfKeras2, "keras2")
     assert "        pace: How fast it walks.\n        clipnorm, clipvalue:" in text
     assert "old book" not in text
 
 
-def test_without_a_docstring_names_and_defaults():
+def test_without_a_docstring_names_and_defaults_are_listed():
     text = made(Undocumented)
     assert "        pace: Required.\n        shoes: Default 'old'.\n        weight_decay:" in text
-    text = made(Heir)  # not what it inherits
+    text = made(Heir)  # only its own arguments, not those of its base class
     assert "        hat: Default True.\n" in text and "How fast" not in text
 
 
-def test_a_name_of_keras_for_another_class():
-    """The ready text is about the mathematics of Keras's class."""
+def test_another_class_with_a_name_of_keras():
+    """The prepared text describes the mathematics of Keras's own class only."""
     lion = type("Lion", (), {"__doc__": "Roars.", "__init__": lambda self, volume=1: None})
     assert docs.docstring("LionAccumulate", "keras3", "", lion).startswith("Lion, one update per")
     lion.__module__ = "keras.src.optimizers.lion"
@@ -83,7 +83,7 @@ def test_a_name_of_keras_for_another_class():
     assert "volume" not in text
 
 
-def test_unknown():
+def test_unknown_names():
     assert docs.docstring("MyOptimizer", "keras3", "import keras") is None
     assert docs.docstring("LionAccumulate", "keras2", "import keras") is None
     text = docs.docstring("LionAccumulate", "keras2", "import keras", Documented)
@@ -95,10 +95,10 @@ HOSTS = ("keras3", "tf_keras", "keras2")
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("name", names.OPTIMIZERS)
-def test_lines(name, host):
+def test_every_line_is_short_and_without_placeholders(name, host):
     texts = docs._OPTIMIZERS[f"{name}Accumulate"]
     if not {host, "new_style" if host == "tf_keras" else host} & set(texts["slots"]):
-        pytest.skip(f"no {name} there")
+        pytest.skip(f"{host} has no {name}")
     for line in docs.docstring(f"{name}Accumulate", host, "import keras").splitlines():
         assert len(line) <= 100 and line == line.rstrip() and not {"{", "}"} & set(line)
 

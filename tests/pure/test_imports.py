@@ -1,4 +1,4 @@
-"""What `import keras_accum` brings along: nothing, until a class is asked for."""
+"""`import keras_accum` imports no framework until a class is asked for."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the constructor's arguments may be, and what is said of the others. No host is asked."""
+"""The allowed values of constructor arguments, and the messages about others, without a host."""
 
 import numpy as np
 import pytest

@@ -28,7 +28,7 @@ def test_commits_are_checked_by_the_ruff_of_the_lint_session():
 
 
 def test_the_page_on_stability_has_every_old_name():
-    """And no other. `names.py` and `arguments.py` are the places that know them."""
+    """The page has no other names. `names.py` and `arguments.py` define them."""
     rows = re.findall(r"^\| `(.+)` \| `(.+)` \|$", read("docs/stability.md"), re.M)
     expected = set(names.RENAMED.items())
     for argument, values in arguments.RENAMED.items():
@@ -43,13 +43,13 @@ RISKY = {
 
 
 def test_the_package_runs_nothing_that_it_reads():
-    """As SECURITY.md says."""
+    """SECURITY.md promises this."""
     found = {path: RISKY.intersection(names_in(path)) for path in MODULES}
     assert len(found) > 20 and not any(found.values())
 
 
 def names_in(module):
-    """The names that a module uses, imports, or gives as keywords of a call."""
+    """Yield the names that a module uses, imports, or gives as keywords of a call."""
     for node in ast.walk(ast.parse(module.read_text("utf-8"))):
         if isinstance(node, ast.Name):
             yield node.id

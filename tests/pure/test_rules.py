@@ -1,4 +1,4 @@
-"""The rules by themselves, on NumPy: steps by hand, and the switch at 0 is an identity."""
+"""The rules on NumPy: two updates by hand, and a switch of 0 is an identity."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from keras_accum import rules
 
 
 class Ops:
-    """The namespace that a rule asks for."""
+    """The namespace of operations that a rule needs."""
 
     maximum, sqrt, where = np.maximum, np.sqrt, np.where
 
@@ -41,8 +41,8 @@ RULES = {
     ),
 }
 
-# (parameter, *slots) after each of two updates from parameter 1 and slots 0, with gradients 2 and
-# then 4 (centered: 2 and 2), at a learning rate of 0.1. Each can be followed on paper.
+# (parameter, *slots) after each of two updates, from parameter 1 and slots 0, by gradients 2 and 4,
+# at a learning rate of 0.1. Each can be followed on paper.
 ROOT = np.sqrt
 GOLDEN = {
     "sgd": [(0.8,), (0.4,)],
@@ -103,14 +103,14 @@ def test_amsgrad_keeps_the_largest_second_moment():
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("name", RULES)
 def test_switch_at_zero_is_an_identity(name, dtype):
-    """To the bit, for numbers of any size, and before the first update, where epsilon is 0."""
+    """To the bit, for numbers of any size and for fresh slots, though epsilon is 0 in most rows."""
     rule, hyperparameters = RULES[name]
     random = np.random.default_rng(0)
     sizes = 10.0 ** random.integers(-4, 4, (1 + len(rule.slots), 1000))
     state = (random.normal(size=sizes.shape) * sizes).astype(dtype)
-    state[1:] = abs(state[1:])  # second moments are no less than zero
+    state[1:] = abs(state[1:])  # second moments aren't negative
     if "average_gradient" in rule.slots:
-        state[-1] = np.sqrt(state[1] / 2)  # nor than the square of the first
+        state[-1] = np.sqrt(state[1] / 2)  # nor less than the square of the first moment
     if name == "amsgrad":
         state[3] = np.maximum(state[2], state[3])
     for slots in (state[1:], np.zeros_like(state[1:])):
@@ -125,8 +125,8 @@ def test_switch_at_zero_is_an_identity(name, dtype):
 
 
 @pytest.mark.parametrize("switch", [0, 1])
-def test_once_per_update(switch):
-    """What goes with a rule: weight decay, moving average and the decay of the rate."""
+def test_what_accompanies_a_rule_happens_once_per_update(switch):
+    """Weight decay, the moving average of the weights, and the decay of the learning rate."""
     switch = np.float64(switch)
     shrunk = rules.decay_weights(Ops, switch, np.float64(0.5), 0.5, np.float64(4))
     assert shrunk == 4 - switch

@@ -1,4 +1,4 @@
-"""The pages of the site, and what checks the built site. `nox -s docs` builds it."""
+"""The pages of the site, and the script that checks the built site. `nox -s docs` builds it."""
 
 import ast
 import importlib.util
@@ -26,15 +26,15 @@ def test_every_page_is_in_the_navigation():
 
 
 def documented(nodes):
-    """The public names among these nodes, and whether each has a docstring."""
+    """Return the public names among these nodes as {name: True if it has a docstring}."""
     definitions = [node for node in nodes if isinstance(node, (ast.ClassDef, ast.FunctionDef))]
     public = [node for node in definitions if not node.name.startswith("_")]
-    # The first of several is the getter of a property.
+    # Of several definitions, the first is the getter of a property.
     return {node.name: bool(ast.get_docstring(node)) for node in reversed(public)}
 
 
 def test_the_reference_has_every_public_name_and_member():
-    """The reference shows what has a docstring in the stubs."""
+    """The reference shows everything that has a docstring in the stubs."""
     stub = ast.parse((PROJECT / "keras_accum/keras3/__init__.pyi").read_text("utf-8"))
     objects = documented(stub.body)
     assert set(names.WHERE) - objects.keys() == {"StateError"}  # which has no host

@@ -1,4 +1,4 @@
-"""The state as named arrays: what fits, what is said of a misfit, and how Keras 2 wrote it."""
+"""The state as named arrays: what fits, what errors say about a misfit, and Keras 2's lists."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ LAYOUT = {
 
 
 def state(**changed):
-    """One that fits, in the middle of a window of five."""
+    """A state that fits, in the middle of a window of five."""
     numbers = {"completed_updates": 3, "window_position": 2, "window_length": 5, "accum_iters": 5}
     arrays = {name: np.full(shape, numbers.get(name, 0.5)) for name, shape in LAYOUT.items()}
     changed = {name.replace("__", "."): array for name, array in changed.items()}
@@ -32,7 +32,7 @@ def without(*names):
     return {name: array for name, array in state().items() if name not in names}
 
 
-def test_it_comes_in_the_order_of_the_layout():
+def test_a_state_gets_the_order_of_the_layout():
     backwards = dict(reversed(list(state().items())))
     assert list(states.fitted(backwards, LAYOUT, "it")) == list(LAYOUT)
 
@@ -42,7 +42,7 @@ def test_a_learning_rate_may_be_left_out():
 
 
 def test_a_window_may_be_left_out():
-    """Then there is a fresh one. A part of it may not."""
+    """A fresh window is used then. A part of a window may not be left out."""
     window = [name for name in LAYOUT if states.is_of_window(name)]
     fitted = states.fitted(without(*window), LAYOUT, "it")
     completed = states.completed(fitted, LAYOUT, accum_iters=7)
@@ -80,7 +80,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("said", MISFITS)
-def test_misfit(said):
+def test_a_state_that_does_not_fit_is_refused(said):
     with pytest.raises(states.StateError) as refusal:
         states.fitted(MISFITS[said], LAYOUT, "the optimizer of a test")
     message = str(refusal.value)
@@ -94,8 +94,8 @@ def test_every_misfit_is_named():
         states.fitted(bad, LAYOUT, "it")
 
 
-# Of two variables, what Keras 2 wrote after `iterations`. It has momentum in each SGD, which tells
-# how many variables there are, and one element for each in Adam without amsgrad.
+# What Keras 2 wrote after `iterations`, for two variables. Every SGD has momentum, which tells the
+# number of variables. Adam without amsgrad has one element per variable for velocity_hat.
 WRITTEN = {"momentum": SHAPES, "velocity": SHAPES, "velocity_hat": [(1,), (1,)]}
 
 
@@ -115,7 +115,7 @@ def test_from_keras_2(rule):
 
 
 def test_a_scalar_of_keras_2():
-    """Keras 2.3 wrote it after `iterations`, and 2.2 didn't."""
+    """Keras 2.3 wrote the scalar after `iterations`. Keras 2.2 didn't write it."""
     slots = states.KERAS_2_SLOTS["Nadam"]
     arrays = [np.ones(2), np.ones(2)]
     found = states.from_keras_2([np.asarray(4), np.asarray(0.25), *arrays], "Nadam", slots)
@@ -125,7 +125,7 @@ def test_a_scalar_of_keras_2():
     assert found["Nadam.u_product"] == 1 and len(found) == 4
 
 
-def test_a_list_of_keras_2_that_can_not_be_one():
+def test_a_list_that_keras_2_can_not_have_written():
     assert states.from_keras_2([np.asarray(1), np.zeros(2)], *ADAM) is None
 
 
@@ -137,7 +137,7 @@ def test_renumbered():
     ]
 
 
-def test_pending_micro_batches_of_an_old_file_are_told():
+def test_pending_micro_batches_of_an_old_file_give_a_warning():
     assert states.updates_in(10, 5) == 2
     with pytest.warns(UserWarning, match="3 of 5 micro-batches into a window"):
         assert states.updates_in(13, 5) == 2
