@@ -36,12 +36,12 @@ BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 DIGITS = {"float64": 16, "float32": 7}  # what rounding leaves of a number
 
 # How far rounding may lead from the big batch's weights. Micro-batches alone end some 0.3 away.
-# The slope of relu jumps at 0: where rounding changes the sign of an input, it counts for more.
+# The slope of relu jumps at 0, so rounding counts for much more: see benchmarks/float32.py.
 TOLERANCE = {
     ("float64", "tanh"): 1e-10,
     ("float64", "relu"): 1e-10,
     ("float32", "tanh"): 1e-4,
-    ("float32", "relu"): 1e-2,
+    ("float32", "relu"): 5e-2,
 }
 
 
