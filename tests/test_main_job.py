@@ -183,6 +183,7 @@ def test_the_trial_leaves_no_trace(tmp_path):
         demo.writable_png(str(folder))
 
 
+@trains
 @pytest.mark.parametrize("package", ["tqdm", "matplotlib", "sklearn"])
 def test_missing_package(package, tmp_path):
     job = run_without(package, "--plot", str(tmp_path / "curves.png"))
