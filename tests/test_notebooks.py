@@ -1,6 +1,7 @@
 """The notebooks run unchanged, and the outputs saved in them are theirs."""
 
 import json
+import re
 from pathlib import Path
 
 import hosts
@@ -22,7 +23,33 @@ def code_cells(notebook):
 
 
 def test_there_are_notebooks():
-    assert len(NOTEBOOKS) == 5
+    assert len(NOTEBOOKS) == 6
+
+
+@every_notebook
+def test_begins_with_a_title(path):
+    """The documentation takes the title from the first line."""
+    first = json.loads(path.read_text("utf-8"))["cells"][0]
+    assert first["cell_type"] == "markdown" and first["source"][0].startswith("# ")
+
+
+@every_notebook
+def test_text_before_each_picture(path):
+    """The cell before a picture says what the picture shows, for readers who can't see it."""
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    for before, cell in zip(cells, cells[1:]):
+        if any("image/png" in output.get("data", {}) for output in cell.get("outputs", [])):
+            said = "".join(before["source"])
+            assert before["cell_type"] == "markdown" and re.search("panel|bars|picture", said)
+
+
+@every_notebook
+def test_each_panel_has_a_title_and_labels(path):
+    """One title, x label and y label at least for each picture."""
+    for cell in code_cells(json.loads(path.read_text("utf-8"))):
+        if any("image/png" in output.get("data", {}) for output in cell["outputs"]):
+            source = "".join(cell["source"])
+            assert all(word + "=" in source for word in ("title", "xlabel", "ylabel")), source
 
 
 @every_notebook
@@ -32,6 +59,7 @@ def test_saved_with_outputs(path):
     outputs = [output for cell in cells for output in cell["outputs"]]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     assert not any(output["output_type"] == "error" for output in outputs)
+    assert not any(output.get("name") == "stderr" for output in outputs)  # frameworks' logs
 
 
 @every_notebook
