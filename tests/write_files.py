@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import hosts
-import keras_accum
 import numpy as np
 import training
 from cases import CASES
 from hosts import keras
 from training import LENGTH, go_on
+
+import keras_accum
 
 STOP = LENGTH + 2  # two micro-batches into the second window
 if hosts.IS_KERAS2:
