@@ -4,10 +4,17 @@ No host is imported here. A class takes the arguments of its stock optimizer, in
 then the ones of `OWN`, by keyword.
 """
 
+import contextlib
+import contextvars
+import difflib
 import inspect
 import math
 import numbers
+import struct
 import warnings
+
+from keras_accum import ranges
+from keras_accum.ranges import is_number, refusal
 
 OWN = {
     "accum_iters": 1,
@@ -59,7 +66,7 @@ def signature(stock, fixed, more):
 
 
 def bind(cls, args, kwargs, unknown):
-    """The arguments of one call by name, with `lr` and None resolved.
+    """The arguments of one call by name, checked, with `lr` and None resolved.
 
     `unknown` is the type of error that the stock class raises for an unknown keyword.
 
@@ -69,9 +76,12 @@ def bind(cls, args, kwargs, unknown):
     strange = {name: value for name, value in kwargs.items() if name not in parameters}
     if strange:
         raise unknown(
-            f"Argument(s) not recognized: {strange}. {cls.__name__} takes {', '.join(parameters)}."
+            f"Argument(s) not recognized: {strange}. {_did_you_mean(strange, parameters)}"
+            f"{cls.__name__} takes {', '.join(parameters)}."
         )
     given = dict(cls.__signature__.bind(*args, **kwargs).arguments)
+    if args:
+        _check_first(cls, args[0])
     lr = given.pop("lr", None)
     if lr is not None:
         if given.get("learning_rate") is not None:
@@ -80,12 +90,63 @@ def bind(cls, args, kwargs, unknown):
                 f"Received: lr={lr}, learning_rate={given['learning_rate']}"
             )
         # Keras 2 took an integer, and Keras 3 takes none by its own name.
-        given["learning_rate"] = float(lr) if _is_number(lr) else lr
-    return {
+        given["learning_rate"] = float(lr) if is_number(lr) else lr
+    given = {
         name: value
         for name, value in given.items()
         if value is not None or name not in ("decay", "epsilon", "name")
     }
+    check_ranges(cls, given)
+    return given
+
+
+_checks = contextvars.ContextVar("checks", default=True)
+
+
+def check_ranges(cls, given):
+    """Raise a TypeError or ValueError if one of these arguments is out of its range."""
+    if _checks.get():
+        # None is also what a signature has for a default that the host knows.
+        defaults = {name: p.default for name, p in cls.__signature__.parameters.items()}
+        said = {n: v for n, v in given.items() if v is not None or defaults.get(n) is not None}
+        ranges.check(cls._stock_class, said)
+
+
+@contextlib.contextmanager
+def unchecked():
+    """In here, arguments come from a config: an older version may have written any value."""
+    token = _checks.set(False)
+    try:
+        yield
+    finally:
+        _checks.reset(token)
+
+
+def _check_first(cls, first):
+    """Refuse an integer that is meant as `accum_iters`, where the learning rate comes first."""
+    name = next(iter(cls.__signature__.parameters))
+    is_rate = name in ("learning_rate", "lr") and ranges.is_of_keras(cls._stock_class)
+    if is_rate and isinstance(first, numbers.Integral) and first > 1:
+        raise ValueError(
+            f"The first argument is `{name}`. Did you mean `accum_iters={first}`? For a learning "
+            f"rate of {first}, write `{name}={float(first)}`. Received: {cls.__name__}({first!r})"
+        )
+
+
+def _did_you_mean(strange, known):
+    """A sentence that names the arguments that are nearest to unknown ones, if there are any."""
+    nearest = {name: _nearest(name, known) for name in strange}
+    meant = [f"`{near}` for `{name}`" for name, near in nearest.items() if near]
+    if len(strange) == len(meant) == 1:
+        meant = [f"`{near}`" for near in nearest.values()]
+    return f"Did you mean {', '.join(meant)}? " if meant else ""
+
+
+def _nearest(name, known):
+    # Other packages have grad_accum, accumulation_steps, accumulate_grad_batches and more.
+    if "accum" in name and "accumulator" not in name:
+        return "accum_iters"
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
 def pop_own(cls, given):
@@ -136,16 +197,11 @@ def check_accum_iters(accum_iters):
         or not isinstance(accum_iters, numbers.Integral)
         or not 1 <= accum_iters < 2**31
     ):
-        raise _refusal(accum_iters)(
+        raise refusal(accum_iters)(
             "`accum_iters` must be an integer >= 1, and below 2**31: the number of micro-batches "
             f"that make one update. Received: accum_iters={accum_iters!r}"
         )
     return int(accum_iters)
-
-
-def _refusal(number):
-    """A number out of range is a ValueError, anything else a TypeError."""
-    return ValueError if isinstance(number, numbers.Real) else TypeError
 
 
 def check_reduction(reduction):
@@ -232,17 +288,6 @@ def check_once(variables, name):
         )
 
 
-def check_decay(decay):
-    if decay is None:
-        return 0.0
-    if not _is_number(decay) or not decay >= 0:
-        raise _refusal(decay)(
-            "`decay` must be a number >= 0: the learning rate is divided by "
-            f"1 + decay * completed updates. Received: decay={decay!r}"
-        )
-    return float(decay)
-
-
 def check_weight(weight):
     """A number; a tensor isn't looked at, as its value may not be there yet."""
     if isinstance(weight, numbers.Real) and not 0 <= weight < math.inf:
@@ -254,7 +299,7 @@ def check_weight(weight):
 
 def check_learning_rate(learning_rate, allowed):
     """A number as a float; a callable, a schedule and what else is `allowed` as it is."""
-    if _is_number(learning_rate):
+    if is_number(learning_rate):
         return float(learning_rate)
     if isinstance(learning_rate, allowed) or callable(learning_rate):
         return learning_rate
@@ -264,21 +309,11 @@ def check_learning_rate(learning_rate, allowed):
     )
 
 
-def check_clip(name, value):
-    if not _is_number(value) or not value >= 0:
-        raise _refusal(value)(f"`{name}` must be a number >= 0 or None. Received: {name}={value!r}")
-    return float(value)
-
-
 def check_number(name, value):
     """A number as a float."""
-    if not _is_number(value):
+    if not is_number(value):
         raise TypeError(f"`{name}` must be a number. Received: {name}={value!r}")
     return float(value)
-
-
-def _is_number(value):
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 _CHECKS = {
@@ -301,13 +336,71 @@ NO_ACCUMULATORS = (
 )
 
 
-def representation(optimizer, host):
-    """What an error message of another host prints when it is handed this optimizer."""
+# Defaults that signatures leave to the host.
+_UNSAID = {"epsilon": 1e-7, "decay": 0.0, "schedule_decay": 0.004, "exclude_layers": []}
+
+
+def representation(optimizer):
+    """The call of the constructor that makes this optimizer. Most defaults are left out."""
     cls = type(optimizer)
-    name = f"{cls.__module__}.{cls.__name__}"
-    if not cls.__module__.startswith("keras_accum."):
-        return f"<{name} for {host}>"
-    return (
-        f"<{name} for {host}; other Keras versions have it in keras_accum.keras3, "
-        "keras_accum.tf_keras and keras_accum.keras2>"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a lambda that couldn't be read from a file
+            config = optimizer.get_config()
+    except Exception:  # in a traced function, or before the end of a constructor
+        return object.__repr__(optimizer)
+    rate = {"learning_rate": config.get("learning_rate", config.get("lr"))}
+    config = {**rate, **{n: config[n] for n in cls.__signature__.parameters if n in config}}
+    said = {n: _written(value) for n, value in config.items() if _is_told(cls, n, value)}
+    return f"{cls.__name__}({', '.join(f'{name}={value}' for name, value in said.items())})"
+
+
+def _is_told(cls, name, value):
+    if name in ("learning_rate", "accum_iters"):
+        return value is not None
+    if name == "name":  # by itself the class's, in snake case and with a number
+        return value.replace("_", "").rstrip("0123456789").lower() != cls.__name__.lower()
+    if name in ("lr", "jit_compile"):  # False on every machine without a GPU
+        return False
+    default = cls.__signature__.parameters[name].default
+    if value is None and not default:  # a weight_decay of 0 is none
+        return False
+    return _written(value) != _written(_UNSAID.get(name) if default is None else default)
+
+
+def _written(value):
+    """A value of a config as Python source, as short as a number of its precision can be."""
+    if isinstance(value, dict) and "class_name" in value:  # a schedule or a function
+        name, config = value["class_name"].rpartition(">")[-1], value["config"]
+        if name == "function":
+            return str(config)
+        if name == "__lambda__":
+            return "<lambda>"
+        said = {key: item for key, item in config.items() if item not in (None, name)}
+        return f"{name}({', '.join(f'{key}={_written(item)}' for key, item in said.items())})"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+        return repr(_shortest(float(value)))
+    return repr(value)
+
+
+def _shortest(number):
+    """The number with the fewest digits that is the same in float32, if this one comes from it."""
+    if abs(number) < 2.0**127:
+        for digits in range(1, 10):
+            short = float(f"{number:.{digits}g}")
+            if struct.unpack("f", struct.pack("f", short))[0] == number:
+                return short
+    return number
+
+
+def description(optimizer, host):
+    """The constructor call, and of which module: Keras's errors print it for another host's."""
+    module = type(optimizer).__module__
+    others = (
+        "; other Keras versions have it in keras_accum.keras3, keras_accum.tf_keras and "
+        "keras_accum.keras2"
     )
+    ours = module.startswith("keras_accum.")
+    return f"{representation(optimizer)}  # {module}, for {host}{others if ours else ''}"

@@ -2,13 +2,15 @@
 
 Texts that depend on the Keras have a key for each style of optimizers: "keras3", "tf_keras" for the
 legacy ones of tf_keras, "new_style" for its others, "keras2". No host is imported here.
+
+RANGE in an entry stands for what the argument may be, see `ranges`.
 """
 
 import inspect
 import re
 import textwrap
 
-from keras_accum import arguments
+from keras_accum import arguments, ranges
 
 _SHARED_ARGUMENTS = """\
         accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
@@ -28,7 +30,7 @@ _SHARED_ARGUMENTS = """\
         lr: Another name of `learning_rate`.{decay}"""
 
 _DECAY = """
-        decay: Float >= 0, default 0. The learning rate is divided by
+        decay: RANGE, default 0. The learning rate is divided by
             1 + decay * completed updates."""
 
 _NO_DECAY = """
@@ -69,34 +71,35 @@ _ALL_REDUCE = {
 _KERAS_3_ARGUMENTS = """\
         weight_decay: {weight_decay}. Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: RANGE (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: RANGE, default False. Keep a moving average of the weights.
+        ema_momentum: RANGE, default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: RANGE (default). The number of updates after
+            which the weights are overwritten with the average.
 """
 
 _HOST_ARGUMENTS = {
     "keras3": f"""\
 {_KERAS_3_ARGUMENTS}\
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
+        loss_scale_factor: RANGE (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.""",
     "new_style": f"""\
 {_KERAS_3_ARGUMENTS}\
-        jit_compile: Boolean, default True. Have XLA compile the update, where there is a GPU.
+        jit_compile: RANGE, default True. Have XLA compile the update, where there is a GPU.
         name: String, default the class's name.""",
     "tf_keras": """\
         name: String, default the class's name.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
+        clipnorm, clipvalue, global_clipnorm: RANGE (default). Clip the window's
             average: each weight's norm, each element, the norm of all together.
         gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
             sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
             They transform the window's average.""",
     "keras2": """\
-        clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
+        clipnorm, clipvalue: RANGE (default). Clip the window's average: the norm of
             all weights' gradients together, as this Keras does, and each element.
         global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.""",
 }
@@ -120,7 +123,7 @@ _MORE_STATE = {
 }
 
 _LEARNING_RATE = """\
-        learning_rate: Float >= 0, default {rate}, a LearningRateSchedule or a callable without
+        learning_rate: RANGE, default {rate}, a LearningRateSchedule or a callable without
             arguments; a schedule counts updates, not micro-batches."""
 
 _LEARNING_RATES = {
@@ -128,7 +131,7 @@ _LEARNING_RATES = {
     "tf_keras": _LEARNING_RATE,
     "new_style": _LEARNING_RATE,
     "keras2": """\
-        learning_rate: Float >= 0, default {rate}. Keras 2.2 calls it `lr`.""",
+        learning_rate: RANGE, default {rate}. Keras 2.2 calls it `lr`.""",
 }
 
 _OPTIMIZERS = {
@@ -143,8 +146,8 @@ _OPTIMIZERS = {
         p <- p + momentum * u - learning_rate * G       Nesterov momentum
         p <- p - learning_rate * G                      momentum = 0""",
         "arguments": """\
-        momentum: Float in [0, 1], default 0.
-        nesterov: Boolean, default False.""",
+        momentum: RANGE, default 0.
+        nesterov: RANGE, default False.""",
         "slots": {
             "keras3": "`momentum` (u)",
             "tf_keras": "`momentum` (u)",
@@ -169,10 +172,10 @@ _OPTIMIZERS = {
     Epsilon is the paper's "epsilon hat", outside the root, as in every Keras. PyTorch and optax
     have Algorithm 1's, which is smaller by sqrt(1 - beta_2^t).""",
         "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        amsgrad: Boolean, default False. See AMSGradAccumulate.""",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.
+        amsgrad: RANGE, default False. See AMSGradAccumulate.""",
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v), with amsgrad `velocity_hat`",
             "tf_keras": "`m`, `v`, with amsgrad `vhat`",
@@ -196,9 +199,9 @@ _OPTIMIZERS = {
 
     The maximum is of v before its bias correction, as in every Keras. PyTorch takes it after.""",
         "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v), `velocity_hat` (w)",
             "tf_keras": "`m`, `v`, `vhat` (w)",
@@ -222,10 +225,10 @@ _OPTIMIZERS = {
 
     {convention}""",
         "arguments": """\
-        rho: Float in [0, 1), default 0.9.
-        momentum: Float in [0, 1], default 0.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        centered: Boolean, default False. Divide by the deviation of the gradient instead of its
+        rho: RANGE, default 0.9.
+        momentum: RANGE, default 0.
+        epsilon: RANGE, default 1e-7; None is the default.
+        centered: RANGE, default False. Divide by the deviation of the gradient instead of its
             root mean square.""",
         "slots": {
             "keras3": "`velocity` (v), with momentum `momentum` (u), centered `average_gradient`",
@@ -259,8 +262,8 @@ _OPTIMIZERS = {
 
     Epsilon is outside the root, where Keras 3 has it inside.""",
             "arguments": """\
-        rho: Float in [0, 1), default 0.9.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        rho: RANGE, default 0.9.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         },
     },
     "AdamWAccumulate": {
@@ -278,11 +281,11 @@ _OPTIMIZERS = {
     The decay is a part of the update: the weights shrink once a window. Epsilon is outside the
     root, as in AdamAccumulate.""",
         "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        amsgrad: Boolean, default False. See AMSGradAccumulate.""",
-        "weight_decay": "Float >= 0, default 0.004",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.
+        amsgrad: RANGE, default False. See AMSGradAccumulate.""",
+        "weight_decay": "RANGE, default 0.004",
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v), with amsgrad `velocity_hat`",
             "new_style": "`m`, `v`, with amsgrad `vhat`",
@@ -304,8 +307,8 @@ _OPTIMIZERS = {
     Epsilon is under both roots, as in the paper and in every Keras. The paper has no learning rate,
     which is a learning_rate of 1.""",
         "arguments": """\
-        rho: Float in [0, 1), default 0.95.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        rho: RANGE, default 0.95.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         "slots": {
             "keras3": "`accumulated_grad` (a), `accumulated_delta_var` (b)",
             "tf_keras": "`accum_grad` (a), `accum_var` (b)",
@@ -328,8 +331,8 @@ _OPTIMIZERS = {
 
     {convention}""",
         "arguments": """\
-        initial_accumulator_value: Float >= 0, default 0.1.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        initial_accumulator_value: RANGE, default 0.1.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         "beginning": "initial_accumulator_value",
         "root": "sqrt(a + epsilon)",
         "convention": "Epsilon is under the root in Keras 3 and in the new-style optimizers of "
@@ -354,7 +357,7 @@ _OPTIMIZERS = {
             "convention": "Epsilon is outside the root, where Keras 3 has it inside. Newer Keras "
             "versions begin with\n    a = 0.1.",
             "arguments": """\
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        epsilon: RANGE, default 1e-7; None is the default.""",
         },
     },
     "AdamaxAccumulate": {
@@ -370,9 +373,9 @@ _OPTIMIZERS = {
 
     The paper has no epsilon; every Keras adds it to u.""",
         "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         "slots": {
             "keras3": "`momentum` (m), `norm` (u)",
             "tf_keras": "`m`, `v` (u)",
@@ -405,11 +408,11 @@ _OPTIMIZERS = {
     The sizes of a weight and of a whole update are in this rule, so it has no meaning for a part of
     a weight.""",
         "arguments": """\
-        beta_2_decay: Float < 0, default -0.8.
-        epsilon_1: Float >= 0, default 1e-30. Keeps the second moment from being 0.
-        epsilon_2: Float >= 0, default 1e-3. The least size that a weight is taken to have.
-        clip_threshold: Float > 0, default 1. The largest RMS of an update, before the rate.
-        relative_step: Boolean, default True. Keep a learning rate that isn't a schedule or another
+        beta_2_decay: RANGE, default -0.8.
+        epsilon_1: RANGE, default 1e-30. Keeps the second moment from being 0.
+        epsilon_2: RANGE, default 1e-3. The least size that a weight is taken to have.
+        clip_threshold: RANGE, default 1. The largest RMS of an update, before the rate.
+        relative_step: RANGE, default True. Keep a learning rate that isn't a schedule or another
             callable from being above 1 / sqrt(t). Keras has this bound in `alpha` in any case, so
             False gives the same numbers.""",
         "slots": {
@@ -437,9 +440,9 @@ _OPTIMIZERS = {
 
     w begins as 1, and there is one w for all variables. {convention}""",
         "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         "exponent": "t",
         "convention": "Epsilon is outside the root.\n    Legacy tf_keras and Keras 2 let mu grow "
         "more slowly: t * schedule_decay in place of t.",
@@ -464,10 +467,10 @@ _OPTIMIZERS = {
                 "convention": "Epsilon is outside the root.\n    Keras 3 has t in place of "
                 "t * schedule_decay.",
                 "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        schedule_decay: Float >= 0, default 0.004. How fast mu grows to beta_1.""",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.
+        schedule_decay: RANGE, default 0.004. How fast mu grows to beta_1.""",
                 "scalars": f"""
         {scalar} (w): float scalar, once for all variables; u_product in `get_state`.""",
                 **more,
@@ -493,14 +496,14 @@ _OPTIMIZERS = {
     n begins as initial_accumulator_value, z as 0. A weight is made anew from z in each update: what
     it was before counts through z alone.""",
         "arguments": """\
-        learning_rate_power: Float <= 0, default -0.5. 0 is a fixed learning rate.
-        initial_accumulator_value: Float >= 0, default 0.1.
-        l1_regularization_strength: Float >= 0, default 0.
-        l2_regularization_strength: Float >= 0, default 0. It pulls towards 0 without being a part
+        learning_rate_power: RANGE, default -0.5. 0 is a fixed learning rate.
+        initial_accumulator_value: RANGE, default 0.1.
+        l1_regularization_strength: RANGE, default 0.
+        l2_regularization_strength: RANGE, default 0. It pulls towards 0 without being a part
             of the gradient.
-        l2_shrinkage_regularization_strength: Float >= 0, default 0. The L2 penalty as a part of the
+        l2_shrinkage_regularization_strength: RANGE, default 0. The L2 penalty as a part of the
             gradient in z, not in n.
-        beta: Float >= 0, default 0. It is added to n'^q.""",
+        beta: RANGE, default 0. It is added to n'^q.""",
         "slots": dict.fromkeys(
             ("keras3", "tf_keras", "new_style"),
             "`accumulator` (n), not the `accumulator` of a window, and `linear` (z)",
@@ -520,8 +523,8 @@ _OPTIMIZERS = {
     Each element moves by learning_rate or not at all, so the rate is smaller than Adam's: three to
     ten times, the authors say, and the weight decay larger by as much.""",
         "arguments": """\
-        beta_1: Float in (0, 1], default 0.9. The share of m in the sign.
-        beta_2: Float in [0, 1), default 0.99.""",
+        beta_1: RANGE, default 0.9. The share of m in the sign.
+        beta_2: RANGE, default 0.99.""",
         "slots": {"keras3": "`momentum` (m)", "new_style": "`m`"},
         "paper": """\
     Symbolic Discovery of Optimization Algorithms. Xiangning Chen and others, 2023.""",
@@ -542,9 +545,9 @@ _OPTIMIZERS = {
     Epsilon is outside the root, after the bias correction. In the paper the weight decay is a part
     of d; in Keras 3 it stands before the update, as in AdamW.""",
         "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         "slots": {"keras3": "`momentum` (m), `velocity` (v)"},
         "paper": """\
     Large Batch Optimization for Deep Learning: Training BERT in 76 minutes. Yang You and others,
@@ -574,23 +577,23 @@ _OPTIMIZERS = {
     With gate="select" the matrix products of an update are made in every micro-batch. Where they
     are dear, gate="conditional" or the callback PythonGate saves them.""",
         "arguments": """\
-        adam_beta_1: Float in [0, 1), default 0.9.
-        adam_beta_2: Float in [0, 1), default 0.999.
-        adam_weight_decay: Float >= 0 or None, default 0.004. `weight_decay` of the variables that
+        adam_beta_1: RANGE, default 0.9.
+        adam_beta_2: RANGE, default 0.999.
+        adam_weight_decay: RANGE, default 0.004. `weight_decay` of the variables that
             Adam updates.
-        epsilon: Float >= 0, default 1e-7; None is the default. Adam's.
-        exclude_layers: List of strings or None (default). Regular expressions: a variable in whose
+        epsilon: RANGE, default 1e-7; None is the default. Adam's.
+        exclude_layers: RANGE (default). Regular expressions: a variable in whose
             path one is found is updated by Adam. The last layer of a model should be.
-        exclude_embeddings: Boolean, default True. Update variables with "embedding" in their path
+        exclude_embeddings: RANGE, default True. Update variables with "embedding" in their path
             by Adam.
-        muon_a, muon_b, muon_c: Float, default 3.4445, -4.775, 2.0315.
-        adam_lr_ratio: Float >= 0, default 1.
-        momentum: Float in [0, 1), default 0.95.
-        ns_steps: Integer >= 0, default 5. Steps of the Newton-Schulz iteration.
-        nesterov: Boolean, default True.
-        rms_rate: Float > 0 or None, default 0.2. With None, rms_rate and the root after it are left
+        muon_a, muon_b, muon_c: RANGE, default 3.4445, -4.775, 2.0315.
+        adam_lr_ratio: RANGE, default 1.
+        momentum: RANGE, default 0.95.
+        ns_steps: RANGE, default 5. Steps of the Newton-Schulz iteration.
+        nesterov: RANGE, default True.
+        rms_rate: RANGE, default 0.2. With None, rms_rate and the root after it are left
             out.""",
-        "weight_decay": "Float >= 0 or None, default 0.004",
+        "weight_decay": "RANGE, default 0.004",
         "slots": {"keras3": "`momentum` (m), and `velocity` (v) where Adam updates"},
         "paper": """\
     Muon: An optimizer for hidden layers in neural networks. Keller Jordan and others, 2024. The
@@ -615,10 +618,10 @@ _OPTIMIZERS = {
     line that begins with x <- (p, where with JAX it has the old one, as the paper has. The numbers
     are those of the stock optimizer on the same backend.""",
         "arguments": """\
-        beta_1: Float in (0, 1], default 0.9. The share of x in the weights.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-8; None is the default.
-        warmup_steps: Integer >= 0, default 0. Updates in which the learning rate grows to its full
+        beta_1: RANGE, default 0.9. The share of x in the weights.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-8; None is the default.
+        warmup_steps: RANGE, default 0. Updates in which the learning rate grows to its full
             value.""",
         "slots": {"keras3": "`momentum` (z), `velocity` (v)"},
         "paper": """\
@@ -721,15 +724,15 @@ def docstring(name, host, import_keras, stock=None):
     """
     texts = _OPTIMIZERS.get(name, {"slots": {}})
     style = _style(host, stock, "tf_keras" in texts["slots"])
-    if style not in texts["slots"] or stock is not None and not _is_of_keras(stock):
+    if style not in texts["slots"] or stock is not None and not ranges.is_of_keras(stock):
         return None if stock is None else _made(name, host, style, stock)
     texts = {**texts, **texts.get(style, {})}
-    texts.setdefault("weight_decay", "Float >= 0 or None (default)")
+    texts.setdefault("weight_decay", "RANGE (default)")
     in_a_window, import_class = _IN_A_WINDOW, "from keras_accum.{host} import {name}"
     if style == "new_style" and "tf_keras" in texts["slots"]:
         in_a_window, import_class = _NOT_LEGACY + _IN_A_WINDOW, _MAKE
     stock_name = name[: -len("Accumulate")]
-    return _READY.format(
+    text = _READY.format(
         name=name,
         host=host,
         import_keras=import_keras,
@@ -749,16 +752,28 @@ def docstring(name, host, import_keras, stock=None):
         ),
         paper=texts["paper"],
     )
+    return _with_ranges(text, stock_name)
+
+
+def _with_ranges(text, stock_name):
+    """A docstring in which each argument says what it may be, as the check has it."""
+    allowed = ranges.of_class(stock_name)
+
+    def say(entry):
+        phrase = allowed[entry.group("name")]
+        return f"{entry.group('names')}{phrase[0].upper()}{phrase[1:]}"
+
+    return re.sub(r"^(?P<names> {8}(?P<name>\w+)[\w, ]*: )RANGE", say, text, flags=re.M)
 
 
 def _made(name, host, style, stock):
     """The docstring of a class that `accumulating` made: what the stock class says, and ours."""
     own = _stock_arguments(stock)
     if "clipnorm" not in own:
-        host_arguments = _HOST_ARGUMENTS[style].format(weight_decay="Float >= 0 or None (default)")
+        host_arguments = _HOST_ARGUMENTS[style].format(weight_decay="RANGE (default)")
         own = f"{own}\n{host_arguments}" if own else host_arguments
     texts = {text: value.format(stock=stock.__name__) for text, value in _MADE_SLOTS.items()}
-    return _MADE.format(
+    text = _MADE.format(
         name=name,
         host=host,
         stock=stock.__name__,
@@ -768,10 +783,7 @@ def _made(name, host, style, stock):
         shared_arguments=_shared_arguments(style),
         state_and_errors=_state_and_errors(style, **texts),
     )
-
-
-def _is_of_keras(stock):
-    return stock.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow")
+    return _with_ranges(text, stock.__name__)
 
 
 def _style(host, stock, has_legacy):
