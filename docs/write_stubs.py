@@ -77,6 +77,7 @@ ARGUMENTS = {
     "batch_size": "int | None",
     "noise_scale": "bool",
     "smoothing": "float",
+    "show": "Sequence[str]",
     # of methods and functions
     **dict.fromkeys(("args", "kwargs", "arguments"), "Any"),
     "weight": "Any",  # a number or a tensor

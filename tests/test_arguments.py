@@ -166,6 +166,21 @@ def test_the_other_host_in_compile():
         subprocess.run([sys.executable, "-c", program, *pair], env=environment, check=True)
 
 
+def test_a_class_in_compile():
+    """The message is Keras's, and the guide has it."""
+    cls = hosts.accum.AdamAccumulate
+    said = f"Could not interpret optimizer identifier: <class '{cls.__module__}.AdamAccumulate'>"
+    with pytest.raises(ValueError, match=said):
+        dense_model().compile(cls, "mse")
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 knows the class by this name")
+def test_a_name_in_compile():
+    said = "Could not interpret optimizer identifier: Adam" if hosts.IS_KERAS3 else "Unknown optim"
+    with pytest.raises(ValueError, match=said):
+        dense_model().compile("AdamAccumulate", "mse")
+
+
 # -- the same arguments under other names ------------------------------------------------------
 
 
