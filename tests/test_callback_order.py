@@ -129,8 +129,8 @@ def test_csv_logger_before_the_monitor(tmp_path):
     MADE["CSVLogger"] = lambda: callbacks.CSVLogger(str(path))
     said, _ = order_of("CSVLogger", "Monitor")
     assert said == [
-        "AccumulationMonitor is after CSVLogger in `callbacks`, so that what it logs doesn't reach "
-        "CSVLogger. List AccumulationMonitor first."
+        "AccumulationMonitor is after CSVLogger in `callbacks`, so CSVLogger can't see the logs of "
+        "AccumulationMonitor. List AccumulationMonitor first."
     ]
     assert "completed_updates" not in next(csv.DictReader(path.read_text().splitlines()))
     assert order_of("Monitor", "CSVLogger")[0] == []

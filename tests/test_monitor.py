@@ -445,7 +445,7 @@ def test_an_optimizer_that_is_none_of_ours():
 )
 def test_windows_without_a_noise_scale(arguments, said):
     model = compiled(dense_model(), sgd(**arguments))
-    with pytest.raises(ValueError, match=f"each of which it must see. Received: {said}"):
+    with pytest.raises(ValueError, match=f"must see each micro-batch. Received: {said}"):
         fit(model, MICRO, callbacks=[Monitor(MICRO, noise_scale=True)])
 
 

@@ -1,7 +1,4 @@
-"""What the callback `AccumulationMonitor` does, for all hosts, and its docstring.
-
-No host is imported here.
-"""
+"""The callback `AccumulationMonitor`, for all hosts. No host is imported here."""
 
 import math
 import numbers
@@ -14,7 +11,7 @@ from keras_accum.callbacks.base import (
     steps_per_execution,
 )
 
-# Of the averages that updates are made from, and of the gradients of single micro-batches.
+# The norm of the averages that make the updates, and the norm of each micro-batch's gradient.
 UPDATE_NORM = "gradient_norm"
 MICRO_BATCH_NORM = "micro_batch_norm"
 
@@ -38,50 +35,52 @@ class NoiseScale:
         self._trace = self._square = 0.0
 
     def add(self, small, small_batch, big, big_batch):
-        """The mean square of some small batches' gradients, and the square of a large one's."""
+        """Add the mean squared norm over small batches, and the squared norm of a large batch."""
         square = (big_batch * big - small_batch * small) / (big_batch - small_batch)
         trace = (small - big) / (1 / small_batch - 1 / big_batch)
-        # Each is unbiased, and their ratio isn't: it's taken of the averages.
+        # Both estimates are unbiased, but their ratio isn't. So the ratio is that of the averages.
         self._square += (1 - self._smoothing) * (square - self._square)
         self._trace += (1 - self._smoothing) * (trace - self._trace)
 
     @property
     def value(self):
-        """NaN until it can be told."""
+        """The noise scale, NaN until there is an estimate."""
         return self._trace / self._square if self._square > 0 else math.nan
 
 
 class AccumulationMonitor(SubstitutesTrainFunction):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
 
-    At the end of each micro-batch and of each epoch, the monitor adds to the logs:
+    At the end of each micro-batch and of each epoch, the monitor adds these logs:
 
-        completed_updates: the number of updates made.
-        window_position: the micro-batches in the open window, 0 when none is open.
-        learning_rate: the rate of the next update, as the schedule or `decay` has it.
-        gradient_norm: the norm of what the last update was made from, a window's average, before
-            clipping; NaN before the first. Not at `accum_iters=1`.
-        effective_batch: with `batch_size`, that times the length of the window, in samples.
-        noise_scale: with `noise_scale=True`, the batch beyond which more accumulation pays little,
-            in samples; NaN until it can be told.
+    - `completed_updates`: the number of updates made.
+    - `window_position`: the number of micro-batches in the open window, 0 if no window is open.
+    - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
+    - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
+      update, before clipping. NaN before the first update.
+    - `effective_batch`, with `batch_size`: the number of samples in a window.
+    - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
+      accumulation pays little. NaN until there is an estimate.
 
-    Callbacks get all of these logs, and the progress bar shows those that `show` names. In the bar,
-    completed_updates is "updates: 12", and a window_position of 3 in a window of 5 is
-    "window: 3/5".
+    The callbacks of Keras get all of these logs. The progress bar shows only those that `show`
+    names. The bar shortens two of them: `updates: 12` is `completed_updates`, and `window: 3/5` is
+    a `window_position` of 3 in a window of 5.
 
-    A callback gets what the callbacks before it in the list have added. So list the monitor before
-    CSVLogger and TensorBoard, and before EarlyStopping, ModelCheckpoint and ReduceLROnPlateau where
-    these look at one of its logs. List the monitor before PythonGate, too, and after
-    ApplyPartialWindow: then the logs of an epoch count the update that closes its last window.
+    A callback gets only the logs of callbacks before it in the list. List the monitor
 
-    The monitor reads from the device after each micro-batch. Without the monitor there is nothing
-    of this in the train function. With it, the function is traced once more.
+    - before CSVLogger and TensorBoard,
+    - before EarlyStopping, ModelCheckpoint and ReduceLROnPlateau, if they watch one of its logs,
+    - before PythonGate,
+    - after ApplyPartialWindow, whose update at the end of an epoch is then in the logs.
+
+    The monitor reads from the device after each micro-batch. The train function is traced once more
+    for a training with the monitor. A training without the monitor isn't affected.
 
     The simple noise scale is B = tr(Sigma) / |G|^2, where G is the true gradient and Sigma the
     covariance of the gradient of one sample. A training with batches of B samples needs about twice
-    as many samples and twice as many updates as the least there can be of each. Both are estimated
-    from each window without bias, from the gradients of its k micro-batches of b samples and their
-    average, and then smoothed:
+    the least possible number of samples and twice the least possible number of updates. The monitor
+    estimates |G|^2 and tr(Sigma) from each window, without bias, and then smooths the estimates. In
+    a window of k micro-batches of b samples:
 
         |G|^2     ~ (k b |average|^2 - b mean |micro-batch|^2) / (k b - b)
         tr(Sigma) ~ (mean |micro-batch|^2 - |average|^2) / (1 / b - 1 / (k b))
@@ -89,19 +88,20 @@ class AccumulationMonitor(SubstitutesTrainFunction):
     Args:
         batch_size: Integer >= 1 or None (default). The samples of a micro-batch, over all replicas.
         noise_scale: Boolean, default False. Needs `batch_size` and `accum_iters` of at least 2.
-        smoothing: Float in [0, 1), default 0.99. How much of the last window's averages goes into
-            the next's.
+        smoothing: Float in [0, 1), default 0.99. The share of the earlier estimates that each
+            window keeps.
         show: List of names of logs, default ("completed_updates",). What the progress bar shows, in
-            this order. The default takes about 15 characters of its line.
+            this order. The default takes about 15 characters of the line.
 
     Raises:
-        TypeError, ValueError: for an argument out of its range or of another type; at the start of
-            training, if the model's optimizer is none of keras_accum, and with `noise_scale` where
-            a window tells nothing about it: at `accum_iters=1`, with `reduction="weighted"`, with
-            `all_reduce="per_window"` or with `steps_per_execution` other than 1.
+        TypeError: If an argument has the wrong type. At the start of training, if the model's
+            optimizer isn't of this package.
+        ValueError: If an argument is out of its range. At the start of training, if `noise_scale`
+            can't be estimated: with `accum_iters=1`, `reduction="weighted"`,
+            `all_reduce="per_window"` or `steps_per_execution` other than 1.
 
     Warns:
-        UserWarning: at the start of training, if the list has the monitor after a callback of Keras
+        UserWarning: At the start of training, if the monitor is listed after a callback of Keras
             that uses its logs, or before ApplyPartialWindow.
 
     Paper:
@@ -167,7 +167,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         for bar in self._bars:
             self._show_in(bar)
         self._seen = optimizer.window_position, optimizer.completed_updates
-        self._squares = []  # of the open window's micro-batches
+        self._squares = []  # the squared norms of the open window's micro-batches
         if not optimizer._accumulates:
             return
         optimizer._watch([UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale))
@@ -184,7 +184,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
             vars(self.model.optimizer).pop(name, None)
 
     def on_train_batch_end(self, batch, logs=None):
-        optimizer = inner(self.model.optimizer)  # on JAX this brings its variables up to date
+        optimizer = inner(self.model.optimizer)  # on JAX, this updates the optimizer's variables
         position, length, _ = optimizer._count_window()
         updates = optimizer.completed_updates
         if self._noise_scale:
@@ -193,7 +193,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
 
     def on_epoch_end(self, epoch, logs=None):
         optimizer = inner(self.model.optimizer)
-        position, length, _ = optimizer._count_window()  # callbacks may have closed it
+        position, length, _ = optimizer._count_window()  # a callback may have closed the window
         self._add_to(logs, optimizer, position, length, optimizer.completed_updates)
 
     def _check_noise_scale(self, model, optimizer):
@@ -206,21 +206,21 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         ):
             if refused:
                 raise ValueError(
-                    "`noise_scale` compares windows of several micro-batches of one size, each of "
-                    f"which it must see. Received: {what}"
+                    "`noise_scale` compares windows of several micro-batches of one size, and must "
+                    f"see each micro-batch. Received: {what}"
                 )
 
     def _look_at_micro_batch(self, optimizer, position, updates):
         last_position, last_updates = self._seen
         self._seen = position, updates
-        if self._seen == (last_position, last_updates):  # it was dropped
+        if self._seen == (last_position, last_updates):  # the micro-batch was dropped
             return
-        if position == 1:  # also after a window that was closed early
+        if position == 1:  # a new window, also after a window that was closed early
             self._squares = []
         self._squares.append(optimizer._read_norm(MICRO_BATCH_NORM) ** 2)
         if self._seen == (0, last_updates + 1):
             count = len(self._squares)
-            if count == last_position + 1 > 1:  # all of the window was seen, and there is one
+            if count == last_position + 1 > 1:  # the whole window was seen
                 big = optimizer._read_norm(UPDATE_NORM)
                 if optimizer.reduction == "sum":
                     big /= count
@@ -230,38 +230,39 @@ class AccumulationMonitor(SubstitutesTrainFunction):
             self._squares = []
 
     def _check_order(self, callbacks):
-        """Warn if callbacks are listed in an order in which logs don't reach them."""
+        """Warn if the order of the callbacks keeps logs from a callback."""
         here = next((i for i, callback in enumerate(callbacks) if callback is self), 0)
         early = [callback for callback in callbacks[:here] if _reads_logs(callback)]
         if early:
             names = ", ".join(type(callback).__name__ for callback in early)
             warnings.warn(
-                f"{type(self).__name__} is after {names} in `callbacks`, so that what it logs "
-                f"doesn't reach {names}. List {type(self).__name__} first.",
+                f"{type(self).__name__} is after {names} in `callbacks`, so {names} can't see the "
+                f"logs of {type(self).__name__}. List {type(self).__name__} first.",
                 stacklevel=3,
             )
         if any(_is(callback, "ApplyPartialWindow") for callback in callbacks[here:]):
             warnings.warn(
-                f"{type(self).__name__} is before ApplyPartialWindow in `callbacks`, so that the "
-                "logs of an epoch don't count the update that ApplyPartialWindow makes at its end. "
-                "List ApplyPartialWindow first.",
+                f"{type(self).__name__} is before ApplyPartialWindow in `callbacks`, so the logs "
+                "of an epoch don't count the update that ApplyPartialWindow makes at the end of "
+                "the epoch. List ApplyPartialWindow first.",
                 stacklevel=3,
             )
 
     def _show_in(self, bar):
-        """Have a progress bar print what is in `show`, as short texts, in place of all we log."""
+        """Have a progress bar print only the logs in `show`, as short texts."""
 
         def handed(method):
             return lambda when, logs=None: method(when, self._shown(logs or {}))
 
-        _leave(bar)  # after a `fit` that broke off
+        _leave(bar)  # if an earlier `fit` broke off
         for name in _HOOKS:
             vars(bar)[name] = handed(getattr(bar, name))
-        if hasattr(bar, "stateful_metrics"):  # on Keras 2, what isn't averaged over the epoch
+        if hasattr(bar, "stateful_metrics"):  # Keras 2 averages all others over the epoch
             labels = {_LABELS.get(name, name) for name in self._show}
             bar.stateful_metrics = {*bar.stateful_metrics, *labels}
 
     def _shown(self, logs):
+        """Return what a progress bar is to print of these logs."""
         shown = {name: value for name, value in logs.items() if name not in LOGGED}
         for name in self._show:
             if name in logs:
@@ -287,7 +288,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
             logs["noise_scale"] = self._noise_scale.value
 
 
-# What a progress bar is told in a training.
+# The methods of a progress bar that get the logs of a training.
 _HOOKS = "on_train_batch_end", "on_epoch_end"
 
 
@@ -298,9 +299,9 @@ def _leave(bar):
 
 
 class _Printed(float):
-    """A number that Keras's progress bar prints as this text, in place of four decimals.
+    """A number that Keras's progress bar prints as a text of ours, not with four decimals.
 
-    The bar divides it by a count of 1, takes the mean of that and formats it.
+    The bar divides the number by a count of 1, takes the mean of the result, and formats the mean.
     """
 
     def __new__(cls, value, text):
@@ -319,9 +320,10 @@ class _Printed(float):
 
 
 def _callbacks_beside(callback):
-    """The callbacks of the `fit` that calls this one, in their order. Keras tells it none of them.
+    """Return all callbacks of the `fit` that is calling this callback, in their order.
 
-    Empty where something else than Keras calls the callback.
+    Keras doesn't tell a callback of the others, so this looks for Keras's list in the calling
+    functions. The result is empty if the caller isn't Keras.
     """
     frame = sys._getframe()
     while frame is not None:
@@ -333,13 +335,13 @@ def _callbacks_beside(callback):
 
 
 def _reads_logs(callback):
-    """True if a callback of Keras has a use for what is logged here."""
+    """True if a callback of Keras uses the logs of the monitor."""
     writes = ("CSVLogger", "TensorBoard", "RemoteMonitor", "History")
     return any(_is(callback, name) for name in writes) or getattr(callback, "monitor", "") in LOGGED
 
 
 def _is(callback, name):
-    """True if a callback is of a class of this name, which each host has."""
+    """True if a class of the callback has this name. The classes themselves are a host's."""
     return any(cls.__name__ == name for cls in type(callback).__mro__)
 
 
@@ -347,7 +349,7 @@ _FILES = "save_own_variables", "load_own_variables"
 
 
 def _keep_out_of_files(wrapper):
-    """Have a LossScaleOptimizer's files without the norms, where they are among its variables."""
+    """Keep the norms out of a LossScaleOptimizer's files, which hold all of its variables."""
 
     def unwatched(method):
         def call(store):
