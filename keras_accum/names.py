@@ -55,7 +55,9 @@ def fallback(module):
             return getattr(sys.modules[module], new)
         if name in WHERE:
             # Not an AttributeError: `from ... import` would drop its message.
-            raise ImportError(f"{module} has no {name} on this Keras. It is there on {WHERE[name]}.")
+            raise ImportError(
+                f"{module} has no {name} on this Keras. It is there on {WHERE[name]}."
+            )
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return __getattr__

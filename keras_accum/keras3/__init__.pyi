@@ -11,7 +11,7 @@
 
 # Made by `python docs/write_stubs.py` from keras 3.15. Don't edit this file.
 
-from typing import Any, Callable, Literal, Mapping
+from typing import Any, Callable, Literal, Mapping, Sequence
 
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
@@ -184,11 +184,12 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         nesterov: Boolean, default False.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -308,11 +309,12 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
             root mean square.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -435,11 +437,12 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         amsgrad: Boolean, default False. See AMSGradAccumulate.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -559,11 +562,12 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         epsilon: Float >= 0, default 1e-7; None is the default.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -684,11 +688,12 @@ class AdamWAccumulate(AccumulatingOptimizer, keras.optimizers.AdamW):
         amsgrad: Boolean, default False. See AMSGradAccumulate.
         weight_decay: Float >= 0, default 0.004. Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -807,11 +812,12 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         epsilon: Float >= 0, default 1e-7; None is the default.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -927,11 +933,12 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
         epsilon: Float >= 0, default 1e-7; None is the default.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -1049,11 +1056,12 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         epsilon: Float >= 0, default 1e-7; None is the default.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -1173,11 +1181,12 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         epsilon: Float >= 0, default 1e-7; None is the default.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -1302,11 +1311,12 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
         beta: Float >= 0, default 0. It is added to n'^q.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -1425,11 +1435,12 @@ class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
         beta_2: Float in [0, 1), default 0.99.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -1558,11 +1569,12 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
             False gives the same numbers.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -1686,11 +1698,12 @@ class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
         epsilon: Float >= 0, default 1e-7; None is the default.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -1832,11 +1845,12 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
             out.
         weight_decay: Float >= 0 or None, default 0.004. Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -1974,11 +1988,12 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
             value.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
@@ -2102,26 +2117,36 @@ class ApplyPartialWindow(keras.callbacks.Callback):
 class AccumulationMonitor(keras.callbacks.Callback):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
 
-    At the end of each micro-batch and of each epoch it adds to the logs
+    At the end of each micro-batch and of each epoch, the monitor adds these logs:
 
-        completed_updates: the number of updates made.
-        window_position: the micro-batches in the open window, 0 when none is open.
-        learning_rate: the rate of the next update, as the schedule or `decay` has it.
-        gradient_norm: the norm of what the last update was made from, a window's average, before
-            clipping; NaN before the first. Not at `accum_iters=1`.
-        effective_batch: with `batch_size`, that times the length of the window, in samples.
-        noise_scale: with `noise_scale=True`, the batch beyond which more accumulation pays little,
-            in samples; NaN until it can be told.
+    - `completed_updates`: the number of updates made.
+    - `window_position`: the number of micro-batches in the open window, 0 if no window is open.
+    - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
+    - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
+      update, before clipping. NaN before the first update.
+    - `effective_batch`, with `batch_size`: the number of samples in a window.
+    - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
+      accumulation pays little. NaN until there is an estimate.
 
-    List it before callbacks that write logs, and before PythonGate. It reads from the device after
-    each micro-batch. Without it there is nothing of this in the train function; with it, the
-    function is traced once more. Keras 2's progress bar shows averages over the epoch.
+    The callbacks of Keras get all of these logs. The progress bar shows only those that `show`
+    names. The bar shortens two of them: `updates: 12` is `completed_updates`, and `window: 3/5` is
+    a `window_position` of 3 in a window of 5.
+
+    A callback gets only the logs of callbacks before it in the list. List the monitor
+
+    - before CSVLogger and TensorBoard,
+    - before EarlyStopping, ModelCheckpoint and ReduceLROnPlateau, if they watch one of its logs,
+    - before PythonGate,
+    - after ApplyPartialWindow, whose update at the end of an epoch is then in the logs.
+
+    The monitor reads from the device after each micro-batch. The train function is traced once more
+    for a training with the monitor. A training without the monitor isn't affected.
 
     The simple noise scale is B = tr(Sigma) / |G|^2, where G is the true gradient and Sigma the
     covariance of the gradient of one sample. A training with batches of B samples needs about twice
-    as many samples and twice as many updates as the least there can be of each. Both are estimated
-    from each window without bias, from the gradients of its k micro-batches of b samples and their
-    average, and then smoothed:
+    the least possible number of samples and twice the least possible number of updates. The monitor
+    estimates |G|^2 and tr(Sigma) from each window, without bias, and then smooths the estimates. In
+    a window of k micro-batches of b samples:
 
         |G|^2     ~ (k b |average|^2 - b mean |micro-batch|^2) / (k b - b)
         tr(Sigma) ~ (mean |micro-batch|^2 - |average|^2) / (1 / b - 1 / (k b))
@@ -2129,14 +2154,21 @@ class AccumulationMonitor(keras.callbacks.Callback):
     Args:
         batch_size: Integer >= 1 or None (default). The samples of a micro-batch, over all replicas.
         noise_scale: Boolean, default False. Needs `batch_size` and `accum_iters` of at least 2.
-        smoothing: Float in [0, 1), default 0.99. How much of the last window's averages goes into
-            the next's.
+        smoothing: Float in [0, 1), default 0.99. The share of the earlier estimates that each
+            window keeps.
+        show: List of names of logs, default ("completed_updates",). What the progress bar shows, in
+            this order. The default takes about 15 characters of the line.
 
     Raises:
-        TypeError, ValueError: for an argument out of its range or of another type; at the start of
-            training, if the model's optimizer is none of keras_accum, and with `noise_scale` where
-            a window tells nothing about it: at `accum_iters=1`, with `reduction="weighted"`, with
-            `all_reduce="per_window"` or with `steps_per_execution` other than 1.
+        TypeError: If an argument has the wrong type. At the start of training, if the model's
+            optimizer isn't of this package.
+        ValueError: If an argument is out of its range. At the start of training, if `noise_scale`
+            can't be estimated: with `accum_iters=1`, `reduction="weighted"`,
+            `all_reduce="per_window"` or `steps_per_execution` other than 1.
+
+    Warns:
+        UserWarning: At the start of training, if the monitor is listed after a callback of Keras
+            that uses its logs, or before ApplyPartialWindow.
 
     Paper:
         An Empirical Model of Large-Batch Training. Sam McCandlish, Jared Kaplan, Dario Amodei and
@@ -2161,6 +2193,7 @@ class AccumulationMonitor(keras.callbacks.Callback):
         batch_size: int | None = None,
         noise_scale: bool = False,
         smoothing: float = 0.99,
+        show: Sequence[str] = ("completed_updates",),
     ) -> None: ...
 
 class MicroBatchWeights(keras.callbacks.Callback):

@@ -779,11 +779,12 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
         amsgrad: Boolean, default False. See AMSGradAccumulate.
         weight_decay: Float >= 0, default 0.004. Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         jit_compile: Boolean, default True. Have XLA compile the update, where there is a GPU.
         name: String, default the class's name.
         accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
@@ -1483,11 +1484,12 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
         beta_2: Float in [0, 1), default 0.99.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         jit_compile: Boolean, default True. Have XLA compile the update, where there is a GPU.
         name: String, default the class's name.
         accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
@@ -1611,11 +1613,12 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
             False gives the same numbers.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         jit_compile: Boolean, default True. Have XLA compile the update, where there is a GPU.
         name: String, default the class's name.
         accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
@@ -1737,26 +1740,36 @@ class ApplyPartialWindow(keras.callbacks.Callback):
 class AccumulationMonitor(keras.callbacks.Callback):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
 
-    At the end of each micro-batch and of each epoch it adds to the logs
+    At the end of each micro-batch and of each epoch, the monitor adds these logs:
 
-        completed_updates: the number of updates made.
-        window_position: the micro-batches in the open window, 0 when none is open.
-        learning_rate: the rate of the next update, as the schedule or `decay` has it.
-        gradient_norm: the norm of what the last update was made from, a window's average, before
-            clipping; NaN before the first. Not at `accum_iters=1`.
-        effective_batch: with `batch_size`, that times the length of the window, in samples.
-        noise_scale: with `noise_scale=True`, the batch beyond which more accumulation pays little,
-            in samples; NaN until it can be told.
+    - `completed_updates`: the number of updates made.
+    - `window_position`: the number of micro-batches in the open window, 0 if no window is open.
+    - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
+    - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
+      update, before clipping. NaN before the first update.
+    - `effective_batch`, with `batch_size`: the number of samples in a window.
+    - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
+      accumulation pays little. NaN until there is an estimate.
 
-    List it before callbacks that write logs, and before PythonGate. It reads from the device after
-    each micro-batch. Without it there is nothing of this in the train function; with it, the
-    function is traced once more. Keras 2's progress bar shows averages over the epoch.
+    The callbacks of Keras get all of these logs. The progress bar shows only those that `show`
+    names. The bar shortens two of them: `updates: 12` is `completed_updates`, and `window: 3/5` is
+    a `window_position` of 3 in a window of 5.
+
+    A callback gets only the logs of callbacks before it in the list. List the monitor
+
+    - before CSVLogger and TensorBoard,
+    - before EarlyStopping, ModelCheckpoint and ReduceLROnPlateau, if they watch one of its logs,
+    - before PythonGate,
+    - after ApplyPartialWindow, whose update at the end of an epoch is then in the logs.
+
+    The monitor reads from the device after each micro-batch. The train function is traced once more
+    for a training with the monitor. A training without the monitor isn't affected.
 
     The simple noise scale is B = tr(Sigma) / |G|^2, where G is the true gradient and Sigma the
     covariance of the gradient of one sample. A training with batches of B samples needs about twice
-    as many samples and twice as many updates as the least there can be of each. Both are estimated
-    from each window without bias, from the gradients of its k micro-batches of b samples and their
-    average, and then smoothed:
+    the least possible number of samples and twice the least possible number of updates. The monitor
+    estimates |G|^2 and tr(Sigma) from each window, without bias, and then smooths the estimates. In
+    a window of k micro-batches of b samples:
 
         |G|^2     ~ (k b |average|^2 - b mean |micro-batch|^2) / (k b - b)
         tr(Sigma) ~ (mean |micro-batch|^2 - |average|^2) / (1 / b - 1 / (k b))
@@ -1764,14 +1777,21 @@ class AccumulationMonitor(keras.callbacks.Callback):
     Args:
         batch_size: Integer >= 1 or None (default). The samples of a micro-batch, over all replicas.
         noise_scale: Boolean, default False. Needs `batch_size` and `accum_iters` of at least 2.
-        smoothing: Float in [0, 1), default 0.99. How much of the last window's averages goes into
-            the next's.
+        smoothing: Float in [0, 1), default 0.99. The share of the earlier estimates that each
+            window keeps.
+        show: List of names of logs, default ("completed_updates",). What the progress bar shows, in
+            this order. The default takes about 15 characters of the line.
 
     Raises:
-        TypeError, ValueError: for an argument out of its range or of another type; at the start of
-            training, if the model's optimizer is none of keras_accum, and with `noise_scale` where
-            a window tells nothing about it: at `accum_iters=1`, with `reduction="weighted"`, with
-            `all_reduce="per_window"` or with `steps_per_execution` other than 1.
+        TypeError: If an argument has the wrong type. At the start of training, if the model's
+            optimizer isn't of this package.
+        ValueError: If an argument is out of its range. At the start of training, if `noise_scale`
+            can't be estimated: with `accum_iters=1`, `reduction="weighted"`,
+            `all_reduce="per_window"` or `steps_per_execution` other than 1.
+
+    Warns:
+        UserWarning: At the start of training, if the monitor is listed after a callback of Keras
+            that uses its logs, or before ApplyPartialWindow.
 
     Paper:
         An Empirical Model of Large-Batch Training. Sam McCandlish, Jared Kaplan, Dario Amodei and
@@ -1796,6 +1816,7 @@ class AccumulationMonitor(keras.callbacks.Callback):
         batch_size: int | None = None,
         noise_scale: bool = False,
         smoothing: float = 0.99,
+        show: Sequence[str] = ("completed_updates",),
     ) -> None: ...
 
 class MicroBatchWeights(keras.callbacks.Callback):
