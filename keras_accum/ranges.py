@@ -5,6 +5,7 @@ No host is imported here.
 
 import inspect
 import numbers
+import warnings
 
 _NUMBERS = {
     "float": lambda x: x == x,
@@ -97,8 +98,8 @@ def check(stock, given):
         owner = _owner(stock, name)
         if owner is None or is_of_keras(owner):
             allowed = of_class(getattr(owner, "__name__", "")).get(name)
-            if allowed is not None:
-                _check(name, value, allowed)
+            if allowed is not None and not _is_allowed(value, allowed):
+                raise _error(stock, name, value, allowed)
 
 
 def _owner(stock, name):
@@ -110,10 +111,20 @@ def _owner(stock, name):
     return None
 
 
-def _check(name, value, allowed):
-    if not _is_allowed(value, allowed):
-        article = "an" if allowed.startswith("integer") else "a"
-        raise refusal(value)(f"`{name}` must be {article} {allowed}. Received: {name}={value!r}")
+def _error(stock, name, value, allowed):
+    """Return the error for a value: with the message of the stock class, if it has one."""
+    received = f"{name}={value!r}"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            stock(**{name: value})
+    except ValueError as error:
+        said = str(error)
+        return ValueError(said if received in said else f"{said} Received: {received}")
+    except Exception:  # of a comparison, say
+        pass
+    article = "an" if allowed.startswith("integer") else "a"
+    return refusal(value)(f"`{name}` must be {article} {allowed}. Received: {received}")
 
 
 def _is_allowed(value, allowed):
