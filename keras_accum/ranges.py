@@ -112,7 +112,7 @@ def _owner(stock, name):
 
 
 def _error(stock, name, value, allowed):
-    """Return the error for a value: with the message of the stock class, if it has one."""
+    """Return the error for a value: the stock class's own, if that names the argument."""
     received = f"{name}={value!r}"
     try:
         with warnings.catch_warnings():
@@ -120,8 +120,9 @@ def _error(stock, name, value, allowed):
             stock(**{name: value})
     except ValueError as error:
         said = str(error)
-        return ValueError(said if received in said else f"{said} Received: {received}")
-    except Exception:  # of a comparison, say
+        if name in said:
+            return ValueError(said if received in said else f"{said} Received: {received}")
+    except Exception:  # such as the TypeError of a comparison
         pass
     article = "an" if allowed.startswith("integer") else "a"
     return refusal(value)(f"`{name}` must be {article} {allowed}. Received: {received}")

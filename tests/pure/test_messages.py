@@ -145,17 +145,21 @@ def test_the_stock_class_has_its_say():
     """Its message stays, and has what was received."""
 
     class Strict(Stock):
-        def __init__(self, rho=0.9, beta_1=0.9):
+        def __init__(self, rho=0.9, beta_1=0.9, epsilon=None):
             if rho >= 1:
                 raise ValueError("Not such a rho.")
             if beta_1 >= 1:
                 raise ValueError(f"No: beta_1={beta_1}.")
+            if epsilon is not None:
+                raise ValueError("There is no variable.")
 
     Strict.__module__ = "keras.optimizers"
     with pytest.raises(ValueError, match="^Not such a rho. Received: rho=1.5$"):
         bind(stock=Strict, rho=1.5)
     with pytest.raises(ValueError, match="^No: beta_1=1.5.$"):
         bind(stock=Strict, beta_1=1.5)
+    with pytest.raises(ValueError, match="^`epsilon` must be a float >= 0. Received"):
+        bind(stock=Strict, epsilon=-1.0)
     with pytest.raises(TypeError, match=r"`rho` must be a float in \[0, 1\)"):  # it can't compare
         bind(stock=Strict, rho="a")
 
