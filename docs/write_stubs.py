@@ -77,6 +77,7 @@ ARGUMENTS = {
     "batch_size": "int | None",
     "noise_scale": "bool",
     "smoothing": "float",
+    "show": "Sequence[str]",
     # of methods and functions
     **dict.fromkeys(("args", "kwargs", "arguments"), "Any"),
     "weight": "Any",  # a number or a tensor
@@ -141,7 +142,7 @@ __all__ = [
 
 _IMPORTS = {
     "keras3": """
-from typing import Any, Callable, Literal, Mapping
+from typing import Any, Callable, Literal, Mapping, Sequence
 
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
@@ -305,7 +306,7 @@ def _parameter(parameter, types):
     if parameter.default is parameter.empty:
         return text
     default = parameter.default
-    return f"{text} = " + (f'"{default}"' if isinstance(default, str) else repr(default))
+    return f"{text} = " + repr(default).replace("'", '"')
 
 
 def _quoted(documented):

@@ -1,8 +1,8 @@
 """Gradient accumulation for Keras: the weights of a large batch in the memory of a small one.
 
-`from keras_accum import AdamAccumulate` takes the class for the Keras that is in use; importing
-`keras_accum` itself imports no framework. `keras_accum.keras3`, `keras_accum.tf_keras` and
-`keras_accum.keras2` say outright which Keras is meant.
+`from keras_accum import AdamAccumulate` imports the class for the Keras that is in use. `import
+keras_accum` alone imports no framework. `keras_accum.keras3`, `keras_accum.tf_keras` and
+`keras_accum.keras2` name the Keras explicitly.
 """
 
 # Made by `python docs/write_stubs.py` from keras_accum/names.py. Don't edit this file.

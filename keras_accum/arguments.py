@@ -1,13 +1,20 @@
 """The constructor arguments that all hosts share: checks, aliases and signatures.
 
-No host is imported here. A class takes the arguments of its stock optimizer, in their order, and
-then the ones of `OWN`, by keyword.
+A class takes the arguments of its stock optimizer in their order, and then the arguments of `OWN`
+by keyword. No host is imported here.
 """
 
+import contextlib
+import contextvars
+import difflib
 import inspect
 import math
 import numbers
+import struct
 import warnings
+
+from keras_accum import ranges
+from keras_accum.ranges import is_number, refusal
 
 OWN = {
     "accum_iters": 1,
@@ -21,7 +28,7 @@ OWN = {
 REDUCTIONS = ("mean", "sum", "weighted")
 GATES = ("select", "conditional")
 ALL_REDUCES = ("per_micro_batch", "per_window")
-# Values of version 0.1, until version 0.3.
+# Values of version 0.1. They work until version 0.3.
 RENAMED = {
     "gate": {"arithmetic": "select", "branch": "conditional"},
     "all_reduce": {"micro_batch": "per_micro_batch", "window": "per_window"},
@@ -29,9 +36,9 @@ RENAMED = {
 
 
 def signature(stock, fixed, more):
-    """The signature of `stock`, less what a class fixes, and then our own keywords and `more`.
+    """Return the signature of `stock` without the `fixed` arguments, but with `OWN` and `more`.
 
-    `more` has names and defaults.
+    `more` is {name: default}.
     """
     own = {**OWN, **more}
     taken = set(inspect.signature(stock.__init__).parameters) & set(OWN) - {"lr", "decay"}
@@ -41,14 +48,14 @@ def signature(stock, fixed, more):
             f"{', '.join(sorted(taken))}. Rename them in a subclass of it."
         )
     parameters = [
-        # The stock default name is the stock class's.
+        # The stock default would be the name of the stock class.
         parameter.replace(default=None) if name == "name" else parameter
         for name, parameter in inspect.signature(stock.__init__).parameters.items()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         and name not in fixed
         and name != "self"
     ]
-    # Keras 2.2 calls some of ours its own, in their places: lr and decay.
+    # In Keras 2.2, lr and decay are stock arguments, and stay where they are.
     stock_names = {parameter.name for parameter in parameters}
     parameters += [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
@@ -59,37 +66,90 @@ def signature(stock, fixed, more):
 
 
 def bind(cls, args, kwargs, unknown):
-    """The arguments of one call by name, with `lr` and None resolved.
+    """Return the arguments of a call by name, checked, and with `lr` as `learning_rate`.
 
-    `unknown` is the type of error that the stock class raises for an unknown keyword.
-
-    None stands for the host's default in the arguments for which older code wrote it.
+    `unknown` is the type of error that the stock class raises for an unknown keyword. Older code
+    writes None for some defaults of the host: these arguments are left out.
     """
     parameters = cls.__signature__.parameters
     strange = {name: value for name, value in kwargs.items() if name not in parameters}
     if strange:
         raise unknown(
-            f"Argument(s) not recognized: {strange}. {cls.__name__} takes {', '.join(parameters)}."
+            f"Argument(s) not recognized: {strange}. {_did_you_mean(strange, parameters)}"
+            f"{cls.__name__} takes {', '.join(parameters)}."
         )
     given = dict(cls.__signature__.bind(*args, **kwargs).arguments)
+    if args:
+        _check_first(cls, args[0])
     lr = given.pop("lr", None)
     if lr is not None:
         if given.get("learning_rate") is not None:
             raise ValueError(
-                "`lr` is another name of `learning_rate`: give one of them. "
+                "`lr` is another name of `learning_rate`: give only one of the two. "
                 f"Received: lr={lr}, learning_rate={given['learning_rate']}"
             )
-        # Keras 2 took an integer, and Keras 3 takes none by its own name.
-        given["learning_rate"] = float(lr) if _is_number(lr) else lr
-    return {
+        # An integer is a number for Keras 2, but not for Keras 3.
+        given["learning_rate"] = float(lr) if is_number(lr) else lr
+    given = {
         name: value
         for name, value in given.items()
         if value is not None or name not in ("decay", "epsilon", "name")
     }
+    check_ranges(cls, given)
+    return given
+
+
+_checks = contextvars.ContextVar("checks", default=True)
+
+
+def check_ranges(cls, given):
+    """Raise a TypeError or ValueError if an argument is out of its range."""
+    if _checks.get():
+        # A default of None can also mean that the host has a default.
+        defaults = {name: p.default for name, p in cls.__signature__.parameters.items()}
+        said = {n: v for n, v in given.items() if v is not None or defaults.get(n) is not None}
+        ranges.check(cls._stock_class, said)
+
+
+@contextlib.contextmanager
+def unchecked():
+    """Check no ranges in this context: an older version may have written any value to a config."""
+    token = _checks.set(False)
+    try:
+        yield
+    finally:
+        _checks.reset(token)
+
+
+def _check_first(cls, first):
+    """Raise a ValueError if the first argument reads like `accum_iters`, as in Adam...(5)."""
+    name = next(iter(cls.__signature__.parameters))
+    is_rate = name in ("learning_rate", "lr") and ranges.is_of_keras(cls._stock_class)
+    if is_rate and isinstance(first, numbers.Integral) and first > 1:
+        raise ValueError(
+            f"The first argument is `{name}`. Did you mean `accum_iters={first}`? For a learning "
+            f"rate of {first}, write `{name}={float(first)}`. Received: {cls.__name__}({first!r})"
+        )
+
+
+def _did_you_mean(strange, known):
+    """Return a sentence with the nearest known arguments, or nothing if none is near."""
+    nearest = {name: _nearest(name, known) for name in strange}
+    meant = [f"`{near}` for `{name}`" for name, near in nearest.items() if near]
+    if len(strange) == len(meant) == 1:
+        meant = [f"`{near}`" for near in nearest.values()]
+    return f"Did you mean {', '.join(meant)}? " if meant else ""
+
+
+def _nearest(name, known):
+    # Other packages have grad_accum, accumulation_steps, accumulate_grad_batches and more.
+    if "accum" in name and "accumulator" not in name:
+        return "accum_iters"
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
 def pop_own(cls, given):
-    """Take our own arguments out of `given`, checked, with their defaults."""
+    """Remove our own arguments from `given`, and return them checked and with their defaults."""
     own = {
         name: _CHECKS[name](given.pop(name, default))
         for name, default in OWN.items()
@@ -101,10 +161,10 @@ def pop_own(cls, given):
 
 
 def own_config(optimizer):
-    """Our own arguments for `get_config`, as they would be given now."""
+    """Return our own arguments for `get_config`, with their present values."""
     accum_iters = optimizer.accum_iters
     return {
-        # An optimizer that has accumulators must come back with them, also while it is set to 1.
+        # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
         "accum_iters": accum_iters if accum_iters > 1 else optimizer._accum_iters,
         "reduction": optimizer.reduction,
         "skip_nonfinite": optimizer.skip_nonfinite,
@@ -117,7 +177,7 @@ def check_one_accumulation(own, gradient_accumulation_steps):
     if gradient_accumulation_steps and (own["accum_iters"] != 1 or own["skip_nonfinite"]):
         raise ValueError(
             "`gradient_accumulation_steps` is Keras's own accumulation and can't be combined with "
-            "`accum_iters`: leave it out and say how many micro-batches make an update with "
+            "`accum_iters`: leave it out, and give the number of micro-batches of an update as "
             f"`accum_iters`. Received: gradient_accumulation_steps={gradient_accumulation_steps}, "
             f"accum_iters={own['accum_iters']}"
         )
@@ -125,7 +185,8 @@ def check_one_accumulation(own, gradient_accumulation_steps):
         warnings.warn(
             f"gradient_accumulation_steps={gradient_accumulation_steps} is Keras's own "
             "accumulation, in which schedules, constraints and averages of weights count "
-            f"micro-batches. For this package's: accum_iters={gradient_accumulation_steps}.",
+            "micro-batches. For the accumulation of this package, give "
+            f"accum_iters={gradient_accumulation_steps}.",
             stacklevel=3,
         )
 
@@ -136,23 +197,18 @@ def check_accum_iters(accum_iters):
         or not isinstance(accum_iters, numbers.Integral)
         or not 1 <= accum_iters < 2**31
     ):
-        raise _refusal(accum_iters)(
-            "`accum_iters` must be an integer >= 1, and below 2**31: the number of micro-batches "
+        raise refusal(accum_iters)(
+            "`accum_iters` must be an integer >= 1 and below 2**31: the number of micro-batches "
             f"that make one update. Received: accum_iters={accum_iters!r}"
         )
     return int(accum_iters)
 
 
-def _refusal(number):
-    """A number out of range is a ValueError, anything else a TypeError."""
-    return ValueError if isinstance(number, numbers.Real) else TypeError
-
-
 def check_reduction(reduction):
     if reduction not in REDUCTIONS:
         raise ValueError(
-            f"`reduction` must be one of {REDUCTIONS}: what the gradients of a window are turned "
-            f"into. Received: reduction={reduction!r}"
+            f"`reduction` must be one of {REDUCTIONS}: how the gradients of a window become one "
+            f"gradient. Received: reduction={reduction!r}"
         )
     return reduction
 
@@ -166,11 +222,11 @@ def check_skip_nonfinite(skip_nonfinite):
 
 
 def _renamed(name, value):
-    """The name that a value of an argument has now, with a warning if that is another one."""
+    """Return the present name of a value, and warn if the value has an old name."""
     new = RENAMED[name].get(value, value) if isinstance(value, str) else value
     if new != value:
         warnings.warn(
-            f"{name}={value!r} is {name}={new!r} now, and the old name goes with version 0.3.",
+            f"{name}={value!r} is {name}={new!r} now. The old name works until version 0.3.",
             DeprecationWarning,
             stacklevel=5,
         )
@@ -178,7 +234,7 @@ def _renamed(name, value):
 
 
 def renamed_config(config):
-    """A config in which values of version 0.1 have the names that they have now."""
+    """Return a config in which values of version 0.1 have their present names."""
     return {
         name: RENAMED.get(name, {}).get(value, value) if isinstance(value, str) else value
         for name, value in config.items()
@@ -189,7 +245,7 @@ def check_gate(gate):
     gate = _renamed("gate", gate)
     if gate not in GATES:
         raise ValueError(
-            f"`gate` must be one of {GATES}: what keeps an update from happening inside a window. "
+            f"`gate` must be one of {GATES}: what prevents an update inside a window. "
             f"Received: gate={gate!r}"
         )
     return gate
@@ -208,53 +264,42 @@ def check_all_reduce(all_reduce):
 def _check_late_reduction(cls, own):
     if own["gate"] != "conditional":
         raise ValueError(
-            "all_reduce='per_window' needs gate='conditional': without a conditional in the graph "
-            f"every micro-batch has its sum over replicas. Received: gate={own['gate']!r}"
+            "all_reduce='per_window' needs gate='conditional': a graph without a conditional sums "
+            f"over replicas in every micro-batch. Received: gate={own['gate']!r}"
         )
     if own["skip_nonfinite"]:
         raise ValueError(
-            "all_reduce='per_window' can't be used with skip_nonfinite: whether a micro-batch "
-            "counts depends on the gradients of all replicas. Received: skip_nonfinite=True"
+            "all_reduce='per_window' can't be used with skip_nonfinite: a micro-batch only counts "
+            "if the gradients of all replicas are finite. Received: skip_nonfinite=True"
         )
     if not cls._can_reduce_late:
         raise ValueError(NO_LATE_REDUCTION)
 
 
 def check_once(variables, name):
-    """Refuse a variable that is twice among those of one call. They are hashable."""
+    """Raise a ValueError if a variable is twice in a call. The variables are hashable."""
     if len(set(variables)) < len(variables):
         twice = next(v for i, v in enumerate(variables) if v in variables[:i])
         raise ValueError(
             "Each variable must be there once in a call of the optimizer: a window has one sum for "
-            "it. Add its gradients up. For the layers of several models, "
-            "`{id(v): v for v in variables}.values()` has each variable once. "
+            "each variable. Add up the gradients of the variable. For the layers of several "
+            "models, `{id(v): v for v in variables}.values()` has each variable once. "
             f"Received twice: {name(twice)}"
         )
 
 
-def check_decay(decay):
-    if decay is None:
-        return 0.0
-    if not _is_number(decay) or not decay >= 0:
-        raise _refusal(decay)(
-            "`decay` must be a number >= 0: the learning rate is divided by "
-            f"1 + decay * completed updates. Received: decay={decay!r}"
-        )
-    return float(decay)
-
-
 def check_weight(weight):
-    """A number; a tensor isn't looked at, as its value may not be there yet."""
+    """Check a weight that is a number. A tensor may not have a value yet."""
     if isinstance(weight, numbers.Real) and not 0 <= weight < math.inf:
         raise ValueError(
-            "`weight` must be a finite number >= 0, of samples or of what else the loss of the "
-            f"micro-batch was divided by. Received: weight={weight!r}"
+            "`weight` must be a finite number >= 0: the number that the loss of the micro-batch "
+            f"was divided by, such as its samples. Received: weight={weight!r}"
         )
 
 
 def check_learning_rate(learning_rate, allowed):
-    """A number as a float; a callable, a schedule and what else is `allowed` as it is."""
-    if _is_number(learning_rate):
+    """Return a number as a float, and a callable, a schedule or an `allowed` type unchanged."""
+    if is_number(learning_rate):
         return float(learning_rate)
     if isinstance(learning_rate, allowed) or callable(learning_rate):
         return learning_rate
@@ -264,21 +309,11 @@ def check_learning_rate(learning_rate, allowed):
     )
 
 
-def check_clip(name, value):
-    if not _is_number(value) or not value >= 0:
-        raise _refusal(value)(f"`{name}` must be a number >= 0 or None. Received: {name}={value!r}")
-    return float(value)
-
-
 def check_number(name, value):
-    """A number as a float."""
-    if not _is_number(value):
+    """Return a number as a float."""
+    if not is_number(value):
         raise TypeError(f"`{name}` must be a number. Received: {name}={value!r}")
     return float(value)
-
-
-def _is_number(value):
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 _CHECKS = {
@@ -291,23 +326,82 @@ _CHECKS = {
 
 NO_LATE_REDUCTION = (
     "all_reduce='per_window' is for tf.distribute, on Keras 3 with TensorFlow and on tf_keras; "
-    "elsewhere an optimizer doesn't reduce over devices."
+    "on other backends an optimizer doesn't reduce over devices."
 )
 
 NO_ACCUMULATORS = (
     "`accum_iters` can't become {0} after a step at accum_iters=1, as there are no accumulators. "
-    "Set it before the first step, or compile the model with "
+    "Set `accum_iters` before the first step, or compile the model with "
     "`{1}.from_optimizer(model.optimizer, accum_iters={0})`."
 )
 
 
-def representation(optimizer, host):
-    """What an error message of another host prints when it is handed this optimizer."""
+# Defaults that signatures leave to the host.
+_UNSAID = {"epsilon": 1e-7, "decay": 0.0, "schedule_decay": 0.004, "exclude_layers": []}
+
+
+def representation(optimizer):
+    """Return the constructor call that makes this optimizer, without most of the defaults."""
     cls = type(optimizer)
-    name = f"{cls.__module__}.{cls.__name__}"
-    if not cls.__module__.startswith("keras_accum."):
-        return f"<{name} for {host}>"
-    return (
-        f"<{name} for {host}; other Keras versions have it in keras_accum.keras3, "
-        "keras_accum.tf_keras and keras_accum.keras2>"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a lambda that couldn't be read from a file
+            config = optimizer.get_config()
+    except Exception:  # in a traced function, or before the end of a constructor
+        return object.__repr__(optimizer)
+    rate = {"learning_rate": config.get("learning_rate", config.get("lr"))}
+    config = {**rate, **{n: config[n] for n in cls.__signature__.parameters if n in config}}
+    said = {n: _written(value) for n, value in config.items() if _is_told(cls, n, value)}
+    return f"{cls.__name__}({', '.join(f'{name}={value}' for name, value in said.items())})"
+
+
+def _is_told(cls, name, value):
+    """True if a representation has this argument."""
+    if name in ("learning_rate", "accum_iters"):
+        return value is not None
+    if name in ("lr", "jit_compile"):  # jit_compile is False on every machine without a GPU
+        return False
+    default = cls.__signature__.parameters[name].default
+    if value is None and not default:  # a weight_decay of 0 is none
+        return False
+    if name == "name":  # Keras makes one of the class's name, in snake case and with a number
+        return value.replace("_", "").rstrip("0123456789").lower() != cls.__name__.lower()
+    return _written(value) != _written(_UNSAID.get(name) if default is None else default)
+
+
+def _written(value):
+    """Return a value of a config as Python source, with as few digits as its precision needs."""
+    if isinstance(value, dict) and {"class_name", "config"} <= set(value):
+        name, config = value["class_name"].rpartition(">")[-1], value["config"]
+        if name == "__lambda__":
+            return "<lambda>"
+        if not isinstance(config, dict):  # of a function
+            return str(config)
+        said = {key: item for key, item in config.items() if item not in (None, name)}
+        return f"{name}({', '.join(f'{key}={_written(item)}' for key, item in said.items())})"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_written, value))}]"
+    if is_number(value):
+        return repr(int(value) if isinstance(value, numbers.Integral) else _shortest(float(value)))
+    return repr(value)
+
+
+def _shortest(number):
+    """Return the shortest decimal that is this number in float32, if the number is a float32."""
+    if abs(number) < 2.0**127:
+        for digits in range(1, 10):
+            short = float(f"{number:.{digits}g}")
+            if struct.unpack("f", struct.pack("f", short))[0] == number:
+                return short
+    return number
+
+
+def description(optimizer, host):
+    """Return the constructor call and the module, for Keras's errors about another host."""
+    module = type(optimizer).__module__
+    others = (
+        "; other Keras versions have it in keras_accum.keras3, keras_accum.tf_keras and "
+        "keras_accum.keras2"
     )
+    ours = module.startswith("keras_accum.")
+    return f"{representation(optimizer)}  # {module}, for {host}{others if ours else ''}"

@@ -512,12 +512,20 @@ class Optimizer:
             warnings.warn(f"{arguments.NO_LATE_REDUCTION} It is ignored here.", stacklevel=2)
             del config["all_reduce"]
         counts_micro_batches = "lr" in config and "accum_iters" not in config
-        optimizer = cls._from_stock_config(config, custom_objects)
+        with arguments.unchecked():
+            optimizer = cls._from_stock_config(config, custom_objects)
         if counts_micro_batches:
             remedy = cls._remedy.format(name=cls.__name__)
             warnings.warn(_NO_ACCUM_ITERS.format(name=cls.__name__, remedy=remedy), stacklevel=2)
             optimizer._pending.counts_micro_batches = True
         return optimizer
+
+    @classmethod
+    def _like(cls, config, given=()):
+        """An optimizer with this config of another one, but for the arguments that are given."""
+        arguments.check_ranges(cls, dict(given))
+        with arguments.unchecked():
+            return cls(**{**config, **dict(given)})
 
     @classmethod
     def _from_stock_config(cls, config, custom_objects):

@@ -3,13 +3,15 @@
 A text that depends on the Keras has a key for each style of optimizers: "keras3", "tf_keras" for
 the legacy optimizers of tf_keras, "new_style" for its newer optimizers, and "keras2". The texts
 are read in `help()` and as Markdown. No host is imported here.
+
+RANGE in an entry stands for the allowed values of the argument, see `ranges`.
 """
 
 import inspect
 import re
 import textwrap
 
-from keras_accum import arguments
+from keras_accum import arguments, ranges
 
 _SHARED_ARGUMENTS = """\
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
@@ -29,7 +31,7 @@ _SHARED_ARGUMENTS = """\
         lr: Another name for `learning_rate`.{decay}"""
 
 _DECAY = """
-        decay: Float >= 0, default 0. The learning rate is divided by
+        decay: RANGE, default 0. The learning rate is divided by
             `1 + decay * completed_updates`."""
 
 _NO_DECAY = """
@@ -73,34 +75,35 @@ _ALL_REDUCE = {
 _KERAS_3_ARGUMENTS = """\
         weight_decay: {weight_decay}. Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: RANGE (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: RANGE, default False. Keep a moving average of the weights.
+        ema_momentum: RANGE, default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: RANGE (default). The number of updates after
+            which the weights are overwritten with the average.
 """
 
 _HOST_ARGUMENTS = {
     "keras3": f"""\
 {_KERAS_3_ARGUMENTS}\
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
+        loss_scale_factor: RANGE (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.""",
     "new_style": f"""\
 {_KERAS_3_ARGUMENTS}\
-        jit_compile: Boolean, default True. Have XLA compile the update, where there is a GPU.
+        jit_compile: RANGE, default True. Have XLA compile the update, where there is a GPU.
         name: String, default the class's name.""",
     "tf_keras": """\
         name: String, default the class's name.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
+        clipnorm, clipvalue, global_clipnorm: RANGE (default). Clip the window's
             average: each weight's norm, each element, the norm of all together.
         gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
             sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
             They transform the window's average.""",
     "keras2": """\
-        clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
+        clipnorm, clipvalue: RANGE (default). Clip the window's average: the norm of
             all weights' gradients together, as this Keras does, and each element.
         global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.""",
 }
@@ -126,7 +129,7 @@ _MORE_STATE = {
 }
 
 _LEARNING_RATE = """\
-        learning_rate: Float >= 0, default {rate}, a LearningRateSchedule or a callable without
+        learning_rate: RANGE, default {rate}, a LearningRateSchedule or a callable without
             arguments; a schedule counts updates, not micro-batches."""
 
 _LEARNING_RATES = {
@@ -134,7 +137,7 @@ _LEARNING_RATES = {
     "tf_keras": _LEARNING_RATE,
     "new_style": _LEARNING_RATE,
     "keras2": """\
-        learning_rate: Float >= 0, default {rate}. Keras 2.2 calls it `lr`.""",
+        learning_rate: RANGE, default {rate}. Keras 2.2 calls it `lr`.""",
 }
 
 _OPTIMIZERS = {
@@ -149,8 +152,8 @@ _OPTIMIZERS = {
         p <- p + momentum * u - learning_rate * G       Nesterov momentum
         p <- p - learning_rate * G                      momentum = 0""",
         "arguments": """\
-        momentum: Float in [0, 1], default 0.
-        nesterov: Boolean, default False.""",
+        momentum: RANGE, default 0.
+        nesterov: RANGE, default False.""",
         "slots": {
             "keras3": "`momentum` (u)",
             "tf_keras": "`momentum` (u)",
@@ -176,10 +179,10 @@ _OPTIMIZERS = {
     optax take the epsilon of Algorithm 1, which corresponds to `epsilon * sqrt(1 - beta_2^t)` in
     this formula.""",
         "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        amsgrad: Boolean, default False. See AMSGradAccumulate.""",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.
+        amsgrad: RANGE, default False. See AMSGradAccumulate.""",
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v), with amsgrad `velocity_hat`",
             "tf_keras": "`m`, `v`, with amsgrad `vhat`",
@@ -206,9 +209,9 @@ _OPTIMIZERS = {
     takes the maximum after the bias correction by default. Epsilon is outside the root, as in
     AdamAccumulate.""",
         "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v), `velocity_hat` (w)",
             "tf_keras": "`m`, `v`, `vhat` (w)",
@@ -232,10 +235,10 @@ _OPTIMIZERS = {
 
     {convention}""",
         "arguments": """\
-        rho: Float in [0, 1), default 0.9.
-        momentum: Float in [0, 1], default 0.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        centered: Boolean, default False. Divide by the deviation of the gradient instead of its
+        rho: RANGE, default 0.9.
+        momentum: RANGE, default 0.
+        epsilon: RANGE, default 1e-7; None is the default.
+        centered: RANGE, default False. Divide by the deviation of the gradient instead of its
             root mean square.""",
         "slots": {
             "keras3": "`velocity` (v), with momentum `momentum` (u), centered `average_gradient`",
@@ -270,8 +273,8 @@ _OPTIMIZERS = {
 
     Epsilon is outside the root; in Keras 3 it is under the root.""",
             "arguments": """\
-        rho: Float in [0, 1), default 0.9.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        rho: RANGE, default 0.9.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         },
     },
     "AdamWAccumulate": {
@@ -289,11 +292,11 @@ _OPTIMIZERS = {
     Weight decay is part of the update, so the weights shrink once per window. Epsilon is outside
     the root, as in AdamAccumulate.""",
         "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        amsgrad: Boolean, default False. See AMSGradAccumulate.""",
-        "weight_decay": "Float >= 0, default 0.004",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.
+        amsgrad: RANGE, default False. See AMSGradAccumulate.""",
+        "weight_decay": "RANGE, default 0.004",
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v), with amsgrad `velocity_hat`",
             "new_style": "`m`, `v`, with amsgrad `vhat`",
@@ -315,8 +318,8 @@ _OPTIMIZERS = {
     Epsilon is under both roots, as in the paper and in every Keras. The paper has no learning rate:
     its rule is this formula with `learning_rate=1`.""",
         "arguments": """\
-        rho: Float in [0, 1), default 0.95.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        rho: RANGE, default 0.95.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         "slots": {
             "keras3": "`accumulated_grad` (a), `accumulated_delta_var` (b)",
             "tf_keras": "`accum_grad` (a), `accum_var` (b)",
@@ -339,8 +342,8 @@ _OPTIMIZERS = {
 
     {convention}""",
         "arguments": """\
-        initial_accumulator_value: Float >= 0, default 0.1.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        initial_accumulator_value: RANGE, default 0.1.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         "beginning": "initial_accumulator_value",
         "root": "sqrt(a + epsilon)",
         "convention": "Epsilon is under the root in Keras 3 and in the newer optimizers of "
@@ -363,7 +366,7 @@ _OPTIMIZERS = {
             "convention": "Epsilon is outside the root; in Keras 3 it is under the root. Newer "
             "Keras versions start\n    with a = 0.1.",
             "arguments": """\
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        epsilon: RANGE, default 1e-7; None is the default.""",
         },
     },
     "AdamaxAccumulate": {
@@ -379,9 +382,9 @@ _OPTIMIZERS = {
 
     The paper has no epsilon. Every Keras adds epsilon to u.""",
         "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         "slots": {
             "keras3": "`momentum` (m), `norm` (u)",
             "tf_keras": "`m`, `v` (u)",
@@ -415,11 +418,11 @@ _OPTIMIZERS = {
     The rule needs the RMS of a whole variable and of its whole update, so it has no meaning for a
     part of a variable.""",
         "arguments": """\
-        beta_2_decay: Float < 0, default -0.8.
-        epsilon_1: Float >= 0, default 1e-30. Keeps the second moment from being 0.
-        epsilon_2: Float >= 0, default 1e-3. The least size that a weight is taken to have.
-        clip_threshold: Float > 0, default 1. The largest RMS of an update, before the rate.
-        relative_step: Boolean, default True. Keep a learning rate that isn't a schedule or another
+        beta_2_decay: RANGE, default -0.8.
+        epsilon_1: RANGE, default 1e-30. Keeps the second moment from being 0.
+        epsilon_2: RANGE, default 1e-3. The least size that a weight is taken to have.
+        clip_threshold: RANGE, default 1. The largest RMS of an update, before the rate.
+        relative_step: RANGE, default True. Keep a learning rate that isn't a schedule or another
             callable from being above 1 / sqrt(t). Keras has this bound in `alpha` in any case, so
             False gives the same numbers.""",
         "slots": {
@@ -448,9 +451,9 @@ _OPTIMIZERS = {
 
     w starts at 1, and all variables share one w. {convention}""",
         "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         "exponent": "t",
         "convention": "Epsilon is outside the root.\n    In legacy tf_keras and in Keras 2, mu "
         "grows more slowly: `t * schedule_decay` in place of t.",
@@ -475,10 +478,10 @@ _OPTIMIZERS = {
                 "convention": "Epsilon is outside the root.\n    Keras 3 has t in place of "
                 "`t * schedule_decay`.",
                 "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        schedule_decay: Float >= 0, default 0.004. How fast mu grows to beta_1.""",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.
+        schedule_decay: RANGE, default 0.004. How fast mu grows to beta_1.""",
                 "scalars": f"""
         - `{scalar}` (w): float scalar, one for all variables; `u_product` in `get_state`.""",
                 **more,
@@ -504,14 +507,14 @@ _OPTIMIZERS = {
     n starts at `initial_accumulator_value`, z at 0. Each update recomputes a weight from z: the
     previous value of the weight matters only through z.""",
         "arguments": """\
-        learning_rate_power: Float <= 0, default -0.5. 0 is a fixed learning rate.
-        initial_accumulator_value: Float >= 0, default 0.1.
-        l1_regularization_strength: Float >= 0, default 0.
-        l2_regularization_strength: Float >= 0, default 0. It pulls towards 0 without being a part
+        learning_rate_power: RANGE, default -0.5. 0 is a fixed learning rate.
+        initial_accumulator_value: RANGE, default 0.1.
+        l1_regularization_strength: RANGE, default 0.
+        l2_regularization_strength: RANGE, default 0. It pulls towards 0 without being a part
             of the gradient.
-        l2_shrinkage_regularization_strength: Float >= 0, default 0. The L2 penalty as a part of the
+        l2_shrinkage_regularization_strength: RANGE, default 0. The L2 penalty as a part of the
             gradient in z, not in n.
-        beta: Float >= 0, default 0. It is added to n'^q.""",
+        beta: RANGE, default 0. It is added to n'^q.""",
         "slots": dict.fromkeys(
             ("keras3", "tf_keras", "new_style"),
             "`accumulator` (n; not the gradient sum of a window), `linear` (z)",
@@ -531,8 +534,8 @@ _OPTIMIZERS = {
     Each element moves by `learning_rate` or not at all. The authors recommend a learning rate three
     to ten times smaller than Adam's, and a weight decay larger by the same factor.""",
         "arguments": """\
-        beta_1: Float in (0, 1], default 0.9. The share of m in the sign.
-        beta_2: Float in [0, 1), default 0.99.""",
+        beta_1: RANGE, default 0.9. The share of m in the sign.
+        beta_2: RANGE, default 0.99.""",
         "slots": {"keras3": "`momentum` (m)", "new_style": "`m`"},
         "paper": """\
     Symbolic Discovery of Optimization Algorithms. Xiangning Chen and others, 2023.""",
@@ -554,9 +557,9 @@ _OPTIMIZERS = {
     Epsilon is outside the root, after the bias correction. In the paper, weight decay is part of d.
     Keras 3 applies weight decay before the update, as in AdamW.""",
         "arguments": """\
-        beta_1: Float in [0, 1), default 0.9.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.""",
+        beta_1: RANGE, default 0.9.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-7; None is the default.""",
         "slots": {"keras3": "`momentum` (m), `velocity` (v)"},
         "paper": """\
     Large Batch Optimization for Deep Learning: Training BERT in 76 minutes. Yang You and others,
@@ -587,23 +590,23 @@ _OPTIMIZERS = {
     computes the matrix products of an update. `gate="conditional"` and the callback `PythonGate`
     compute them once per window.""",
         "arguments": """\
-        adam_beta_1: Float in [0, 1), default 0.9.
-        adam_beta_2: Float in [0, 1), default 0.999.
-        adam_weight_decay: Float >= 0 or None, default 0.004. `weight_decay` of the variables that
+        adam_beta_1: RANGE, default 0.9.
+        adam_beta_2: RANGE, default 0.999.
+        adam_weight_decay: RANGE, default 0.004. `weight_decay` of the variables that
             Adam updates.
-        epsilon: Float >= 0, default 1e-7; None is the default. Adam's.
-        exclude_layers: List of strings or None (default). Regular expressions: a variable in whose
+        epsilon: RANGE, default 1e-7; None is the default. Adam's.
+        exclude_layers: RANGE (default). Regular expressions: a variable in whose
             path one is found is updated by Adam. The last layer of a model should be.
-        exclude_embeddings: Boolean, default True. Update variables with "embedding" in their path
+        exclude_embeddings: RANGE, default True. Update variables with "embedding" in their path
             by Adam.
-        muon_a, muon_b, muon_c: Float, default 3.4445, -4.775, 2.0315.
-        adam_lr_ratio: Float >= 0, default 1.
-        momentum: Float in [0, 1), default 0.95.
-        ns_steps: Integer >= 0, default 5. Steps of the Newton-Schulz iteration.
-        nesterov: Boolean, default True.
-        rms_rate: Float > 0 or None, default 0.2. With None, rms_rate and the root after it are left
+        muon_a, muon_b, muon_c: RANGE, default 3.4445, -4.775, 2.0315.
+        adam_lr_ratio: RANGE, default 1.
+        momentum: RANGE, default 0.95.
+        ns_steps: RANGE, default 5. Steps of the Newton-Schulz iteration.
+        nesterov: RANGE, default True.
+        rms_rate: RANGE, default 0.2. With None, rms_rate and the root after it are left
             out.""",
-        "weight_decay": "Float >= 0 or None, default 0.004",
+        "weight_decay": "RANGE, default 0.004",
         "slots": {"keras3": "`momentum` (m), and `velocity` (v) where Adam updates"},
         "paper": """\
     Muon: An optimizer for hidden layers in neural networks. Keller Jordan and others, 2024. The
@@ -611,7 +614,7 @@ _OPTIMIZERS = {
     },
     "ScheduleFreeAdamWAccumulate": {
         "rate": 0.0025,
-        "line": "Schedule-free AdamW, averaging in place of a schedule, one update per window of "
+        "line": "Schedule-free AdamW, averaging instead of a schedule, one update per window of "
         "micro-batches.",
         "mathematics": """\
     With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
@@ -629,10 +632,10 @@ _OPTIMIZERS = {
     the old z on JAX, but the new z on TensorFlow and PyTorch. This class gives the numbers of the
     stock optimizer on the same backend. Epsilon is outside the root, after the bias correction.""",
         "arguments": """\
-        beta_1: Float in (0, 1], default 0.9. The share of x in the weights.
-        beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-8; None is the default.
-        warmup_steps: Integer >= 0, default 0. Updates in which the learning rate grows to its full
+        beta_1: RANGE, default 0.9. The share of x in the weights.
+        beta_2: RANGE, default 0.999.
+        epsilon: RANGE, default 1e-8; None is the default.
+        warmup_steps: RANGE, default 0. Updates in which the learning rate grows to its full
             value.""",
         "slots": {"keras3": "`momentum` (z), `velocity` (v)"},
         "paper": """\
@@ -742,15 +745,15 @@ def docstring(name, host, import_keras, stock=None):
     """
     texts = _OPTIMIZERS.get(name, {"slots": {}})
     style = _style(host, stock, "tf_keras" in texts["slots"])
-    if style not in texts["slots"] or stock is not None and not _is_of_keras(stock):
+    if style not in texts["slots"] or stock is not None and not ranges.is_of_keras(stock):
         return None if stock is None else _made(name, host, style, stock)
     texts = {**texts, **texts.get(style, {})}
-    texts.setdefault("weight_decay", "Float >= 0 or None (default)")
+    texts.setdefault("weight_decay", "RANGE (default)")
     in_a_window, import_class = _IN_A_WINDOW, "from keras_accum.{host} import {name}"
     if style == "new_style" and "tf_keras" in texts["slots"]:
         in_a_window, import_class = _NOT_LEGACY + _IN_A_WINDOW, _MAKE
     stock_name = name[: -len("Accumulate")]
-    return _READY.format(
+    text = _READY.format(
         name=name,
         host=host,
         import_keras=import_keras,
@@ -770,16 +773,28 @@ def docstring(name, host, import_keras, stock=None):
         ),
         paper=_filled(texts["paper"]),
     )
+    return _with_ranges(text, stock_name)
+
+
+def _with_ranges(text, stock_name):
+    """A docstring in which each argument says what it may be, as the check has it."""
+    allowed = ranges.of_class(stock_name)
+
+    def say(entry):
+        phrase = allowed[entry.group("name")]
+        return f"{entry.group('names')}{phrase[0].upper()}{phrase[1:]}"
+
+    return re.sub(r"^(?P<names> {8}(?P<name>\w+)[\w, ]*: )RANGE", say, text, flags=re.M)
 
 
 def _made(name, host, style, stock):
     """Return the docstring of a class that `accumulating` made: the stock arguments, then ours."""
     documented = _stock_arguments(stock)
     if "clipnorm" not in documented:
-        host_arguments = _HOST_ARGUMENTS[style].format(weight_decay="Float >= 0 or None (default)")
+        host_arguments = _HOST_ARGUMENTS[style].format(weight_decay="RANGE (default)")
         documented = f"{documented}\n{host_arguments}" if documented else host_arguments
     texts = {text: value.format(stock=stock.__name__) for text, value in _MADE_SLOTS.items()}
-    return _MADE.format(
+    text = _MADE.format(
         name=name,
         host=host,
         stock=stock.__name__,
@@ -789,10 +804,7 @@ def _made(name, host, style, stock):
         shared_arguments=_shared_arguments(style),
         state_and_errors=_state_and_errors(style, **texts),
     )
-
-
-def _is_of_keras(stock):
-    return stock.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow")
+    return _with_ranges(text, stock.__name__)
 
 
 def _style(host, stock, has_legacy):

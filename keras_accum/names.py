@@ -1,4 +1,4 @@
-"""The public names: on which Keras each one is, and which have changed. No host is imported."""
+"""The public names: which Keras has which, and which names have changed. No host is imported."""
 
 import sys
 import warnings
@@ -7,7 +7,7 @@ _NEWER = "Keras 3, tf_keras and tf.keras"
 _NEW_STYLE = "Keras 3, and tf_keras and tf.keras since they have optimizers that aren't legacy"
 _KERAS_3 = "Keras 3, in its newest versions"
 
-# Of what an optimizer of the name <name>Accumulate stands for, which Keras has it.
+# The stock optimizers that have a class <name>Accumulate, and which Keras has them.
 OPTIMIZERS = {
     "SGD": "every Keras",
     "RMSprop": "every Keras",
@@ -37,24 +37,24 @@ _OTHERS = {
 
 WHERE = {**{f"{name}Accumulate": where for name, where in OPTIMIZERS.items()}, **_OTHERS}
 
-# Names of version 0.1, until version 0.3.
+# Names of version 0.1. They work until version 0.3.
 RENAMED = {"HostGate": "PythonGate"}
 
 
 def fallback(module):
-    """The `__getattr__` of a module: what a name means that it hasn't got."""
+    """Return the `__getattr__` of a module, which is asked for the names that the module lacks."""
 
     def __getattr__(name):
         if name in RENAMED:
             new = RENAMED[name]
             warnings.warn(
-                f"{name} is {new} now, and the old name goes with version 0.3.",
+                f"{name} is {new} now. The old name works until version 0.3.",
                 DeprecationWarning,
                 stacklevel=2,
             )
             return getattr(sys.modules[module], new)
         if name in WHERE:
-            # No AttributeError: of that, `from ... import` would drop the message.
+            # Not an AttributeError: `from ... import` would drop its message.
             raise ImportError(
                 f"{module} has no {name} on this Keras. It is there on {WHERE[name]}."
             )

@@ -1,4 +1,10 @@
-"""Which train function a model is trained by, with several callbacks and after a break."""
+"""Which train function a model is trained by, with several callbacks and after a break.
+
+And which order of callbacks is warned of, because logs would be missing.
+"""
+
+import csv
+import warnings
 
 import hosts
 import pytest
@@ -89,3 +95,79 @@ def test_a_monitor_sees_the_training_after_a_break():
         train(model, Weights(), Monitor(), Gate(), Stop())
     history = train(model, Weights(), Monitor(), Gate()).history
     assert history["gradient_norm"][-1] > 0
+
+
+# -- logs ----------------------------------------------------------------------------------------
+
+
+def order_of(*names):
+    """The warnings of a training with these callbacks, and what CSVLogger has written."""
+    made = [MADE[name]() for name in names]
+    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=LENGTH))
+    arrays = [array[: MICRO_BATCHES * MICRO] for array in data()]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        history = fit(model, MICRO, arrays, epochs=1, callbacks=made).history
+    said = [str(w.message) for w in caught if "in `callbacks`" in str(w.message)]
+    return said, history
+
+
+callbacks = keras.callbacks
+MADE = {
+    "Monitor": Monitor,
+    "History": callbacks.History,
+    "EarlyStopping": lambda: callbacks.EarlyStopping("gradient_norm", mode="min"),
+    "ReduceLROnPlateau": lambda: callbacks.ReduceLROnPlateau("gradient_norm", mode="min"),
+    "of the loss": lambda: callbacks.EarlyStopping("loss"),
+    "ApplyPartialWindow": hosts.accum.ApplyPartialWindow,
+    "PythonGate": Gate,
+}
+
+
+def test_csv_logger_before_the_monitor(tmp_path):
+    path = tmp_path / "log.csv"
+    MADE["CSVLogger"] = lambda: callbacks.CSVLogger(str(path))
+    said, _ = order_of("CSVLogger", "Monitor")
+    assert said == [
+        "AccumulationMonitor is after CSVLogger in `callbacks`, so CSVLogger can't see the logs of "
+        "AccumulationMonitor. List AccumulationMonitor first."
+    ]
+    assert "completed_updates" not in next(csv.DictReader(path.read_text().splitlines()))
+    assert order_of("Monitor", "CSVLogger")[0] == []
+    row = next(csv.DictReader(path.read_text().splitlines()))
+    assert int(row["completed_updates"]) == 1 and int(row["window_position"]) == 1
+    assert float(row["learning_rate"]) == pytest.approx(0.01)
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="TensorBoard's files are TensorFlow's")
+def test_tensorboard_before_the_monitor(tmp_path):
+    pytest.importorskip("tensorboard", reason="TensorFlow 2.21 doesn't come with it")
+    MADE["TensorBoard"] = lambda: callbacks.TensorBoard(str(tmp_path), write_graph=False)
+    (said,) = order_of("TensorBoard", "Monitor")[0]
+    assert "AccumulationMonitor is after TensorBoard in" in said
+    assert order_of("Monitor", "TensorBoard")[0] == []
+
+
+@pytest.mark.parametrize("name", ["EarlyStopping", "ReduceLROnPlateau", "History"])
+def test_others_before_the_monitor(name):
+    (said,) = order_of(name, "Monitor")[0]
+    assert f"is after {name} in" in said
+    assert order_of("Monitor", name)[0] == []
+
+
+def test_several_before_the_monitor():
+    (said,) = order_of("EarlyStopping", "of the loss", "History", "Monitor")[0]
+    assert "AccumulationMonitor is after EarlyStopping, History in" in said
+
+
+def test_orders_that_do_not_matter():
+    assert order_of("of the loss", "Monitor", "PythonGate")[0] == []
+
+
+def test_apply_partial_window_after_the_monitor():
+    said, history = order_of("Monitor", "ApplyPartialWindow")
+    assert len(said) == 1 and "is before ApplyPartialWindow in" in said[0]
+    assert (history["completed_updates"], history["window_position"]) == ([1], [1])
+    said, history = order_of("ApplyPartialWindow", "Monitor")
+    assert said == []
+    assert (history["completed_updates"], history["window_position"]) == ([2], [0])

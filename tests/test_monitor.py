@@ -1,6 +1,7 @@
 """`AccumulationMonitor`: what it logs about the windows of a training, and the noise scale."""
 
 import csv
+import re
 
 import hosts
 import numpy as np
@@ -16,6 +17,7 @@ from training import (
     assert_equal,
     batches,
     compiled,
+    data,
     dense_model,
     fit,
     initialize,
@@ -122,7 +124,74 @@ def test_csv_logger_and_progress_bar(tmp_path, capsys):
     assert [int(float(row["completed_updates"])) for row in rows] == [3, 6, 9]
     assert {"window_position", "learning_rate", "gradient_norm"} <= set(rows[0])
     printed = capsys.readouterr().out
-    assert "completed_updates: 9" in printed and "effective_batch: 8" in printed
+    assert "updates: 9" in printed
+
+
+# -- the progress bar ------------------------------------------------------------------------------
+
+
+class Lines:
+    """What `fit` prints at most, without the codes for colors."""
+
+    def __init__(self, capsys, monitor, optimizer=None, verbose=1, more=()):
+        # 100 steps, the last of which is inside of a window
+        model = compiled(dense_model(), optimizer or sgd(), metrics=["mae"])
+        arrays = [np.concatenate([array] * 9)[: 100 * MICRO] for array in data()]
+        model.optimizer.accum_iters = 3
+        used = [*more, monitor]
+        self.history = fit(model, MICRO, arrays, epochs=1, callbacks=used, verbose=verbose).history
+        text = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).replace("\b", "")
+        lines = [line.rstrip() for line in re.split("[\r\n]", text)]
+        self.all = [line for line in lines if line]
+        self.last = self.all[-1]
+
+
+def test_the_bar_is_short(capsys):
+    lines = Lines(capsys, Monitor(MICRO, noise_scale=True))
+    assert lines.last.endswith(" - updates: 33")
+    assert max(map(len, lines.all)) <= 100
+    assert "loss" in lines.last and "mae" in lines.last
+    assert lines.history["completed_updates"] == [33] and "noise_scale" in lines.history
+
+
+def test_what_the_bar_shows(capsys):
+    monitor = Monitor(MICRO, show=["learning_rate", "window_position", "effective_batch"])
+    lines = Lines(capsys, monitor)
+    assert lines.last.endswith(" - learning_rate: 0.125 - window: 1/3 - effective_batch: 6")
+    assert "updates" not in lines.last
+    assert all(type(lines.history[name][0]) in (int, float) for name in lines.history)
+
+
+def test_the_bar_shows_the_last_values_and_no_averages(capsys):
+    show = ("completed_updates", "window_position")
+    found = [
+        re.search(r" *(\d+)/100.*updates: (\d+) - window: (\d)/3", line)
+        for line in Lines(capsys, Monitor(show=show)).all
+    ]
+    steps = [tuple(map(int, line.groups())) for line in found if line]
+    assert steps
+    assert all((updates, position) == divmod(step, 3) for step, updates, position in steps)
+
+
+def test_a_bar_that_shows_nothing_of_it(capsys):
+    assert Lines(capsys, Monitor(show=())).last.split(" - ")[-1].startswith("mae: ")
+
+
+def test_one_line_an_epoch(capsys):
+    assert "- updates: 33" in Lines(capsys, Monitor(), verbose=2).last
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_bar_of_your_own(first, capsys):
+    """Listed before the monitor it doesn't show what the monitor adds, and is left as it was."""
+    bar = callbacks.ProgbarLogger(**({} if hosts.IS_KERAS3 else {"count_mode": "steps"}))
+    model, monitor = compiled(dense_model(), sgd()), Monitor()
+    used = [bar, monitor] if first else [monitor, bar]
+    fit(model, MICRO, epochs=1, callbacks=used, verbose=2)
+    assert ("updates: 3" in capsys.readouterr().out) is not first
+    assert not {"on_train_batch_end", "on_epoch_end"} & set(vars(bar))
+    fit(model, MICRO, epochs=1, callbacks=used, verbose=2)
+    assert ("updates: 6" in capsys.readouterr().out) is not first
 
 
 @pytest.mark.skipif(
@@ -344,6 +413,12 @@ REFUSED = [
     ({"noise_scale": True}, ValueError, "`noise_scale` needs `batch_size`"),
     ({"smoothing": 1.0}, ValueError, "smoothing=1.0"),
     ({"smoothing": "much"}, ValueError, "smoothing='much'"),
+    ({"show": "learning_rate"}, ValueError, "a list of names.*show='learning_rate'"),
+    ({"show": ["updates"]}, ValueError, "completed_updates.*show=..updates"),
+    ({"show": [["learning_rate"]]}, ValueError, "a list of names"),
+    ({"show": None}, ValueError, "a list of names.*show=None"),
+    ({"show": ["effective_batch"]}, ValueError, "needs `batch_size`"),
+    ({"show": ["noise_scale"], "batch_size": 2}, ValueError, "needs `noise_scale`"),
 ]
 
 
@@ -372,7 +447,7 @@ def test_a_stock_optimizer_is_refused():
 )
 def test_windows_without_a_noise_scale(arguments, said):
     model = compiled(dense_model(), sgd(**arguments))
-    with pytest.raises(ValueError, match=f"each of which it must see. Received: {said}"):
+    with pytest.raises(ValueError, match=f"must see each micro-batch. Received: {said}"):
         fit(model, MICRO, callbacks=[Monitor(MICRO, noise_scale=True)])
 
 

@@ -1,10 +1,9 @@
-"""What the callback `AccumulationMonitor` does, for all hosts, and its docstring.
-
-No host is imported here.
-"""
+"""The callback `AccumulationMonitor`, for all hosts. No host is imported here."""
 
 import math
 import numbers
+import sys
+import warnings
 
 from keras_accum.callbacks.base import (
     SubstitutesTrainFunction,
@@ -12,9 +11,16 @@ from keras_accum.callbacks.base import (
     steps_per_execution,
 )
 
-# Of the averages that updates are made from, and of the gradients of single micro-batches.
+# The norm of the averages that make the updates, and the norm of each micro-batch's gradient.
 UPDATE_NORM = "gradient_norm"
 MICRO_BATCH_NORM = "micro_batch_norm"
+
+
+_BATCH, _SCALE = "effective_batch", "noise_scale"
+LOGGED = ("completed_updates", "window_position", "learning_rate", UPDATE_NORM, _BATCH, _SCALE)
+
+# What the progress bar calls some of them.
+_LABELS = {"completed_updates": "updates", "window_position": "window"}
 
 
 class NoiseScale:
@@ -29,42 +35,52 @@ class NoiseScale:
         self._trace = self._square = 0.0
 
     def add(self, small, small_batch, big, big_batch):
-        """The mean square of some small batches' gradients, and the square of a large one's."""
+        """Add the mean squared norm over small batches, and the squared norm of a large batch."""
         square = (big_batch * big - small_batch * small) / (big_batch - small_batch)
         trace = (small - big) / (1 / small_batch - 1 / big_batch)
-        # Each is unbiased, and their ratio isn't: it's taken of the averages.
+        # Both estimates are unbiased, but their ratio isn't. So the ratio is that of the averages.
         self._square += (1 - self._smoothing) * (square - self._square)
         self._trace += (1 - self._smoothing) * (trace - self._trace)
 
     @property
     def value(self):
-        """NaN until it can be told."""
+        """The noise scale, NaN until there is an estimate."""
         return self._trace / self._square if self._square > 0 else math.nan
 
 
 class AccumulationMonitor(SubstitutesTrainFunction):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
 
-    At the end of each micro-batch and of each epoch it adds to the logs
+    At the end of each micro-batch and of each epoch, the monitor adds these logs:
 
-        completed_updates: the number of updates made.
-        window_position: the micro-batches in the open window, 0 when none is open.
-        learning_rate: the rate of the next update, as the schedule or `decay` has it.
-        gradient_norm: the norm of what the last update was made from, a window's average, before
-            clipping; NaN before the first. Not at `accum_iters=1`.
-        effective_batch: with `batch_size`, that times the length of the window, in samples.
-        noise_scale: with `noise_scale=True`, the batch beyond which more accumulation pays little,
-            in samples; NaN until it can be told.
+    - `completed_updates`: the number of updates made.
+    - `window_position`: the number of micro-batches in the open window, 0 if no window is open.
+    - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
+    - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
+      update, before clipping. NaN before the first update.
+    - `effective_batch`, with `batch_size`: the number of samples in a window.
+    - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
+      accumulation pays little. NaN until there is an estimate.
 
-    List it before callbacks that write logs, and before PythonGate. It reads from the device after
-    each micro-batch. Without it there is nothing of this in the train function; with it, the
-    function is traced once more. Keras 2's progress bar shows averages over the epoch.
+    The callbacks of Keras get all of these logs. The progress bar shows only those that `show`
+    names. The bar shortens two of them: `updates: 12` is `completed_updates`, and `window: 3/5` is
+    a `window_position` of 3 in a window of 5.
+
+    A callback gets only the logs of callbacks before it in the list. List the monitor
+
+    - before CSVLogger and TensorBoard,
+    - before EarlyStopping, ModelCheckpoint and ReduceLROnPlateau, if they watch one of its logs,
+    - before PythonGate,
+    - after ApplyPartialWindow, whose update at the end of an epoch is then in the logs.
+
+    The monitor reads from the device after each micro-batch. The train function is traced once more
+    for a training with the monitor. A training without the monitor isn't affected.
 
     The simple noise scale is B = tr(Sigma) / |G|^2, where G is the true gradient and Sigma the
     covariance of the gradient of one sample. A training with batches of B samples needs about twice
-    as many samples and twice as many updates as the least there can be of each. Both are estimated
-    from each window without bias, from the gradients of its k micro-batches of b samples and their
-    average, and then smoothed:
+    the least possible number of samples and twice the least possible number of updates. The monitor
+    estimates |G|^2 and tr(Sigma) from each window, without bias, and then smooths the estimates. In
+    a window of k micro-batches of b samples:
 
         |G|^2     ~ (k b |average|^2 - b mean |micro-batch|^2) / (k b - b)
         tr(Sigma) ~ (mean |micro-batch|^2 - |average|^2) / (1 / b - 1 / (k b))
@@ -72,14 +88,21 @@ class AccumulationMonitor(SubstitutesTrainFunction):
     Args:
         batch_size: Integer >= 1 or None (default). The samples of a micro-batch, over all replicas.
         noise_scale: Boolean, default False. Needs `batch_size` and `accum_iters` of at least 2.
-        smoothing: Float in [0, 1), default 0.99. How much of the last window's averages goes into
-            the next's.
+        smoothing: Float in [0, 1), default 0.99. The share of the earlier estimates that each
+            window keeps.
+        show: List of names of logs, default ("completed_updates",). What the progress bar shows, in
+            this order. The default takes about 15 characters of the line.
 
     Raises:
-        TypeError, ValueError: for an argument out of its range or of another type; at the start of
-            training, if the model's optimizer is none of keras_accum, and with `noise_scale` where
-            a window tells nothing about it: at `accum_iters=1`, with `reduction="weighted"`, with
-            `all_reduce="per_window"` or with `steps_per_execution` other than 1.
+        TypeError: If an argument has the wrong type. At the start of training, if the model's
+            optimizer isn't of this package.
+        ValueError: If an argument is out of its range. At the start of training, if `noise_scale`
+            can't be estimated: with `accum_iters=1`, `reduction="weighted"`,
+            `all_reduce="per_window"` or `steps_per_execution` other than 1.
+
+    Warns:
+        UserWarning: At the start of training, if the monitor is listed after a callback of Keras
+            that uses its logs, or before ApplyPartialWindow.
 
     Paper:
         An Empirical Model of Large-Batch Training. Sam McCandlish, Jared Kaplan, Dario Amodei and
@@ -99,7 +122,9 @@ class AccumulationMonitor(SubstitutesTrainFunction):
     [1, 2, 50]
     """
 
-    def __init__(self, batch_size=None, noise_scale=False, smoothing=0.99):
+    def __init__(
+        self, batch_size=None, noise_scale=False, smoothing=0.99, show=("completed_updates",)
+    ):
         super().__init__()
         if batch_size is not None and not _is_count(batch_size):
             raise ValueError(
@@ -116,6 +141,17 @@ class AccumulationMonitor(SubstitutesTrainFunction):
             raise ValueError(
                 f"`smoothing` must be a number in [0, 1). Received: smoothing={smoothing!r}"
             )
+        if not isinstance(show, (list, tuple)) or not all(name in LOGGED for name in show):
+            raise ValueError(
+                f"`show` must be a list of names out of {LOGGED}. Received: show={show!r}"
+            )
+        for name, needs, given in (
+            (_BATCH, "batch_size", batch_size),
+            (_SCALE, "noise_scale", noise_scale),
+        ):
+            if name in show and not given:
+                raise ValueError(f"show={show!r} needs `{needs}`. Received: {needs}={given!r}")
+        self._show = tuple(show)
         self._batch_size = batch_size
         self._noise_scale = NoiseScale(smoothing) if noise_scale else None
 
@@ -125,8 +161,13 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         optimizer = inner(model.optimizer)
         if self._noise_scale:
             self._check_noise_scale(model, optimizer)
+        callbacks = _callbacks_beside(self)
+        self._check_order(callbacks)
+        self._bars = [callback for callback in callbacks if _is(callback, "ProgbarLogger")]
+        for bar in self._bars:
+            self._show_in(bar)
         self._seen = optimizer.window_position, optimizer.completed_updates
-        self._squares = []  # of the open window's micro-batches
+        self._squares = []  # the squared norms of the open window's micro-batches
         if not optimizer._accumulates:
             return
         optimizer._watch([UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale))
@@ -136,12 +177,14 @@ class AccumulationMonitor(SubstitutesTrainFunction):
 
     def on_train_end(self, logs=None):
         super().on_train_end(logs)
+        for bar in self._bars:
+            _leave(bar)
         inner(self.model.optimizer)._watch(())
         for name in _FILES:
             vars(self.model.optimizer).pop(name, None)
 
     def on_train_batch_end(self, batch, logs=None):
-        optimizer = inner(self.model.optimizer)  # on JAX this brings its variables up to date
+        optimizer = inner(self.model.optimizer)  # on JAX, this updates the optimizer's variables
         position, length, _ = optimizer._count_window()
         updates = optimizer.completed_updates
         if self._noise_scale:
@@ -150,7 +193,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
 
     def on_epoch_end(self, epoch, logs=None):
         optimizer = inner(self.model.optimizer)
-        position, length, _ = optimizer._count_window()  # callbacks may have closed it
+        position, length, _ = optimizer._count_window()  # a callback may have closed the window
         self._add_to(logs, optimizer, position, length, optimizer.completed_updates)
 
     def _check_noise_scale(self, model, optimizer):
@@ -163,21 +206,21 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         ):
             if refused:
                 raise ValueError(
-                    "`noise_scale` compares windows of several micro-batches of one size, each of "
-                    f"which it must see. Received: {what}"
+                    "`noise_scale` compares windows of several micro-batches of one size, and must "
+                    f"see each micro-batch. Received: {what}"
                 )
 
     def _look_at_micro_batch(self, optimizer, position, updates):
         last_position, last_updates = self._seen
         self._seen = position, updates
-        if self._seen == (last_position, last_updates):  # it was dropped
+        if self._seen == (last_position, last_updates):  # the micro-batch was dropped
             return
-        if position == 1:  # also after a window that was closed early
+        if position == 1:  # a new window, also after a window that was closed early
             self._squares = []
         self._squares.append(optimizer._read_norm(MICRO_BATCH_NORM) ** 2)
         if self._seen == (0, last_updates + 1):
             count = len(self._squares)
-            if count == last_position + 1 > 1:  # all of the window was seen, and there is one
+            if count == last_position + 1 > 1:  # the whole window was seen
                 big = optimizer._read_norm(UPDATE_NORM)
                 if optimizer.reduction == "sum":
                     big /= count
@@ -186,7 +229,52 @@ class AccumulationMonitor(SubstitutesTrainFunction):
                 self._noise_scale.add(small, size, big**2, count * size)
             self._squares = []
 
+    def _check_order(self, callbacks):
+        """Warn if the order of the callbacks keeps logs from a callback."""
+        here = next((i for i, callback in enumerate(callbacks) if callback is self), 0)
+        early = [callback for callback in callbacks[:here] if _reads_logs(callback)]
+        if early:
+            names = ", ".join(type(callback).__name__ for callback in early)
+            warnings.warn(
+                f"{type(self).__name__} is after {names} in `callbacks`, so {names} can't see the "
+                f"logs of {type(self).__name__}. List {type(self).__name__} first.",
+                stacklevel=3,
+            )
+        if any(_is(callback, "ApplyPartialWindow") for callback in callbacks[here:]):
+            warnings.warn(
+                f"{type(self).__name__} is before ApplyPartialWindow in `callbacks`, so the logs "
+                "of an epoch don't count the update that ApplyPartialWindow makes at the end of "
+                "the epoch. List ApplyPartialWindow first.",
+                stacklevel=3,
+            )
+
+    def _show_in(self, bar):
+        """Have a progress bar print only the logs in `show`, as short texts."""
+
+        def handed(method):
+            return lambda when, logs=None: method(when, self._shown(logs or {}))
+
+        _leave(bar)  # if an earlier `fit` broke off
+        for name in _HOOKS:
+            vars(bar)[name] = handed(getattr(bar, name))
+        if hasattr(bar, "stateful_metrics"):  # Keras 2 averages all others over the epoch
+            labels = {_LABELS.get(name, name) for name in self._show}
+            bar.stateful_metrics = {*bar.stateful_metrics, *labels}
+
+    def _shown(self, logs):
+        """Return what a progress bar is to print of these logs."""
+        shown = {name: value for name, value in logs.items() if name not in LOGGED}
+        for name in self._show:
+            if name in logs:
+                value = logs[name]
+                text = f"{value:.4g}" if isinstance(value, float) else f"{value}"
+                if name == "window_position":
+                    text += f"/{self._length}"
+                shown[_LABELS.get(name, name)] = _Printed(value, text)
+        return shown
+
     def _add_to(self, logs, optimizer, position, length, updates):
+        self._length = length
         if logs is None:
             return
         logs["completed_updates"] = updates
@@ -200,11 +288,68 @@ class AccumulationMonitor(SubstitutesTrainFunction):
             logs["noise_scale"] = self._noise_scale.value
 
 
+# The methods of a progress bar that get the logs of a training.
+_HOOKS = "on_train_batch_end", "on_epoch_end"
+
+
+def _leave(bar):
+    """Have a progress bar print all logs again."""
+    for name in _HOOKS:
+        vars(bar).pop(name, None)
+
+
+class _Printed(float):
+    """A number that Keras's progress bar prints as a text of ours, not with four decimals.
+
+    The bar divides the number by a count of 1, takes the mean of the result, and formats the mean.
+    """
+
+    def __new__(cls, value, text):
+        number = super().__new__(cls, value)
+        number._text = text
+        return number
+
+    def __truediv__(self, count):
+        return self
+
+    def mean(self, **_):
+        return self
+
+    def __format__(self, spec):
+        return self._text
+
+
+def _callbacks_beside(callback):
+    """Return all callbacks of the `fit` that is calling this callback, in their order.
+
+    Keras doesn't tell a callback of the others, so this looks for Keras's list in the calling
+    functions. The result is empty if the caller isn't Keras.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        found = getattr(frame.f_locals.get("self"), "callbacks", None)
+        if isinstance(found, list) and any(one is callback for one in found):
+            return found
+        frame = frame.f_back
+    return []
+
+
+def _reads_logs(callback):
+    """True if a callback of Keras uses the logs of the monitor."""
+    writes = ("CSVLogger", "TensorBoard", "RemoteMonitor", "History")
+    return any(_is(callback, name) for name in writes) or getattr(callback, "monitor", "") in LOGGED
+
+
+def _is(callback, name):
+    """True if a class of the callback has this name. The classes themselves are a host's."""
+    return any(cls.__name__ == name for cls in type(callback).__mro__)
+
+
 _FILES = "save_own_variables", "load_own_variables"
 
 
 def _keep_out_of_files(wrapper):
-    """Have a LossScaleOptimizer's files without the norms, where they are among its variables."""
+    """Keep the norms out of a LossScaleOptimizer's files, which hold all of its variables."""
 
     def unwatched(method):
         def call(store):

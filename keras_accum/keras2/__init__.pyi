@@ -1,17 +1,17 @@
 """The optimizers for standalone Keras 2.2 and 2.3 on TensorFlow 1.
 
-Each class is the stock optimizer of its name with another `get_updates`: it adds the gradients to
-the accumulators and makes the update of their average, at `accum_iters=1` as well. SGD, Adam and
-RMSprop run their rule with gated scalars (see `rules`). All others run the stock `get_updates`, and
-what it writes is selected.
+Each class is the stock optimizer of its name with a new `get_updates`, which adds the gradients to
+the accumulators and makes the update from their average, also with `accum_iters=1`. SGD, Adam and
+RMSprop run their rule with gated scalars (see `rules`). All other classes run the stock
+`get_updates` and select its writes.
 
 | file | holds |
 | --- | --- |
-| `optimizer` | what an optimizer does: arguments, config |
+| `optimizer` | the optimizer: arguments and config |
 | `micro_batch` | one micro-batch: the sums, the update, the order of all writes |
-| `recording` | the stock `get_updates`, run without being let write |
+| `recording` | runs the stock `get_updates` and records its writes |
 | `state` | slots, counters and sums, and their names |
-| `stock` | the stock optimizers: from one, back to one |
+| `stock` | conversion from and to stock optimizers |
 """
 
 # Made by `python docs/write_stubs.py` from keras 2.2. Don't edit this file.
@@ -34,106 +34,123 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @property
     def accum_iters(self) -> int:
-        """The number of micro-batches that make one update. Set it: the next window has it.
+        """The number of micro-batches that make one update. An int.
 
-        From 1 to more only before the first step, when there are no accumulators yet.
+        A new value takes effect with the next window. The value 1 can be raised only before the
+        first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
         """
 
     @accum_iters.setter
     def accum_iters(self, accum_iters: int) -> None: ...
     @property
     def window_position(self) -> int:
-        """The number of micro-batches in the open window, 0 when none is open. An int."""
+        """The number of micro-batches in the open window; 0 if no window is open. An int."""
 
     @property
     def completed_updates(self) -> int:
-        """The number of updates made: what `decay` and bias correction count. An int."""
+        """The number of updates made, as `decay` and bias correction count. An int."""
 
     @property
     def learning_rate(self) -> Any:
-        """The variable of the learning rate. Set it to a number: the next update has it."""
+        """The learning rate, a variable. A number that is assigned applies to the next update."""
 
     @learning_rate.setter
     def learning_rate(self, learning_rate: float | None) -> None: ...
     @property
     def lr(self) -> Any:
-        """The variable of the learning rate. Set it to a number: the next update has it."""
+        """The learning rate, a variable. A number that is assigned applies to the next update."""
 
     @lr.setter
     def lr(self, learning_rate: float | None) -> None: ...
     def apply_partial_window(self) -> None:
-        """Close the open window now: one update from the micro-batches that it holds.
+        """Close the open window now: make one update from the micro-batches in the window.
 
-        With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
-        they weigh. Does nothing when no window is open. To be called between train steps.
+        With `reduction="mean"`, the gradient sum is divided by the number of these micro-batches;
+        with `reduction="weighted"`, by the sum of their weights. Does nothing if no window is open.
+        Call this method between train steps.
 
         Raises:
-            RuntimeError: if it's called in a function that is traced.
-            ValueError: on Keras 2.0 to 2.3, if the optimizer is in several models, and a window is
-                open that isn't of the one whose train step was made last.
+            RuntimeError: If the method is called in a traced function.
+            ValueError: On Keras 2.0 to 2.3, if several models share the optimizer, and the open
+                window belongs to a model other than the one whose train step was built last.
         """
 
     def weigh(self, weight: Any) -> None:
-        """Say what the next micro-batch weighs in its window, with `reduction="weighted"`.
+        """Set the weight of the next micro-batch in its window, with `reduction="weighted"`.
 
-        A train step calls it before `apply_gradients` (or `apply`, or `stateless_apply`), each
-        time; in `fit` the callback `MicroBatchWeights` does. A test step doesn't: the weight that
-        it says would be taken for the next micro-batch's.
+        A train step calls `weigh` each time before `apply_gradients` (or `apply`, or
+        `stateless_apply`). In `fit`, the callback `MicroBatchWeights` calls `weigh`. A test step
+        must not: the next micro-batch would take the weight of the test batch.
 
         Args:
-            weight: Scalar >= 0, a number or a tensor: what the loss of the micro-batch, which is a
-                mean, was divided by. In a `tf.distribute` replica, that of the replica's share.
-                Where the value of a tensor is negative, infinite or NaN, the gradients of the
-                micro-batch become NaN: `skip_nonfinite` drops it, and else the update shows it.
+            weight: Scalar >= 0, a number or a tensor. The number by which the loss of the
+                micro-batch, a mean, was divided; in a `tf.distribute` replica, the number for the
+                replica's share. If the value of a tensor is negative, infinite or NaN, the
+                gradients of the micro-batch become NaN: `skip_nonfinite` drops the micro-batch,
+                and otherwise the update shows the NaN.
 
         Raises:
-            ValueError: if `reduction` is another, or if a number is negative, infinite or NaN.
+            ValueError: If `reduction` isn't "weighted", or if a number is negative, infinite or
+                NaN.
         """
 
     def get_state(self) -> dict[str, Any]:
-        """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.
+        """Return the whole state as `{name: NumPy array}`, to save or to pass to `set_state`.
 
         The names and shapes are the same on every Keras, and `np.savez` takes the dictionary:
 
-            state_format: the version of this layout, 1.
-            completed_updates: integer scalar.
-            learning_rate: scalar, where it's a number.
-            <Rule>.<slot>.<i>: a slot of trainable variable i, as in Adam.momentum.0.
-            moving_average.<i>: on Keras 3 with use_ema.
-            window_position, window_length, accum_iters, accumulator.<i>: with accum_iters > 1,
-                the micro-batches in the open window, how many close it, how many will close the
-                next, and the open window's gradient sum.
-            window_weight: with reduction="weighted", the weight of that sum.
-            missing_gradients: where gradients have been missing in the open window, for each
-                variable in how many of its micro-batches, and last `completed_updates`.
+        - `state_format`: the version of this layout, 1.
+        - `completed_updates`: integer scalar, the number of updates made.
+        - `learning_rate`: scalar, if the learning rate is a number.
+        - `<Rule>.<slot>.<i>`: a slot of trainable variable i, for example `Adam.momentum.0`.
+        - `<Rule>.<scalar>`: what a rule keeps once for all variables, for example
+          `Nadam.u_product`.
+        - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
+        - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
+        - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
+        - `missing_gradients`, if gradients have been missing in the open window: for each variable,
+          the number of micro-batches in which its gradient was missing. The last element is
+          `completed_updates`.
+
+        Returns:
+            A new dictionary of arrays.
         """
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that `get_state` returned, here or on another Keras.
+        """Continue from a state that `get_state` returned, on this Keras or on another.
 
-        An optimizer that hasn't got its variables yet keeps the state until it gets them.
+        An optimizer that has no variables yet keeps the state until its variables are created.
 
         Args:
-            state: {name: array}. `learning_rate` may be left out, as may the window: then a fresh
-                one is begun. The model's trainable variables must come in the same order.
+            state: `{name: array}`. `learning_rate` is optional. The window is optional, too:
+                without a window, a fresh window starts. The trainable variables of the model must
+                have the same order.
 
         Raises:
-            keras_accum.StateError: if the state doesn't fit this optimizer, naming every misfit.
-                The optimizer is then what it was.
+            keras_accum.StateError: If the state doesn't fit this optimizer. The message names
+                everything that doesn't fit, and the optimizer is unchanged.
         """
 
     @classmethod
     def from_optimizer(cls, optimizer: keras.optimizers.Optimizer, **arguments: Any) -> Self:
-        """This class in the place of a stock optimizer, with its arguments and its state.
+        """Return an optimizer of this class with the arguments and the state of another optimizer.
 
         Args:
-            optimizer: The stock optimizer of the same rule, or one of this package. It is left as
-                it is. Compile the model with the result.
-            arguments: Constructor arguments that are to be other than the optimizer's, as
+            optimizer: A stock optimizer with the same rule, or an optimizer of this package with
+                the same rule. The optimizer isn't changed.
+            **arguments: Constructor arguments that replace the optimizer's, for example
                 `accum_iters`.
 
+        Returns:
+            The new optimizer. Compile the model with it.
+
         Raises:
-            TypeError, ValueError: if it is an optimizer with another rule.
+            TypeError: If the optimizer has a different rule.
+            ValueError: If an argument that this class fixes has a different value, or if the
+                optimizer has an open window and the new `accum_iters` is 1.
 
         Example:
 
@@ -144,30 +161,45 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """
 
     def to_stock(self) -> keras.optimizers.Optimizer:
-        """The stock optimizer with the same arguments and state, for those without this package.
+        """Return the stock optimizer with the same arguments and state, to use without keras_accum.
 
-        Compile the model with it, to train on or to save it. This optimizer is left as it is.
+        Compile the model with the stock optimizer, to continue training or to save the model. This
+        optimizer isn't changed.
+
+        Returns:
+            The stock optimizer.
 
         Raises:
-            ValueError: if a window is open, and if the rule is none of a stock optimizer.
+            ValueError: If a window is open, if the class has arguments that the stock optimizer
+                doesn't have, or if the optimizer has `decay` and the stock optimizer can't have it.
         """
 
     @classmethod
     def with_accum_iters(cls, accum_iters: int, stock: bool = False) -> Any:
-        """This class for `custom_objects`, where a file doesn't hold accum_iters.
+        """Return this class for `custom_objects`, to load a file that doesn't hold `accum_iters`.
 
-        Files of the AdamAccumulate class that was copied from the web don't, and they count
-        micro-batches, which are converted. Files of stock optimizers of Keras 2 count updates.
+        Files of the AdamAccumulate class that is copied across the web don't hold `accum_iters`.
+        These files count micro-batches, and the count is converted to updates. Files of stock
+        optimizers of Keras 2 count updates.
 
         Args:
-            accum_iters: Integer >= 1.
-            stock: Boolean, default False. Whether the file is a stock optimizer's. Keras knows
-                those by names in lower case.
+            accum_iters: Integer >= 1. The number of micro-batches that make one update.
+            stock: Boolean, default False. True if a stock optimizer wrote the file. Keras 2 writes
+                the names of stock optimizers in lower case.
+
+        Returns:
+            An object to put into `custom_objects`.
+
+        Raises:
+            TypeError: If `accum_iters` isn't a number.
+            ValueError: If `accum_iters` is out of its range.
 
         Example:
 
-            load_model(path, custom_objects={"AdamAccumulate": AdamAccumulate.with_accum_iters(5)})
-            load_model(path, custom_objects={"adam": AdamAccumulate.with_accum_iters(5, True)})
+        >>> copied = {"AdamAccumulate": AdamAccumulate.with_accum_iters(5)}
+        >>> model = load_model("copied_class.h5", custom_objects=copied)
+        >>> stock = {"adam": AdamAccumulate.with_accum_iters(5, stock=True)}
+        >>> model = load_model("stock.h5", custom_objects=stock)
         """
 
 class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
@@ -180,7 +212,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         p <- p + momentum * u - learning_rate * G       Nesterov momentum
         p <- p - learning_rate * G                      momentum = 0
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -190,46 +222,53 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
             all weights' gradients together, as this Keras does, and each element.
         global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
-            average, which is the gradient of the big batch if the loss averages over samples, or
-            their sum, for a loss that sums.
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch". Nothing is reduced over devices here.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
+            `"mean"` takes their average, which is the gradient of the big batch if the loss
+            averages over samples. `"sum"` takes their sum, for a loss that sums.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"`, the only value: this Keras doesn't reduce over devices.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `weights`:
-        iterations: integer scalar, completed updates.
-        `momentum` (u): each of its variable's shape and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `weights`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (u): slots, each of its variable's shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    On the importance of initialization and momentum in deep learning. Ilya Sutskever, James
-    Martens, George Dahl, Geoffrey Hinton, 2013.
+        On the importance of initialization and momentum in deep learning. Ilya Sutskever, James
+        Martens, George Dahl, Geoffrey Hinton, 2013.
 
     Example:
 
@@ -269,9 +308,9 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
         v <- v + (1 - rho) * (G^2 - v)
         p <- p - learning_rate * G / (sqrt(v) + epsilon)
 
-    Epsilon is outside the root, where Keras 3 has it inside.
+    Epsilon is outside the root; in Keras 3 it is under the root.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -281,47 +320,54 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
         clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
             all weights' gradients together, as this Keras does, and each element.
         global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
-            average, which is the gradient of the big batch if the loss averages over samples, or
-            their sum, for a loss that sums.
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch". Nothing is reduced over devices here.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
+            `"mean"` takes their average, which is the gradient of the big batch if the loss
+            averages over samples. `"sum"` takes their sum, for a loss that sums.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"`, the only value: this Keras doesn't reduce over devices.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `weights`:
-        iterations: integer scalar, completed updates.
-        `velocity` (v): each of its variable's shape and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `weights`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `velocity` (v): slots, each of its variable's shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Lecture 6.5, RMSprop: divide the gradient by a running average of its recent magnitude. Tijmen
-    Tieleman, Geoffrey Hinton, 2012. Centered: Generating Sequences With Recurrent Neural Networks.
-    Alex Graves, 2013.
+        Lecture 6.5, RMSprop: divide the gradient by a running average of its recent magnitude.
+        Tijmen Tieleman, Geoffrey Hinton, 2012. Centered: Generating Sequences With Recurrent Neural
+        Networks. Alex Graves, 2013.
 
     Example:
 
@@ -363,10 +409,11 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         v <- v + (1 - beta_2) * (G^2 - v)
         p <- p - learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)
 
-    Epsilon is the paper's "epsilon hat", outside the root, as in every Keras. PyTorch and optax
-    have Algorithm 1's, which is smaller by sqrt(1 - beta_2^t).
+    Epsilon is the paper's "epsilon hat" and is outside the root, as in every Keras. PyTorch and
+    optax take the epsilon of Algorithm 1, which corresponds to `epsilon * sqrt(1 - beta_2^t)` in
+    this formula.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -378,46 +425,53 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
             all weights' gradients together, as this Keras does, and each element.
         global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
-            average, which is the gradient of the big batch if the loss averages over samples, or
-            their sum, for a loss that sums.
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch". Nothing is reduced over devices here.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
+            `"mean"` takes their average, which is the gradient of the big batch if the loss
+            averages over samples. `"sum"` takes their sum, for a loss that sums.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"`, the only value: this Keras doesn't reduce over devices.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `weights`:
-        iterations: integer scalar, completed updates.
-        `momentum` (m), `velocity` (v), with amsgrad `velocity_hat`: each of its variable's shape
-            and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `weights`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (m), `velocity` (v), with amsgrad `velocity_hat`: slots, each of its variable's
+          shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Adam: A Method for Stochastic Optimization. Diederik P. Kingma, Jimmy Ba, 2014.
+        Adam: A Method for Stochastic Optimization. Diederik P. Kingma, Jimmy Ba, 2014.
 
     Example:
 
@@ -452,7 +506,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
     ) -> None: ...
 
 class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
-    """AMSGrad, Adam with a second moment that never falls, per window of micro-batches.
+    """AMSGrad, Adam with a nondecreasing second moment, one update per window of micro-batches.
 
     With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
     number of the update:
@@ -462,9 +516,11 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         w <- max(w, v)
         p <- p - learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(w) + epsilon)
 
-    The maximum is of v before its bias correction, as in every Keras. PyTorch takes it after.
+    The maximum is taken of v before its bias correction, as in every Keras and in PyTorch. optax
+    takes the maximum after the bias correction by default. Epsilon is outside the root, as in
+    AdamAccumulate.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -475,46 +531,53 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
             all weights' gradients together, as this Keras does, and each element.
         global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
-            average, which is the gradient of the big batch if the loss averages over samples, or
-            their sum, for a loss that sums.
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch". Nothing is reduced over devices here.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
+            `"mean"` takes their average, which is the gradient of the big batch if the loss
+            averages over samples. `"sum"` takes their sum, for a loss that sums.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"`, the only value: this Keras doesn't reduce over devices.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `weights`:
-        iterations: integer scalar, completed updates.
-        `momentum` (m), `velocity` (v), `velocity_hat` (w): each of its variable's shape and data
-            type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `weights`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (m), `velocity` (v), `velocity_hat` (w): slots, each of its variable's shape
+          and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    On the Convergence of Adam and Beyond. Sashank J. Reddi, Satyen Kale, Sanjiv Kumar, 2018.
+        On the Convergence of Adam and Beyond. Sashank J. Reddi, Satyen Kale, Sanjiv Kumar, 2018.
 
     Example:
 
@@ -557,10 +620,10 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         b <- rho * b + (1 - rho) * d^2
         p <- p - learning_rate * d
 
-    Epsilon is under both roots, as in the paper and in every Keras. The paper has no learning rate,
-    which is a learning_rate of 1.
+    Epsilon is under both roots, as in the paper and in every Keras. The paper has no learning rate:
+    its rule is this formula with `learning_rate=1`.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -570,46 +633,53 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
             all weights' gradients together, as this Keras does, and each element.
         global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
-            average, which is the gradient of the big batch if the loss averages over samples, or
-            their sum, for a loss that sums.
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch". Nothing is reduced over devices here.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
+            `"mean"` takes their average, which is the gradient of the big batch if the loss
+            averages over samples. `"sum"` takes their sum, for a loss that sums.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"`, the only value: this Keras doesn't reduce over devices.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `weights`:
-        iterations: integer scalar, completed updates.
-        `accumulated_grad` (a), `accumulated_delta_var` (b): each of its variable's shape and data
-            type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `weights`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `accumulated_grad` (a), `accumulated_delta_var` (b): slots, each of its variable's shape
+          and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    ADADELTA: An Adaptive Learning Rate Method. Matthew D. Zeiler, 2012.
+        ADADELTA: An Adaptive Learning Rate Method. Matthew D. Zeiler, 2012.
 
     Example:
 
@@ -644,16 +714,16 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
 class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
     """Adagrad, one update per window of micro-batches.
 
-    With G the average gradient of a window of `accum_iters` micro-batches, and a beginning as
+    With G the average gradient of a window of `accum_iters` micro-batches, and a starting at
     0:
 
         a <- a + G^2
         p <- p - learning_rate * G / (sqrt(a) + epsilon)
 
-    Epsilon is outside the root, where Keras 3 has it inside. Newer Keras versions begin with
-    a = 0.1.
+    Epsilon is outside the root; in Keras 3 it is under the root. Newer Keras versions start
+    with a = 0.1.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -662,47 +732,54 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
         clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
             all weights' gradients together, as this Keras does, and each element.
         global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
-            average, which is the gradient of the big batch if the loss averages over samples, or
-            their sum, for a loss that sums.
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch". Nothing is reduced over devices here.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
+            `"mean"` takes their average, which is the gradient of the big batch if the loss
+            averages over samples. `"sum"` takes their sum, for a loss that sums.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"`, the only value: this Keras doesn't reduce over devices.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `weights`:
-        iterations: integer scalar, completed updates.
-        `accumulator` (a), not the `accumulator` of a window: each of its variable's shape and data
-            type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `weights`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `accumulator` (a; not the gradient sum of a window): slots, each of its variable's shape
+          and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Adaptive Subgradient Methods for Online Learning and Stochastic Optimization. John Duchi, Elad
-    Hazan, Yoram Singer, 2011.
+        Adaptive Subgradient Methods for Online Learning and Stochastic Optimization. John Duchi,
+        Elad Hazan, Yoram Singer, 2011.
 
     Example:
 
@@ -734,7 +811,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
     ) -> None: ...
 
 class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
-    """Adamax, Adam by the largest gradient, one update per window of micro-batches.
+    """Adamax, Adam with the infinity norm, one update per window of micro-batches.
 
     With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
     number of the update:
@@ -743,9 +820,9 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         u <- max(beta_2 * u, |G|)
         p <- p - learning_rate / (1 - beta_1^t) * m / (u + epsilon)
 
-    The paper has no epsilon; every Keras adds it to u.
+    The paper has no epsilon. Every Keras adds epsilon to u.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -756,45 +833,52 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
             all weights' gradients together, as this Keras does, and each element.
         global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
-            average, which is the gradient of the big batch if the loss averages over samples, or
-            their sum, for a loss that sums.
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch". Nothing is reduced over devices here.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
+            `"mean"` takes their average, which is the gradient of the big batch if the loss
+            averages over samples. `"sum"` takes their sum, for a loss that sums.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"`, the only value: this Keras doesn't reduce over devices.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `weights`:
-        iterations: integer scalar, completed updates.
-        `momentum` (m), `norm` (u): each of its variable's shape and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `weights`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (m), `norm` (u): slots, each of its variable's shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Adam: A Method for Stochastic Optimization, section 7.1. Diederik P. Kingma, Jimmy Ba, 2014.
+        Adam: A Method for Stochastic Optimization, section 7.1. Diederik P. Kingma, Jimmy Ba, 2014.
 
     Example:
 
@@ -839,10 +923,10 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         d <- mu(t + 1) * m / (1 - w * mu(t + 1)) + (1 - mu(t)) * G / (1 - w)
         p <- p - learning_rate * d / (sqrt(v / (1 - beta_2^t)) + epsilon)
 
-    w begins as 1, and there is one w for all variables. Epsilon is outside the root.
-    Keras 3 has t in place of t * schedule_decay.
+    w starts at 1, and all variables share one w. Epsilon is outside the root.
+    Keras 3 has t in place of `t * schedule_decay`.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -854,46 +938,53 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
             all weights' gradients together, as this Keras does, and each element.
         global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default) or "sum". What a window's gradients are turned into: their
-            average, which is the gradient of the big batch if the loss averages over samples, or
-            their sum, for a loss that sums.
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch". Nothing is reduced over devices here.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
+            `"mean"` takes their average, which is the gradient of the big batch if the loss
+            averages over samples. `"sum"` takes their sum, for a loss that sums.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"`, the only value: this Keras doesn't reduce over devices.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `weights`:
-        iterations: integer scalar, completed updates.
-        `momentum` (m), `velocity` (v): each of its variable's shape and data type.
-        m_schedule (w): float scalar, once for all variables; u_product in `get_state`.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `weights`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (m), `velocity` (v): slots, each of its variable's shape and dtype.
+        - `m_schedule` (w): float scalar, one for all variables; `u_product` in `get_state`.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Incorporating Nesterov Momentum into Adam. Timothy Dozat, 2016.
+        Incorporating Nesterov Momentum into Adam. Timothy Dozat, 2016.
 
     Example:
 
@@ -928,15 +1019,16 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
     ) -> None: ...
 
 class ApplyPartialWindow(keras.callbacks.Callback):
-    """Close the window that is open at the end of an epoch, before validation if there is one.
+    """Close the open window at the end of each epoch, before the validation.
 
-    Without it an unfinished window is carried over into the next epoch. With it, its gradients
-    make an update of their own (`apply_partial_window()` of the optimizer). List it before
-    callbacks that save the model. In a MultiOptimizer it closes the window of each optimizer of
-    this package.
+    Without this callback, an unfinished window continues in the next epoch. With this callback, the
+    gradients of an unfinished window make an update of their own: the callback calls
+    `apply_partial_window()` of the optimizer. List `ApplyPartialWindow` before callbacks that save
+    the model. In a MultiOptimizer, the callback closes the window of each optimizer of this
+    package.
 
     Raises:
-        TypeError: at the start of training, if the model's optimizer is none of keras_accum.
+        TypeError: At the start of training, if the model's optimizer isn't of this package.
 
     Example:
 
@@ -956,28 +1048,31 @@ class ApplyPartialWindow(keras.callbacks.Callback):
 def accumulating(
     optimizer_class: type[keras.optimizers.Optimizer],
 ) -> type[AccumulatingOptimizer]:
-    """The class of an optimizer with `accum_iters`: one update per window of micro-batches.
+    """Return a subclass of an optimizer class that makes one update per window of micro-batches.
 
-    An update is the code of `optimizer_class`, on the average gradient of a window. The class has
-    the arguments of `optimizer_class` in their order and then those that all classes of this
-    package have, by keyword. For the same `optimizer_class` it is the same class.
+    An update runs the code of `optimizer_class` on the average gradient of a window. The returned
+    class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`,
+    `lr` and `decay`; see `AdamAccumulate`.
 
-    Its `get_updates` must write by `update`, `update_add` and `update_sub` of `keras.backend`, to
-    variables that it makes by `zeros`, `ones` and `variable` of `keras.backend`, as Keras's own do.
+    `get_updates` of `optimizer_class` must write with `update`, `update_add` and `update_sub` of
+    `keras.backend`, to variables that it creates with `zeros`, `ones` and `variable` of
+    `keras.backend`, as Keras's own optimizers do.
 
     Args:
-        optimizer_class: A class of optimizers: one of Keras, as `keras.optimizers.Nadam`, or a
-            subclass of `keras.optimizers.Optimizer` of your own.
+        optimizer_class: A class of optimizers: a class of Keras, for example
+            `keras.optimizers.Nadam`, or your own subclass of `keras.optimizers.Optimizer`.
 
     Returns:
-        A subclass of `optimizer_class`, registered for loading by its name. Call `accumulating`
-        before you load a model that was saved with such an optimizer.
+        A subclass of `optimizer_class`, `<name>Accumulate`, registered for loading by its name. The
+        same `optimizer_class` gives the same class. Call `accumulating` before you load a model
+        that was saved with such an optimizer.
 
     Raises:
-        TypeError: if `optimizer_class` isn't a class of optimizers, if it accumulates already, if
-            its optimizers are around others (TFOptimizer), if it has an argument or a member by the
-            name of one of this package's, or if another class has its name.
-        ValueError: when a train step is made, if `get_updates` writes by something else.
+        TypeError: If `optimizer_class` isn't a class of optimizers, if it accumulates already, if
+            its optimizers wrap other optimizers (TFOptimizer), if it has an argument or a member
+            with the name of one of this package's, or if another class already has its name.
+        ValueError: When a train step is built, if `get_updates` writes in another way.
 
     Example:
 

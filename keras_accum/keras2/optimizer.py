@@ -48,9 +48,7 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
             )
         added_decay = None  # only for a stock optimizer without decay
         if "decay" not in stock.keywords_of(self._stock_class):
-            added_decay = arguments.check_decay(given.pop("decay", None))
-        elif "decay" in given:
-            given["decay"] = arguments.check_decay(given["decay"])
+            added_decay = float(given.pop("decay", 0.0))
         if "learning_rate" in given:
             rate = arguments.check_number("learning_rate", given.pop("learning_rate"))
             given[stock.rate_name_of(self._stock_class)] = rate
@@ -104,14 +102,17 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
         return base.restored, (*self._how_made(), self.get_config(), self.get_state())
 
     def __repr__(self):
-        return arguments.representation(self, "standalone Keras 2")
+        return arguments.representation(self)
+
+    def __str__(self):
+        return arguments.description(self, "standalone Keras 2")
 
 
 def _clips(given):
     """Take the stock arguments for clipping out of `given`, checked."""
     names = "clipnorm", "clipvalue", "global_clipnorm"
     clips = {n: given.pop(n) for n in names if n in given}
-    clips = {n: arguments.check_clip(n, value) for n, value in clips.items() if value is not None}
+    clips = {n: float(value) for n, value in clips.items() if value is not None}
     if "global_clipnorm" in clips:
         if "clipnorm" in clips:
             raise ValueError(

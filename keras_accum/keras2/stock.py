@@ -43,7 +43,7 @@ class FromAndToStock:
         if "lr" in config:  # Keras 2.2
             config["learning_rate"] = config.pop("lr")
         cls._check_fixed(config)
-        new = cls(**{**config, **arguments})
+        new = cls._like(config, arguments)
         if isinstance(optimizer, base.Optimizer):
             state = optimizer.get_state()
         elif optimizer.weights:

@@ -2,16 +2,18 @@
 
 | file | holds |
 | --- | --- |
-| `optimizer` | what an optimizer does: arguments, config, one micro-batch |
-| `variables` | counters, sums, and the names of all variables in a state |
-| `gates` | how an update is let through |
-| `stock` | the stock optimizers: from one, back to one |
-| `backend_<name>` | what a backend does in its own way; the rest is `keras.ops` |
+| `optimizer` | the optimizer: arguments and config |
+| `micro_batch` | one micro-batch: from its gradients to the weights |
+| `variables` | counters, gradient sums, and the names of all variables in a state |
+| `state` | the state: read, written, loaded and counted |
+| `gates` | select or hold the writes of an update |
+| `stock` | conversion from and to stock optimizers |
+| `backend_<name>` | code for a single backend; all other code uses `keras.ops` |
 """
 
 # Made by `python docs/write_stubs.py` from keras 3.15. Don't edit this file.
 
-from typing import Any, Callable, Literal, Mapping
+from typing import Any, Callable, Literal, Mapping, Sequence
 
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
@@ -31,137 +33,169 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @property
     def accum_iters(self) -> int:
-        """The number of micro-batches that make one update. Set it: the next window has it.
+        """The number of micro-batches that make one update. An int.
 
-        From 1 to more only before the first step, when there are no accumulators yet.
+        A new value takes effect with the next window. The value 1 can be raised only before the
+        first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
         """
 
     @accum_iters.setter
     def accum_iters(self, accum_iters: int) -> None: ...
     @property
     def window_position(self) -> int:
-        """The number of micro-batches in the open window, 0 when none is open. An int."""
+        """The number of micro-batches in the open window; 0 if no window is open. An int."""
 
     @property
     def completed_updates(self) -> int:
-        """The number of updates made: what schedules, `decay` and bias correction count. An int."""
+        """The number of updates made, as schedules, `decay` and bias correction count. An int."""
 
     @property
     def lr(self) -> Any:
-        """Keras 2's name of `learning_rate`."""
+        """Another name for `learning_rate`, from Keras 2."""
 
     @lr.setter
     def lr(self, learning_rate: float | LearningRateSchedule | Callable[[], float]) -> None: ...
     def apply_partial_window(self) -> None:
-        """Close the open window now: one update from the micro-batches that it holds.
+        """Close the open window now: make one update from the micro-batches in the window.
 
-        With `reduction="mean"` their sum is divided by how many they are, with "weighted" by what
-        they weigh. Does nothing when no window is open. To be called between train steps.
+        With `reduction="mean"`, the gradient sum is divided by the number of these micro-batches;
+        with `reduction="weighted"`, by the sum of their weights. Does nothing if no window is open.
+        Call this method between train steps.
 
         Raises:
-            RuntimeError: if it's called in a function that is traced.
-            ValueError: on Keras 2.0 to 2.3, if the optimizer is in several models, and a window is
-                open that isn't of the one whose train step was made last.
+            RuntimeError: If the method is called in a traced function.
+            ValueError: On Keras 2.0 to 2.3, if several models share the optimizer, and the open
+                window belongs to a model other than the one whose train step was built last.
         """
 
     def weigh(self, weight: Any) -> None:
-        """Say what the next micro-batch weighs in its window, with `reduction="weighted"`.
+        """Set the weight of the next micro-batch in its window, with `reduction="weighted"`.
 
-        A train step calls it before `apply_gradients` (or `apply`, or `stateless_apply`), each
-        time; in `fit` the callback `MicroBatchWeights` does. A test step doesn't: the weight that
-        it says would be taken for the next micro-batch's.
+        A train step calls `weigh` each time before `apply_gradients` (or `apply`, or
+        `stateless_apply`). In `fit`, the callback `MicroBatchWeights` calls `weigh`. A test step
+        must not: the next micro-batch would take the weight of the test batch.
 
         Args:
-            weight: Scalar >= 0, a number or a tensor: what the loss of the micro-batch, which is a
-                mean, was divided by. In a `tf.distribute` replica, that of the replica's share.
-                Where the value of a tensor is negative, infinite or NaN, the gradients of the
-                micro-batch become NaN: `skip_nonfinite` drops it, and else the update shows it.
+            weight: Scalar >= 0, a number or a tensor. The number by which the loss of the
+                micro-batch, a mean, was divided; in a `tf.distribute` replica, the number for the
+                replica's share. If the value of a tensor is negative, infinite or NaN, the
+                gradients of the micro-batch become NaN: `skip_nonfinite` drops the micro-batch,
+                and otherwise the update shows the NaN.
 
         Raises:
-            ValueError: if `reduction` is another, or if a number is negative, infinite or NaN.
+            ValueError: If `reduction` isn't "weighted", or if a number is negative, infinite or
+                NaN.
         """
 
     def get_state(self) -> dict[str, Any]:
-        """The whole state as {name: NumPy array}, to be saved or handed to `set_state`.
+        """Return the whole state as `{name: NumPy array}`, to save or to pass to `set_state`.
 
         The names and shapes are the same on every Keras, and `np.savez` takes the dictionary:
 
-            state_format: the version of this layout, 1.
-            completed_updates: integer scalar.
-            learning_rate: scalar, where it's a number.
-            <Rule>.<slot>.<i>: a slot of trainable variable i, as in Adam.momentum.0.
-            moving_average.<i>: on Keras 3 with use_ema.
-            window_position, window_length, accum_iters, accumulator.<i>: with accum_iters > 1,
-                the micro-batches in the open window, how many close it, how many will close the
-                next, and the open window's gradient sum.
-            window_weight: with reduction="weighted", the weight of that sum.
-            missing_gradients: where gradients have been missing in the open window, for each
-                variable in how many of its micro-batches, and last `completed_updates`.
+        - `state_format`: the version of this layout, 1.
+        - `completed_updates`: integer scalar, the number of updates made.
+        - `learning_rate`: scalar, if the learning rate is a number.
+        - `<Rule>.<slot>.<i>`: a slot of trainable variable i, for example `Adam.momentum.0`.
+        - `<Rule>.<scalar>`: what a rule keeps once for all variables, for example
+          `Nadam.u_product`.
+        - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
+        - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
+        - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
+        - `missing_gradients`, if gradients have been missing in the open window: for each variable,
+          the number of micro-batches in which its gradient was missing. The last element is
+          `completed_updates`.
+
+        Returns:
+            A new dictionary of arrays.
         """
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state that `get_state` returned, here or on another Keras.
+        """Continue from a state that `get_state` returned, on this Keras or on another.
 
-        An optimizer that hasn't got its variables yet keeps the state until it gets them.
+        An optimizer that has no variables yet keeps the state until its variables are created.
 
         Args:
-            state: {name: array}. `learning_rate` may be left out, as may the window: then a fresh
-                one is begun. The model's trainable variables must come in the same order.
+            state: `{name: array}`. `learning_rate` is optional. The window is optional, too:
+                without a window, a fresh window starts. The trainable variables of the model must
+                have the same order.
 
         Raises:
-            keras_accum.StateError: if the state doesn't fit this optimizer, naming every misfit.
-                The optimizer is then what it was.
+            keras_accum.StateError: If the state doesn't fit this optimizer. The message names
+                everything that doesn't fit, and the optimizer is unchanged.
         """
 
     @classmethod
     def from_optimizer(cls, optimizer: keras.optimizers.Optimizer, **arguments: Any) -> Self:
-        """This class in the place of a stock optimizer, with its arguments and its state.
+        """Return an optimizer of this class with the arguments and the state of another optimizer.
 
         Args:
-            optimizer: The stock optimizer of the same rule, one with Keras's own
-                `gradient_accumulation_steps`, or one of this package. It is left as it is.
-            arguments: Constructor arguments that are to be other than the optimizer's, as
+            optimizer: A stock optimizer with the same rule, also with Keras's own
+                `gradient_accumulation_steps`, or an optimizer of this package with the same rule.
+                The optimizer isn't changed.
+            **arguments: Constructor arguments that replace the optimizer's, for example
                 `accum_iters`.
 
+        Returns:
+            The new optimizer.
+
         Raises:
-            TypeError, ValueError: if it is an optimizer with another rule.
+            TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
+            ValueError: If an argument that this class fixes has a different value, or if the
+                optimizer has an open window and the new `accum_iters` is 1.
 
         Example:
 
         >>> import keras
         >>> from keras_accum.keras3 import AdamAccumulate
-        >>> optimizer = AdamAccumulate.from_optimizer(keras.optimizers.Adam(0.01), accum_iters=5)
+        >>> adam = keras.optimizers.Adam(0.01)
+        >>> optimizer = AdamAccumulate.from_optimizer(adam, accum_iters=5)
         >>> optimizer.accum_iters
         5
         """
 
     def to_stock(self) -> keras.optimizers.Optimizer:
-        """The stock optimizer with the same arguments and state, for those without this package.
+        """Return the stock optimizer with the same arguments and state, to use without keras_accum.
 
-        `decay` becomes an InverseTimeDecay schedule, which is the same rate. Built for the same
-        variables: compile the model with it. This optimizer is left as it is.
+        `decay` becomes an InverseTimeDecay schedule, which gives the same rate. The stock optimizer
+        is built for the same variables: compile the model with it. This optimizer isn't changed.
+
+        Returns:
+            The stock optimizer.
 
         Raises:
-            ValueError: if a window is open, if there is `decay` and a schedule, and if the class
-                has arguments that the stock optimizer hasn't.
+            ValueError: If a window is open, if the optimizer has both `decay` and a schedule, or if
+                the class has arguments that the stock optimizer doesn't have.
         """
 
     @classmethod
     def with_accum_iters(cls, accum_iters: int, stock: bool = False) -> Any:
-        """This class for `custom_objects`, where a file doesn't hold accum_iters.
+        """Return this class for `custom_objects`, to load a file that doesn't hold `accum_iters`.
 
-        Files of the AdamAccumulate class that was copied from the web don't, and they count
-        micro-batches, which are converted. Files of stock optimizers of Keras 2 count updates.
+        Files of the AdamAccumulate class that is copied across the web don't hold `accum_iters`.
+        These files count micro-batches, and the count is converted to updates. Files of stock
+        optimizers of Keras 2 count updates.
 
         Args:
-            accum_iters: Integer >= 1.
-            stock: Boolean, default False. Whether the file is a stock optimizer's. Keras knows
-                those by names in lower case.
+            accum_iters: Integer >= 1. The number of micro-batches that make one update.
+            stock: Boolean, default False. True if a stock optimizer wrote the file. Keras 2 writes
+                the names of stock optimizers in lower case.
+
+        Returns:
+            An object to put into `custom_objects`.
+
+        Raises:
+            TypeError: If `accum_iters` isn't a number.
+            ValueError: If `accum_iters` is out of its range.
 
         Example:
 
-            load_model(path, custom_objects={"AdamAccumulate": AdamAccumulate.with_accum_iters(5)})
-            load_model(path, custom_objects={"adam": AdamAccumulate.with_accum_iters(5, True)})
+        >>> copied = {"AdamAccumulate": AdamAccumulate.with_accum_iters(5)}
+        >>> model = load_model("copied_class.h5", custom_objects=copied)
+        >>> stock = {"adam": AdamAccumulate.with_accum_iters(5, stock=True)}
+        >>> model = load_model("stock.h5", custom_objects=stock)
         """
 
 class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
@@ -174,7 +208,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         p <- p + momentum * u - learning_rate * G       Nesterov momentum
         p <- p - learning_rate * G                      momentum = 0
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -184,66 +218,76 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         nesterov: Boolean, default False.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `momentum` (u): each of its variable's shape and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (u): slots, each of its variable's shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    On the importance of initialization and momentum in deep learning. Ilya Sutskever, James
-    Martens, George Dahl, Geoffrey Hinton, 2013.
+        On the importance of initialization and momentum in deep learning. Ilya Sutskever, James
+        Martens, George Dahl, Geoffrey Hinton, 2013.
 
     Example:
 
@@ -293,9 +337,10 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
         u <- momentum * u + d
         p <- p - u                                      momentum = 0: p <- p - d
 
-    Epsilon is under the root in Keras 3; Keras 2 without momentum has it outside.
+    Epsilon is under the root in Keras 3 and in the newer optimizers of tf_keras.
+    In legacy tf_keras without momentum, and in Keras 2, epsilon is outside the root.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -308,68 +353,78 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
             root mean square.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `velocity` (v), with momentum `momentum` (u), centered `average_gradient`: each of its
-            variable's shape and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `velocity` (v), with momentum `momentum` (u), centered `average_gradient`: slots, each of
+          its variable's shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Lecture 6.5, RMSprop: divide the gradient by a running average of its recent magnitude. Tijmen
-    Tieleman, Geoffrey Hinton, 2012. Centered: Generating Sequences With Recurrent Neural Networks.
-    Alex Graves, 2013.
+        Lecture 6.5, RMSprop: divide the gradient by a running average of its recent magnitude.
+        Tijmen Tieleman, Geoffrey Hinton, 2012. Centered: Generating Sequences With Recurrent Neural
+        Networks. Alex Graves, 2013.
 
     Example:
 
@@ -420,10 +475,11 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         v <- v + (1 - beta_2) * (G^2 - v)
         p <- p - learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)
 
-    Epsilon is the paper's "epsilon hat", outside the root, as in every Keras. PyTorch and optax
-    have Algorithm 1's, which is smaller by sqrt(1 - beta_2^t).
+    Epsilon is the paper's "epsilon hat" and is outside the root, as in every Keras. PyTorch and
+    optax take the epsilon of Algorithm 1, which corresponds to `epsilon * sqrt(1 - beta_2^t)` in
+    this formula.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -435,66 +491,76 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         amsgrad: Boolean, default False. See AMSGradAccumulate.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `momentum` (m), `velocity` (v), with amsgrad `velocity_hat`: each of its variable's shape
-            and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (m), `velocity` (v), with amsgrad `velocity_hat`: slots, each of its variable's
+          shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Adam: A Method for Stochastic Optimization. Diederik P. Kingma, Jimmy Ba, 2014.
+        Adam: A Method for Stochastic Optimization. Diederik P. Kingma, Jimmy Ba, 2014.
 
     Example:
 
@@ -536,7 +602,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
     ) -> None: ...
 
 class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
-    """AMSGrad, Adam with a second moment that never falls, per window of micro-batches.
+    """AMSGrad, Adam with a nondecreasing second moment, one update per window of micro-batches.
 
     With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
     number of the update:
@@ -546,9 +612,11 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         w <- max(w, v)
         p <- p - learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(w) + epsilon)
 
-    The maximum is of v before its bias correction, as in every Keras. PyTorch takes it after.
+    The maximum is taken of v before its bias correction, as in every Keras and in PyTorch. optax
+    takes the maximum after the bias correction by default. Epsilon is outside the root, as in
+    AdamAccumulate.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -559,66 +627,76 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         epsilon: Float >= 0, default 1e-7; None is the default.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `momentum` (m), `velocity` (v), `velocity_hat` (w): each of its variable's shape and data
-            type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (m), `velocity` (v), `velocity_hat` (w): slots, each of its variable's shape
+          and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    On the Convergence of Adam and Beyond. Sashank J. Reddi, Satyen Kale, Sanjiv Kumar, 2018.
+        On the Convergence of Adam and Beyond. Sashank J. Reddi, Satyen Kale, Sanjiv Kumar, 2018.
 
     Example:
 
@@ -669,10 +747,10 @@ class AdamWAccumulate(AccumulatingOptimizer, keras.optimizers.AdamW):
         v <- v + (1 - beta_2) * (G^2 - v)
         p <- p - learning_rate * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)
 
-    The decay is a part of the update: the weights shrink once a window. Epsilon is outside the
-    root, as in AdamAccumulate.
+    Weight decay is part of the update, so the weights shrink once per window. Epsilon is outside
+    the root, as in AdamAccumulate.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -684,66 +762,76 @@ class AdamWAccumulate(AccumulatingOptimizer, keras.optimizers.AdamW):
         amsgrad: Boolean, default False. See AMSGradAccumulate.
         weight_decay: Float >= 0, default 0.004. Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `momentum` (m), `velocity` (v), with amsgrad `velocity_hat`: each of its variable's shape
-            and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (m), `velocity` (v), with amsgrad `velocity_hat`: slots, each of its variable's
+          shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Decoupled Weight Decay Regularization. Ilya Loshchilov, Frank Hutter, 2017.
+        Decoupled Weight Decay Regularization. Ilya Loshchilov, Frank Hutter, 2017.
 
     Example:
 
@@ -794,10 +882,10 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         b <- rho * b + (1 - rho) * d^2
         p <- p - learning_rate * d
 
-    Epsilon is under both roots, as in the paper and in every Keras. The paper has no learning rate,
-    which is a learning_rate of 1.
+    Epsilon is under both roots, as in the paper and in every Keras. The paper has no learning rate:
+    its rule is this formula with `learning_rate=1`.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -807,66 +895,76 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         epsilon: Float >= 0, default 1e-7; None is the default.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `accumulated_grad` (a), `accumulated_delta_var` (b): each of its variable's shape and data
-            type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `accumulated_grad` (a), `accumulated_delta_var` (b): slots, each of its variable's shape
+          and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    ADADELTA: An Adaptive Learning Rate Method. Matthew D. Zeiler, 2012.
+        ADADELTA: An Adaptive Learning Rate Method. Matthew D. Zeiler, 2012.
 
     Example:
 
@@ -908,16 +1006,16 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
 class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
     """Adagrad, one update per window of micro-batches.
 
-    With G the average gradient of a window of `accum_iters` micro-batches, and a beginning as
+    With G the average gradient of a window of `accum_iters` micro-batches, and a starting at
     initial_accumulator_value:
 
         a <- a + G^2
         p <- p - learning_rate * G / sqrt(a + epsilon)
 
-    Epsilon is under the root in Keras 3 and in the new-style optimizers of tf_keras.
-    Legacy tf_keras and Keras 2 have it outside.
+    Epsilon is under the root in Keras 3 and in the newer optimizers of tf_keras.
+    In legacy tf_keras and in Keras 2 it is outside the root.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -927,67 +1025,77 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
         epsilon: Float >= 0, default 1e-7; None is the default.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `accumulator` (a), not the `accumulator` of a window: each of its variable's shape and data
-            type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `accumulator` (a; not the gradient sum of a window): slots, each of its variable's shape
+          and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Adaptive Subgradient Methods for Online Learning and Stochastic Optimization. John Duchi, Elad
-    Hazan, Yoram Singer, 2011.
+        Adaptive Subgradient Methods for Online Learning and Stochastic Optimization. John Duchi,
+        Elad Hazan, Yoram Singer, 2011.
 
     Example:
 
@@ -1027,7 +1135,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
     ) -> None: ...
 
 class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
-    """Adamax, Adam by the largest gradient, one update per window of micro-batches.
+    """Adamax, Adam with the infinity norm, one update per window of micro-batches.
 
     With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
     number of the update:
@@ -1036,9 +1144,9 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         u <- max(beta_2 * u, |G|)
         p <- p - learning_rate / (1 - beta_1^t) * m / (u + epsilon)
 
-    The paper has no epsilon; every Keras adds it to u.
+    The paper has no epsilon. Every Keras adds epsilon to u.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -1049,65 +1157,75 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         epsilon: Float >= 0, default 1e-7; None is the default.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `momentum` (m), `norm` (u): each of its variable's shape and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (m), `norm` (u): slots, each of its variable's shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Adam: A Method for Stochastic Optimization, section 7.1. Diederik P. Kingma, Jimmy Ba, 2014.
+        Adam: A Method for Stochastic Optimization, section 7.1. Diederik P. Kingma, Jimmy Ba, 2014.
 
     Example:
 
@@ -1159,10 +1277,10 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         d <- mu(t + 1) * m / (1 - w * mu(t + 1)) + (1 - mu(t)) * G / (1 - w)
         p <- p - learning_rate * d / (sqrt(v / (1 - beta_2^t)) + epsilon)
 
-    w begins as 1, and there is one w for all variables. Epsilon is outside the root.
-    Legacy tf_keras and Keras 2 let mu grow more slowly: t * schedule_decay in place of t.
+    w starts at 1, and all variables share one w. Epsilon is outside the root.
+    In legacy tf_keras and in Keras 2, mu grows more slowly: `t * schedule_decay` in place of t.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -1173,66 +1291,76 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         epsilon: Float >= 0, default 1e-7; None is the default.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `momentum` (m), `velocity` (v): each of its variable's shape and data type.
-        u_product (w): float scalar, once for all variables.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (m), `velocity` (v): slots, each of its variable's shape and dtype.
+        - `u_product` (w): float scalar, one for all variables.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Incorporating Nesterov Momentum into Adam. Timothy Dozat, 2016.
+        Incorporating Nesterov Momentum into Adam. Timothy Dozat, 2016.
 
     Example:
 
@@ -1283,10 +1411,10 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
         p <- (clip(z, -l1, l1) - z) / ((n'^q + beta) / learning_rate + 2 * l2)
         n <- n'
 
-    n begins as initial_accumulator_value, z as 0. A weight is made anew from z in each update: what
-    it was before counts through z alone.
+    n starts at `initial_accumulator_value`, z at 0. Each update recomputes a weight from z: the
+    previous value of the weight matters only through z.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -1302,66 +1430,76 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
         beta: Float >= 0, default 0. It is added to n'^q.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `accumulator` (n), not the `accumulator` of a window, and `linear` (z): each of its
-            variable's shape and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `accumulator` (n; not the gradient sum of a window), `linear` (z): slots, each of its
+          variable's shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Ad Click Prediction: a View from the Trenches. H. Brendan McMahan and others, 2013.
+        Ad Click Prediction: a View from the Trenches. H. Brendan McMahan and others, 2013.
 
     Example:
 
@@ -1405,17 +1543,17 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
     ) -> None: ...
 
 class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
-    """Lion, steps by the sign of a momentum, one update per window of micro-batches.
+    """Lion, steps by the sign of the momentum, one update per window of micro-batches.
 
     With G the average gradient of a window of `accum_iters` micro-batches:
 
         p <- p - learning_rate * sign(beta_1 * m + (1 - beta_1) * G)
         m <- beta_2 * m + (1 - beta_2) * G
 
-    Each element moves by learning_rate or not at all, so the rate is smaller than Adam's: three to
-    ten times, the authors say, and the weight decay larger by as much.
+    Each element moves by `learning_rate` or not at all. The authors recommend a learning rate three
+    to ten times smaller than Adam's, and a weight decay larger by the same factor.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -1425,65 +1563,75 @@ class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
         beta_2: Float in [0, 1), default 0.99.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `momentum` (m): each of its variable's shape and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (m): slots, each of its variable's shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Symbolic Discovery of Optimization Algorithms. Xiangning Chen and others, 2023.
+        Symbolic Discovery of Optimization Algorithms. Xiangning Chen and others, 2023.
 
     Example:
 
@@ -1523,7 +1671,7 @@ class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
     ) -> None: ...
 
 class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
-    """Adafactor, a second moment of rows and columns, per window of micro-batches.
+    """Adafactor, Adam with a factored second moment, one update per window of micro-batches.
 
     With G the average gradient of a window of `accum_iters` micro-batches, t = 1, 2, ... the number
     of the update, and RMS(x) the root of the mean of x^2:
@@ -1531,19 +1679,19 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
         alpha <- max(epsilon_2, RMS(p)) * min(learning_rate, 1 / sqrt(t))
         beta <- 1 - t^beta_2_decay
         r <- beta * r + (1 - beta) * mean of (G^2 + epsilon_1) over the last dimension
-        c <- beta * c + (1 - beta) * mean of (G^2 + epsilon_1) over the last but one
+        c <- beta * c + (1 - beta) * mean of (G^2 + epsilon_1) over the second-to-last dimension
         v <- r / (mean of r over its last dimension) * c        an outer product
         d <- G / sqrt(v)
         p <- p - alpha * d / max(1, RMS(d) / clip_threshold)
 
-    A variable with less than two dimensions has the whole of v, and neither r nor c:
+    A variable with fewer than two dimensions keeps all of v, and uses neither r nor c:
 
         v <- beta * v + (1 - beta) * (G^2 + epsilon_1)
 
-    The sizes of a weight and of a whole update are in this rule, so it has no meaning for a part of
-    a weight.
+    The rule needs the RMS of a whole variable and of its whole update, so it has no meaning for a
+    part of a variable.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -1558,68 +1706,78 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
             False gives the same numbers.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `r`, `c`, `velocity` (v): of its variable's data type; `r` without the last dimension, `c`
-            without the last but one, v of the variable's shape. Below two dimensions `r` and `c`
-            aren't used.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `r`, `c`, `velocity` (v): slots, each of its variable's dtype. `r` has the variable's
+          shape without the last dimension, `c` without the second-to-last dimension, v has the
+          variable's shape. With fewer than two dimensions `r` and `c` aren't used.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Adafactor: Adaptive Learning Rates with Sublinear Memory Cost. Noam Shazeer, Mitchell Stern,
-    2018.
+        Adafactor: Adaptive Learning Rates with Sublinear Memory Cost. Noam Shazeer, Mitchell Stern,
+        2018.
 
     Example:
 
@@ -1662,20 +1820,20 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
     ) -> None: ...
 
 class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
-    """LAMB, Adam in steps of each weight's own size, per window of micro-batches.
+    """LAMB, Adam with steps scaled to each variable's norm, one update per window of micro-batches.
 
     With G the average gradient of a window of `accum_iters` micro-batches, t = 1, 2, ... the number
-    of the update, and |x| the norm of all of a variable:
+    of the update, and |x| the norm of a whole variable:
 
         m <- m + (1 - beta_1) * (G - m)
         v <- v + (1 - beta_2) * (G^2 - v)
         d <- m / (1 - beta_1^t) / (sqrt(v / (1 - beta_2^t)) + epsilon)
         p <- p - learning_rate * |p| / |d| * d          |p| = 0 or |d| = 0: without the ratio
 
-    Epsilon is outside the root, after the bias correction. In the paper the weight decay is a part
-    of d; in Keras 3 it stands before the update, as in AdamW.
+    Epsilon is outside the root, after the bias correction. In the paper, weight decay is part of d.
+    Keras 3 applies weight decay before the update, as in AdamW.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -1686,66 +1844,76 @@ class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
         epsilon: Float >= 0, default 1e-7; None is the default.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `momentum` (m), `velocity` (v): each of its variable's shape and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (m), `velocity` (v): slots, each of its variable's shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Large Batch Optimization for Deep Learning: Training BERT in 76 minutes. Yang You and others,
-    2019.
+        Large Batch Optimization for Deep Learning: Training BERT in 76 minutes. Yang You and
+        others, 2019.
 
     Example:
 
@@ -1788,7 +1956,7 @@ class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
 class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
     """Muon for matrices and Adam for the rest, one update per window of micro-batches.
 
-    With G the average gradient of a window of `accum_iters` micro-batches. For a variable of two
+    G is the average gradient of a window of `accum_iters` micro-batches. For a variable with two
     dimensions that isn't excluded:
 
         m <- momentum * m + G
@@ -1797,18 +1965,19 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
         y <- x x^T;  x <- muon_a * x + (muon_b * y + muon_c * y y) x            ns_steps times
         p <- p - learning_rate * rms_rate * sqrt(max(rows, columns)) * x
 
-    A matrix with more rows than columns is transposed for the third and fourth line. For every
-    other variable, with t = 1, 2, ... the number of the update:
+    A matrix with more rows than columns is transposed before the third line and transposed back
+    after the fourth. For every other variable, with t = 1, 2, ... the number of the update:
 
         m <- m + (1 - adam_beta_1) * (G - m)
         v <- v + (1 - adam_beta_2) * (G^2 - v)
         r <- adam_lr_ratio * learning_rate * sqrt(1 - adam_beta_2^t) / (1 - adam_beta_1^t)
         p <- p - r * m / (sqrt(v) + epsilon)
 
-    With gate="select" the matrix products of an update are made in every micro-batch. Where they
-    are dear, gate="conditional" or the callback PythonGate saves them.
+    Epsilon is outside the root, as in AdamAccumulate. With `gate="select"`, every micro-batch
+    computes the matrix products of an update. `gate="conditional"` and the callback `PythonGate`
+    compute them once per window.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -1832,67 +2001,77 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
             out.
         weight_decay: Float >= 0 or None, default 0.004. Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `momentum` (m), and `velocity` (v) where Adam updates: each of its variable's shape and data
-            type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (m), and `velocity` (v) where Adam updates: slots, each of its variable's shape
+          and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    Muon: An optimizer for hidden layers in neural networks. Keller Jordan and others, 2024. The
-    scale of an update: Muon is Scalable for LLM Training. Jingyuan Liu and others, 2025.
+        Muon: An optimizer for hidden layers in neural networks. Keller Jordan and others, 2024. The
+        scale of an update: Muon is Scalable for LLM Training. Jingyuan Liu and others, 2025.
 
     Example:
 
@@ -1944,7 +2123,7 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
     ) -> None: ...
 
 class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.ScheduleFreeAdamW):
-    """Adam with an average in place of a schedule, per window of micro-batches.
+    """Schedule-free AdamW, averaging instead of a schedule, one update per window of micro-batches.
 
     With G the average gradient of a window of `accum_iters` micro-batches and t = 1, 2, ... the
     number of the update:
@@ -1956,12 +2135,12 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
         x <- (1 - 1 / t) * x + z / t
         p <- (1 - beta_1) * z + beta_1 * x
 
-    z begins as the weights. x, the average that the paper evaluates a model at, isn't stored: the
-    weights p stand between z and x. With TensorFlow and PyTorch, Keras 3.15 has the new z in the
-    line that begins with x <- (p, where with JAX it has the old one, as the paper has. The numbers
-    are those of the stock optimizer on the same backend.
+    z starts as the weights. x, the average at which the paper evaluates a model, isn't stored: the
+    weights p lie between z and x. The second line has the old z, as in the paper. Keras 3.15 takes
+    the old z on JAX, but the new z on TensorFlow and PyTorch. This class gives the numbers of the
+    stock optimizer on the same backend. Epsilon is outside the root, after the bias correction.
 
-    Inside a window weights and slots are exactly unchanged. The traced graph has no conditional,
+    Inside a window, weights and slots stay exactly as they are. The traced graph has no conditional
     unless `gate` asks for one.
 
     Args:
@@ -1974,65 +2153,75 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
             value.
         weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
             learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float > 0 or None (default), one of them at most.
+        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
             Clip the window's average: each weight's norm, each element, the norm of all together.
-        use_ema, ema_momentum, ema_overwrite_frequency: Boolean, default False; float in [0, 1],
-            default 0.99; integer >= 1 or None (default). Keep a moving average of the weights, and
-            overwrite the weights with it every so many updates.
+        use_ema: Boolean, default False. Keep a moving average of the weights.
+        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
+            which the weights are overwritten with the average.
         loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
             gradients are divided by.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below 2**31, default 1. The number of micro-batches that make
-            one update. At 1 this is the stock optimizer, without an accumulator or any other extra
-            variable.
-        reduction: "mean" (default), "sum" or "weighted". What a window's gradients are turned into:
-            their average, which is the gradient of the big batch if the loss averages over samples;
-            their sum, for a loss that sums; or their average by the weights that `weigh` was told,
-            where micro-batches are of unequal size or masked (see MicroBatchWeights).
-        skip_nonfinite: Boolean, default False. Drop a micro-batch whose gradient has an infinite or
-            NaN element: the micro-batch isn't added and doesn't count. By default such a
-            micro-batch spoils its own window, as it would spoil the big batch, and later windows
-            only by what the weights carry on.
-        gate: "select" (default) or "conditional". What keeps weights and slots as they are inside a
-            window. "select": an update is computed in every micro-batch, and what it writes is
-            selected, the new value or the old one, without a conditional in the graph.
-            "conditional": one conditional around the update. Numbers and state are the same.
-            "conditional" costs less where parameters dominate, and can't run in torch.compile.
-        all_reduce: "per_micro_batch" (default) or "per_window" (TensorFlow). When the replicas
-            of a tf.distribute strategy sum their gradients: in every micro-batch, or once, at the
-            window's end, with a sum of its own in each replica until then. What is read, saved and
-            loaded is the sum of those: state and files are the same. "per_window" needs
-            gate="conditional" and, for more than one replica, MirroredStrategy or
-            MultiWorkerMirroredStrategy.
-        lr: Another name of `learning_rate`.
+        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
+            make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable.
+        reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
+            combined. `"mean"` takes their average, which is the gradient of the big batch if the
+            loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
+            takes their average with the weights that `weigh` was given, for micro-batches that are
+            masked or of unequal size; see `MicroBatchWeights`.
+        skip_nonfinite: Boolean, default False. Drop a micro-batch if its gradient has an infinite
+            or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
+            such a micro-batch spoils the update of its window, as it would spoil the big batch.
+            Later windows start from empty accumulators, so only the weights carry the damage on.
+        gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
+            a window. `"select"` computes an update on every micro-batch and selects either the new
+            or the old values, without a conditional in the graph. `"conditional"` puts one
+            conditional around the update. Numbers and state are the same. `"conditional"` costs
+            less in models whose parameters dominate the cost, and can't run in `torch.compile`.
+        all_reduce: `"per_micro_batch"` (default) or `"per_window"` (TensorFlow only). When the
+            replicas of a `tf.distribute` strategy sum their gradients: on every micro-batch, or
+            once at the end of the window. With `"per_window"`, each replica keeps a gradient sum of
+            its own until then. State and files hold the total over the replicas, so state and files
+            are the same. `"per_window"` needs `gate="conditional"`, can't be combined with
+            `skip_nonfinite`, and with more than one replica needs `MirroredStrategy` or
+            `MultiWorkerMirroredStrategy`.
+        lr: Another name for `learning_rate`.
         decay: Float >= 0, default 0. The learning rate is divided by
-            1 + decay * completed updates.
+            `1 + decay * completed_updates`.
 
-    State, all of it in `variables`:
-        iterations: integer scalar, completed updates.
-        `momentum` (z), `velocity` (v): each of its variable's shape and data type.
-        accumulator: the gradient sum of the open window, of its variable's shape and data type,
-            float32 for float16 and bfloat16; with accum_iters > 1 only, as are the next four.
-        state_format: integer scalar, the version of this list, 1.
-        window_position, window_length, accum_iters: integer scalars, the micro-batches in the
-            open window, how many close it, and how many will close the next.
-        window_weight: float scalar, with reduction="weighted" only, the weight of the sum;
-            float64 where that is Keras's floatx, else float32.
-        missing_gradients: integers, one more than there are variables, with accum_iters > 1
-            only: for each variable in how many micro-batches of the open window
-            its gradient has been missing, and last the number of the window.
-        `get_state` has it by names that are the same on every Keras.
+    State:
+        All of the state is in `variables`. `get_state` returns the state under names that are
+        the same on every Keras.
+
+        - `iterations`: integer scalar, the number of completed updates.
+        - `momentum` (z), `velocity` (v): slots, each of its variable's shape and dtype.
+
+        With `accum_iters` > 1 also:
+
+        - `accumulator`, one per variable: the gradient sum of the open window, of the variable's
+          shape and dtype, but float32 for float16 and bfloat16.
+        - `state_format`: integer scalar, the version of this list, 1.
+        - `window_position`, `window_length`, `accum_iters`: integer scalars, the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `window_weight`, with `reduction="weighted"` only: float scalar, the weight of the
+          gradient sum; float64 if Keras's floatx is float64, else float32.
+        - `missing_gradients`: integers of shape (variables + 1,).
+          For each variable, the number of micro-batches of the open window in which the variable's
+          gradient was missing. The last element is the number of the window.
 
     Raises:
-        ValueError, TypeError: for an argument out of its range or of another type, naming it, what
-            is allowed and what was received. At the first step, for gate="conditional" where a
-            conditional can't run.
-        keras_accum.StateError: for a state, a list of weights or a file that doesn't fit, naming
-            what is wrong with it.
+        TypeError: If an argument has the wrong type. The message names the argument, what is
+            allowed and what was received.
+        ValueError: If an argument is out of its range; the message names the same. At the first
+            step, if `gate="conditional"` can't run there.
+        keras_accum.StateError: If a state, a list of weights or a file doesn't fit the optimizer.
+            The message names everything that doesn't fit.
 
     Paper:
-    The Road Less Scheduled. Aaron Defazio and others, 2024.
+        The Road Less Scheduled. Aaron Defazio and others, 2024.
 
     Example:
 
@@ -2074,15 +2263,16 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
     ) -> None: ...
 
 class ApplyPartialWindow(keras.callbacks.Callback):
-    """Close the window that is open at the end of an epoch, before validation if there is one.
+    """Close the open window at the end of each epoch, before the validation.
 
-    Without it an unfinished window is carried over into the next epoch. With it, its gradients
-    make an update of their own (`apply_partial_window()` of the optimizer). List it before
-    callbacks that save the model. In a MultiOptimizer it closes the window of each optimizer of
-    this package.
+    Without this callback, an unfinished window continues in the next epoch. With this callback, the
+    gradients of an unfinished window make an update of their own: the callback calls
+    `apply_partial_window()` of the optimizer. List `ApplyPartialWindow` before callbacks that save
+    the model. In a MultiOptimizer, the callback closes the window of each optimizer of this
+    package.
 
     Raises:
-        TypeError: at the start of training, if the model's optimizer is none of keras_accum.
+        TypeError: At the start of training, if the model's optimizer isn't of this package.
 
     Example:
 
@@ -2102,26 +2292,36 @@ class ApplyPartialWindow(keras.callbacks.Callback):
 class AccumulationMonitor(keras.callbacks.Callback):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
 
-    At the end of each micro-batch and of each epoch it adds to the logs
+    At the end of each micro-batch and of each epoch, the monitor adds these logs:
 
-        completed_updates: the number of updates made.
-        window_position: the micro-batches in the open window, 0 when none is open.
-        learning_rate: the rate of the next update, as the schedule or `decay` has it.
-        gradient_norm: the norm of what the last update was made from, a window's average, before
-            clipping; NaN before the first. Not at `accum_iters=1`.
-        effective_batch: with `batch_size`, that times the length of the window, in samples.
-        noise_scale: with `noise_scale=True`, the batch beyond which more accumulation pays little,
-            in samples; NaN until it can be told.
+    - `completed_updates`: the number of updates made.
+    - `window_position`: the number of micro-batches in the open window, 0 if no window is open.
+    - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
+    - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
+      update, before clipping. NaN before the first update.
+    - `effective_batch`, with `batch_size`: the number of samples in a window.
+    - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
+      accumulation pays little. NaN until there is an estimate.
 
-    List it before callbacks that write logs, and before PythonGate. It reads from the device after
-    each micro-batch. Without it there is nothing of this in the train function; with it, the
-    function is traced once more. Keras 2's progress bar shows averages over the epoch.
+    The callbacks of Keras get all of these logs. The progress bar shows only those that `show`
+    names. The bar shortens two of them: `updates: 12` is `completed_updates`, and `window: 3/5` is
+    a `window_position` of 3 in a window of 5.
+
+    A callback gets only the logs of callbacks before it in the list. List the monitor
+
+    - before CSVLogger and TensorBoard,
+    - before EarlyStopping, ModelCheckpoint and ReduceLROnPlateau, if they watch one of its logs,
+    - before PythonGate,
+    - after ApplyPartialWindow, whose update at the end of an epoch is then in the logs.
+
+    The monitor reads from the device after each micro-batch. The train function is traced once more
+    for a training with the monitor. A training without the monitor isn't affected.
 
     The simple noise scale is B = tr(Sigma) / |G|^2, where G is the true gradient and Sigma the
     covariance of the gradient of one sample. A training with batches of B samples needs about twice
-    as many samples and twice as many updates as the least there can be of each. Both are estimated
-    from each window without bias, from the gradients of its k micro-batches of b samples and their
-    average, and then smoothed:
+    the least possible number of samples and twice the least possible number of updates. The monitor
+    estimates |G|^2 and tr(Sigma) from each window, without bias, and then smooths the estimates. In
+    a window of k micro-batches of b samples:
 
         |G|^2     ~ (k b |average|^2 - b mean |micro-batch|^2) / (k b - b)
         tr(Sigma) ~ (mean |micro-batch|^2 - |average|^2) / (1 / b - 1 / (k b))
@@ -2129,14 +2329,21 @@ class AccumulationMonitor(keras.callbacks.Callback):
     Args:
         batch_size: Integer >= 1 or None (default). The samples of a micro-batch, over all replicas.
         noise_scale: Boolean, default False. Needs `batch_size` and `accum_iters` of at least 2.
-        smoothing: Float in [0, 1), default 0.99. How much of the last window's averages goes into
-            the next's.
+        smoothing: Float in [0, 1), default 0.99. The share of the earlier estimates that each
+            window keeps.
+        show: List of names of logs, default ("completed_updates",). What the progress bar shows, in
+            this order. The default takes about 15 characters of the line.
 
     Raises:
-        TypeError, ValueError: for an argument out of its range or of another type; at the start of
-            training, if the model's optimizer is none of keras_accum, and with `noise_scale` where
-            a window tells nothing about it: at `accum_iters=1`, with `reduction="weighted"`, with
-            `all_reduce="per_window"` or with `steps_per_execution` other than 1.
+        TypeError: If an argument has the wrong type. At the start of training, if the model's
+            optimizer isn't of this package.
+        ValueError: If an argument is out of its range. At the start of training, if `noise_scale`
+            can't be estimated: with `accum_iters=1`, `reduction="weighted"`,
+            `all_reduce="per_window"` or `steps_per_execution` other than 1.
+
+    Warns:
+        UserWarning: At the start of training, if the monitor is listed after a callback of Keras
+            that uses its logs, or before ApplyPartialWindow.
 
     Paper:
         An Empirical Model of Large-Batch Training. Sam McCandlish, Jared Kaplan, Dario Amodei and
@@ -2161,31 +2368,32 @@ class AccumulationMonitor(keras.callbacks.Callback):
         batch_size: int | None = None,
         noise_scale: bool = False,
         smoothing: float = 0.99,
+        show: Sequence[str] = ("completed_updates",),
     ) -> None: ...
 
 class MicroBatchWeights(keras.callbacks.Callback):
-    """Tell `reduction="weighted"` what each micro-batch of `fit` weighs.
+    """Set the weight of each micro-batch of `fit`, for `reduction="weighted"`.
 
-    The loss of a micro-batch is a mean, and the mean of means is the mean of the large batch only
-    where all are over as many elements. Where sequences are masked, or the last batch is short,
-    they aren't. With each micro-batch weighted by the number of elements that its loss was divided
-    by, a window is the large batch again.
+    The loss of a micro-batch is a mean. The mean of means is the mean of the big batch only if all
+    micro-batches have the same number of elements, which isn't so if sequences are masked or if the
+    last batch is short. If each micro-batch is weighted by the number of elements by which its loss
+    was divided, the window is equal to the big batch again.
 
-    What the weight is by itself depends on the reduction of the model's loss, as does what Keras
-    divides by: with the default, the number of elements of the model's output that aren't masked
-    (samples, or samples times steps), whatever their sample weights; with
-    "mean_with_sample_weight" of Keras 3, the sum of their sample weights.
+    By default, the callback takes the weight by which Keras divides the model's loss, which depends
+    on the loss's reduction. With the default reduction, the weight is the number of unmasked
+    elements of the model's output (samples, or samples times steps), whatever their sample weights.
+    With `"mean_with_sample_weight"` of Keras 3, the weight is the sum of their sample weights.
 
     Args:
-        weight: Callable, default None. `weight(x, y, y_pred, sample_weight)` returns the weight of
-            a micro-batch, a scalar >= 0, in operations of Keras. It's needed where the model has
-            several outputs with masks, or a loss that reduces in a way of its own.
+        weight: Callable or None (default). `weight(x, y, y_pred, sample_weight)` returns the weight
+            of a micro-batch, a scalar >= 0, computed with operations of Keras. Required if the
+            model has several outputs with masks, or a loss with a reduction of its own.
 
     Raises:
-        TypeError: if `weight` isn't callable; at the start of training, if the model's optimizer
-            is none of keras_accum.
-        ValueError: at the start of training, if the optimizer's `reduction` isn't "weighted", and
-            if there is no weight to be told from the model's loss.
+        TypeError: If `weight` isn't callable. At the start of training, if the model's optimizer
+            isn't of this package.
+        ValueError: At the start of training, if the optimizer's `reduction` isn't "weighted", or if
+            the weight can't be derived from the model's loss.
 
     Example:
 
@@ -2203,27 +2411,28 @@ class MicroBatchWeights(keras.callbacks.Callback):
     def __init__(self, weight: Callable[..., Any] | None = None) -> None: ...
 
 class PythonGate(keras.callbacks.Callback):
-    """Let Python pick, for each micro-batch of `fit`, one of two traced train functions.
+    """Let Python choose one of two traced train functions for each micro-batch of `fit`.
 
-    One only adds gradients to the accumulators, the other makes the update at the end of a window.
-    No function has a conditional, and inside a window no update is computed: the cheapest
-    micro-batch there is, where a `tf.distribute` strategy is, too. The numbers, the state and the
-    files are the same as without it, and `train_on_batch` isn't touched. With
-    `all_reduce="per_window"` the function that accumulates reduces nothing. Each function is traced
-    once, also over several calls of `fit` with the same callback.
+    One function only adds gradients to the accumulators. The other function makes the update at the
+    end of a window. Neither function has a conditional, and inside a window no update is computed.
+    This is the cheapest micro-batch, also under a `tf.distribute` strategy. The numbers, the state
+    and the files are the same as without the callback, and `train_on_batch` isn't affected. With
+    `all_reduce="per_window"`, the function that accumulates doesn't reduce over replicas. Each
+    function is traced once, also over several calls of `fit` with the same callback.
 
-    On TensorFlow Python reads the counters of the window before each micro-batch; on JAX it reads
-    them once an epoch and counts for itself. Eager PyTorch needs no such choice: there, and at
-    `accum_iters=1`, the callback does nothing.
+    On TensorFlow, Python reads the counters of the window before each micro-batch. On JAX, Python
+    keeps its own count and compares it with the counters at the end of each epoch. Eager PyTorch
+    doesn't need two functions: on PyTorch, and with `accum_iters=1`, the callback does nothing.
 
     Raises:
-        TypeError: at the start of training, if the model's optimizer is none of keras_accum.
-        ValueError: at the start of training, with `skip_nonfinite` or a LossScaleOptimizer, when
-            only the device knows whether a micro-batch counts; with `steps_per_execution`
-            other than 1, when several micro-batches are one function; with
-            ParameterServerStrategy, when Python doesn't wait for workers; and when a train step
-            of the model is traced that doesn't call the optimizer once. On JAX, at the end of an
-            epoch, if a train step called it on some conditions only.
+        TypeError: At the start of training, if the model's optimizer isn't of this package.
+        ValueError: At the start of training, if Python can't know whether a micro-batch closes the
+            window: with `skip_nonfinite` or a LossScaleOptimizer, because only the device knows
+            whether a micro-batch counts; with `steps_per_execution` other than 1, because one
+            function runs several micro-batches; with `ParameterServerStrategy`, because Python
+            doesn't wait for the workers. When a train step is traced that doesn't call the
+            optimizer exactly once. On JAX, at the end of an epoch, if a train step called the
+            optimizer only under some conditions.
 
     Example:
 
@@ -2243,24 +2452,26 @@ class PythonGate(keras.callbacks.Callback):
 def accumulating(
     optimizer_class: type[keras.optimizers.Optimizer],
 ) -> type[AccumulatingOptimizer]:
-    """The class of an optimizer with `accum_iters`: one update per window of micro-batches.
+    """Return a subclass of an optimizer class that makes one update per window of micro-batches.
 
-    An update is the code of `optimizer_class`, on the average gradient of a window. The class has
-    the arguments of `optimizer_class` in their order and then those that all classes of this
-    package have, by keyword. For the same `optimizer_class` it is the same class.
+    An update runs the code of `optimizer_class` on the average gradient of a window. The returned
+    class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`,
+    `lr` and `decay`; see `AdamAccumulate`.
 
     Args:
-        optimizer_class: A class of optimizers: one of Keras, as `keras.optimizers.Lion`, or a
-            subclass of `keras.optimizers.Optimizer` of your own.
+        optimizer_class: A class of optimizers: a class of Keras, for example
+            `keras.optimizers.Lion`, or your own subclass of `keras.optimizers.Optimizer`.
 
     Returns:
-        A subclass of `optimizer_class`, registered for loading. Call `accumulating` before you
-        load a model that was saved with such an optimizer.
+        A subclass of `optimizer_class`, `<name>Accumulate`, registered for loading. The same
+        `optimizer_class` gives the same class. Call `accumulating` before you load a model that was
+        saved with such an optimizer.
 
     Raises:
-        TypeError: if `optimizer_class` isn't a class of optimizers, if it accumulates already, if
-            its optimizers are around others (LossScaleOptimizer, MultiOptimizer), or if it has an
-            argument or a member by the name of one of this package's.
+        TypeError: If `optimizer_class` isn't a class of optimizers, if it accumulates already, if
+            its optimizers wrap other optimizers (LossScaleOptimizer, MultiOptimizer), or if it has
+            an argument or a member with the name of one of this package's.
 
     Example:
 

@@ -36,7 +36,7 @@ class AccumulatingOptimizer(
     def __init__(self, *args, **kwargs):
         given = arguments.bind(type(self), args, kwargs, unknown=ValueError)
         own = arguments.pop_own(type(self), given)
-        self.__dict__["decay"] = arguments.check_decay(given.pop("decay", None))
+        self.__dict__["decay"] = float(given.pop("decay", 0.0))
         given.setdefault("name", None)
         arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
 
@@ -70,7 +70,10 @@ class AccumulatingOptimizer(
         return config
 
     def __repr__(self):
-        return arguments.representation(self, "Keras 3")
+        return arguments.representation(self)
+
+    def __str__(self):
+        return arguments.description(self, "Keras 3")
 
     def __reduce__(self):
         return base.restored, (*self._how_made(), base.plain(self.get_config()), self.get_state())

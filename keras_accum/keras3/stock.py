@@ -66,7 +66,7 @@ class FromAndToStock:
             state = optimizer.get_state() if is_ours else cls._state_of_stock(optimizer, config)
         if not is_ours and config["gradient_accumulation_steps"]:
             config["accum_iters"] = config.pop("gradient_accumulation_steps")
-        new = cls(**{**config, **arguments})
+        new = cls._like(config, arguments)
         _copy_exclusions(optimizer, new)
         if optimizer._trainable_variables:
             new.build(optimizer._trainable_variables)
@@ -75,7 +75,7 @@ class FromAndToStock:
 
     @classmethod
     def _state_of_stock(cls, optimizer, config):
-        likeness = cls(**config)._scratch(optimizer._trainable_variables, stock=True)
+        likeness = cls._like(config)._scratch(optimizer._trainable_variables, stock=True)
         names = likeness._state_variables()
         state = dict(zip(names, map(ops.convert_to_numpy, optimizer.variables)))
         steps = config["gradient_accumulation_steps"]

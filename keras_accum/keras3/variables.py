@@ -149,7 +149,7 @@ class StateByNames:
         config = constructor_arguments(self)
         if stock:
             config["accum_iters"] = 1
-        scratch = type(self)(**config)
+        scratch = self._like(config)
         scratch.build([_likeness(variable) for variable in variables])
         return scratch
 

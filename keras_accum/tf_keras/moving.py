@@ -40,7 +40,7 @@ class Moving(base.Optimizer):
         cls._check_source(optimizer, cls._sources())
         config = _constructor_arguments(optimizer)
         cls._check_fixed(config)
-        new = cls(**{**config, **arguments})
+        new = cls._like(config, arguments)
         if isinstance(optimizer, base.Optimizer):
             state, keys = optimizer.get_state(), optimizer._pending.keys
             if optimizer._variables:

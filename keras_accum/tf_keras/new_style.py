@@ -114,7 +114,10 @@ class AccumulatingNewStyleOptimizer(State):
         return config
 
     def __repr__(self):
-        return arguments.representation(self, "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)")
+        return arguments.representation(self)
+
+    def __str__(self):
+        return arguments.description(self, "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)")
 
     # -- from and to stock optimizers --------------------------------------------------------------
 
@@ -145,7 +148,7 @@ class AccumulatingNewStyleOptimizer(State):
         cls._check_fixed(config)
         if not is_ours:
             del config["name"]
-        new = cls(**{**config, **arguments})
+        new = cls._like(config, arguments)
         if is_ours:
             state, keys = optimizer.get_state(), list(optimizer._pending.keys)
             variables = optimizer._variables if is_legacy else optimizer.__dict__.get("_trainable")

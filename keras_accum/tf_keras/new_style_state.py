@@ -197,7 +197,7 @@ class State(base.Optimizer):
         config = constructor_arguments(self)
         if stock:
             config["accum_iters"] = 1
-        scratch = type(self)(**config)
+        scratch = self._like(config)
         scratch.build(variables)
         return scratch
 

@@ -119,4 +119,7 @@ class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving):
         return super()._from_stock_config(config, custom_objects)
 
     def __repr__(self):
-        return arguments.representation(self, "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)")
+        return arguments.representation(self)
+
+    def __str__(self):
+        return arguments.description(self, "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)")
