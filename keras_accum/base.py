@@ -522,7 +522,7 @@ class Optimizer:
 
     @classmethod
     def _like(cls, config, given=()):
-        """An optimizer with this config of another one, but for the arguments that are given."""
+        """Return an optimizer with this config, in which the given arguments replace others."""
         arguments.check_ranges(cls, dict(given))
         with arguments.unchecked():
             return cls(**{**config, **dict(given)})

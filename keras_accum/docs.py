@@ -72,40 +72,56 @@ _ALL_REDUCE = {
         all_reduce: `"per_micro_batch"`, the only value: this Keras doesn't reduce over devices.""",
 }
 
-_KERAS_3_ARGUMENTS = """\
-        weight_decay: {weight_decay}. Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: RANGE (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+_WEIGHT_DECAY = """\
+        weight_decay: {weight_decay}. Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value."""
+
+_MOVING_AVERAGE = """\
         use_ema: RANGE, default False. Keep a moving average of the weights.
-        ema_momentum: RANGE, default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: RANGE (default). The number of updates after
-            which the weights are overwritten with the average.
-"""
+        ema_momentum: RANGE, default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: RANGE (default). The number of updates
+            after which the average overwrites the weights."""
+
+_CLIPPING = """\
+        clipnorm: RANGE (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: RANGE (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: RANGE (default). Clip the window's average gradients of
+            all variables together to this norm."""
 
 _HOST_ARGUMENTS = {
     "keras3": f"""\
-{_KERAS_3_ARGUMENTS}\
-        loss_scale_factor: RANGE (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+{_WEIGHT_DECAY}
+{_CLIPPING} At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
+{_MOVING_AVERAGE}
+        loss_scale_factor: RANGE (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.""",
     "new_style": f"""\
-{_KERAS_3_ARGUMENTS}\
-        jit_compile: RANGE, default True. Have XLA compile the update, where there is a GPU.
+{_WEIGHT_DECAY}
+{_CLIPPING} At most one of `clipnorm`
+            and `global_clipnorm` may be set.
+{_MOVING_AVERAGE}
+        jit_compile: RANGE, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.""",
-    "tf_keras": """\
+    "tf_keras": f"""\
         name: String, default the class's name.
-        clipnorm, clipvalue, global_clipnorm: RANGE (default). Clip the window's
-            average: each weight's norm, each element, the norm of all together.
-        gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
-            sums gradients over the replicas, as often as `all_reduce` says.
-        gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
-            They transform the window's average.""",
+{_CLIPPING} At most one of `clipnorm`
+            and `global_clipnorm` may be set.
+        gradient_aggregator: Function that takes and returns a list of (gradient, variable) pairs,
+            or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
+        gradient_transformers: List of functions, or None (default). Each function takes and returns
+            a list of (gradient, variable) pairs, with the window's averages as gradients.""",
     "keras2": """\
-        clipnorm, clipvalue: RANGE (default). Clip the window's average: the norm of
-            all weights' gradients together, as this Keras does, and each element.
-        global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.""",
+        clipnorm: RANGE (default). Clip the window's average gradients of all
+            variables together to this norm, as this Keras does.
+        clipvalue: RANGE (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
+            norm of all gradients together.""",
 }
 
 _WINDOW_WEIGHT = """
@@ -129,15 +145,15 @@ _MORE_STATE = {
 }
 
 _LEARNING_RATE = """\
-        learning_rate: RANGE, default {rate}, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches."""
+        learning_rate: RANGE, default {rate}; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches."""
 
 _LEARNING_RATES = {
     "keras3": _LEARNING_RATE,
     "tf_keras": _LEARNING_RATE,
     "new_style": _LEARNING_RATE,
     "keras2": """\
-        learning_rate: RANGE, default {rate}. Keras 2.2 calls it `lr`.""",
+        learning_rate: RANGE, default {rate}. Keras 2.2 calls this argument `lr`.""",
 }
 
 _OPTIMIZERS = {
@@ -181,7 +197,7 @@ _OPTIMIZERS = {
         "arguments": """\
         beta_1: RANGE, default 0.9.
         beta_2: RANGE, default 0.999.
-        epsilon: RANGE, default 1e-7; None is the default.
+        epsilon: RANGE, default 1e-7; None means the default.
         amsgrad: RANGE, default False. See AMSGradAccumulate.""",
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v), with amsgrad `velocity_hat`",
@@ -211,7 +227,7 @@ _OPTIMIZERS = {
         "arguments": """\
         beta_1: RANGE, default 0.9.
         beta_2: RANGE, default 0.999.
-        epsilon: RANGE, default 1e-7; None is the default.""",
+        epsilon: RANGE, default 1e-7; None means the default.""",
         "slots": {
             "keras3": "`momentum` (m), `velocity` (v), `velocity_hat` (w)",
             "tf_keras": "`m`, `v`, `vhat` (w)",
@@ -237,9 +253,9 @@ _OPTIMIZERS = {
         "arguments": """\
         rho: RANGE, default 0.9.
         momentum: RANGE, default 0.
-        epsilon: RANGE, default 1e-7; None is the default.
-        centered: RANGE, default False. Divide by the deviation of the gradient instead of its
-            root mean square.""",
+        epsilon: RANGE, default 1e-7; None means the default.
+        centered: RANGE, default False. Divide by the standard deviation of the gradient
+            instead of its root mean square.""",
         "slots": {
             "keras3": "`velocity` (v), with momentum `momentum` (u), centered `average_gradient`",
             "tf_keras": "`rms` (v), with momentum `momentum` (u), centered `mg`",
@@ -274,7 +290,7 @@ _OPTIMIZERS = {
     Epsilon is outside the root; in Keras 3 it is under the root.""",
             "arguments": """\
         rho: RANGE, default 0.9.
-        epsilon: RANGE, default 1e-7; None is the default.""",
+        epsilon: RANGE, default 1e-7; None means the default.""",
         },
     },
     "AdamWAccumulate": {
@@ -294,7 +310,7 @@ _OPTIMIZERS = {
         "arguments": """\
         beta_1: RANGE, default 0.9.
         beta_2: RANGE, default 0.999.
-        epsilon: RANGE, default 1e-7; None is the default.
+        epsilon: RANGE, default 1e-7; None means the default.
         amsgrad: RANGE, default False. See AMSGradAccumulate.""",
         "weight_decay": "RANGE, default 0.004",
         "slots": {
@@ -319,7 +335,7 @@ _OPTIMIZERS = {
     its rule is this formula with `learning_rate=1`.""",
         "arguments": """\
         rho: RANGE, default 0.95.
-        epsilon: RANGE, default 1e-7; None is the default.""",
+        epsilon: RANGE, default 1e-7; None means the default.""",
         "slots": {
             "keras3": "`accumulated_grad` (a), `accumulated_delta_var` (b)",
             "tf_keras": "`accum_grad` (a), `accum_var` (b)",
@@ -343,7 +359,7 @@ _OPTIMIZERS = {
     {convention}""",
         "arguments": """\
         initial_accumulator_value: RANGE, default 0.1.
-        epsilon: RANGE, default 1e-7; None is the default.""",
+        epsilon: RANGE, default 1e-7; None means the default.""",
         "beginning": "initial_accumulator_value",
         "root": "sqrt(a + epsilon)",
         "convention": "Epsilon is under the root in Keras 3 and in the newer optimizers of "
@@ -366,7 +382,7 @@ _OPTIMIZERS = {
             "convention": "Epsilon is outside the root; in Keras 3 it is under the root. Newer "
             "Keras versions start\n    with a = 0.1.",
             "arguments": """\
-        epsilon: RANGE, default 1e-7; None is the default.""",
+        epsilon: RANGE, default 1e-7; None means the default.""",
         },
     },
     "AdamaxAccumulate": {
@@ -384,7 +400,7 @@ _OPTIMIZERS = {
         "arguments": """\
         beta_1: RANGE, default 0.9.
         beta_2: RANGE, default 0.999.
-        epsilon: RANGE, default 1e-7; None is the default.""",
+        epsilon: RANGE, default 1e-7; None means the default.""",
         "slots": {
             "keras3": "`momentum` (m), `norm` (u)",
             "tf_keras": "`m`, `v` (u)",
@@ -420,11 +436,11 @@ _OPTIMIZERS = {
         "arguments": """\
         beta_2_decay: RANGE, default -0.8.
         epsilon_1: RANGE, default 1e-30. Keeps the second moment from being 0.
-        epsilon_2: RANGE, default 1e-3. The least size that a weight is taken to have.
-        clip_threshold: RANGE, default 1. The largest RMS of an update, before the rate.
-        relative_step: RANGE, default True. Keep a learning rate that isn't a schedule or another
-            callable from being above 1 / sqrt(t). Keras has this bound in `alpha` in any case, so
-            False gives the same numbers.""",
+        epsilon_2: RANGE, default 1e-3. The lower bound of `RMS(p)` in `alpha`.
+        clip_threshold: RANGE, default 1. The upper bound of the RMS of d.
+        relative_step: RANGE, default True. Bound the learning rate by `1 / sqrt(t)`, unless the
+            rate is a schedule or another callable. Keras has the same bound in `alpha` in any case,
+            so False gives the same numbers.""",
         "slots": {
             "keras3": "`r`, `c`, `velocity` (v)",
             "new_style": "`r`, `c`, `v`",
@@ -453,7 +469,7 @@ _OPTIMIZERS = {
         "arguments": """\
         beta_1: RANGE, default 0.9.
         beta_2: RANGE, default 0.999.
-        epsilon: RANGE, default 1e-7; None is the default.""",
+        epsilon: RANGE, default 1e-7; None means the default.""",
         "exponent": "t",
         "convention": "Epsilon is outside the root.\n    In legacy tf_keras and in Keras 2, mu "
         "grows more slowly: `t * schedule_decay` in place of t.",
@@ -480,8 +496,8 @@ _OPTIMIZERS = {
                 "arguments": """\
         beta_1: RANGE, default 0.9.
         beta_2: RANGE, default 0.999.
-        epsilon: RANGE, default 1e-7; None is the default.
-        schedule_decay: RANGE, default 0.004. How fast mu grows to beta_1.""",
+        epsilon: RANGE, default 1e-7; None means the default.
+        schedule_decay: RANGE, default 0.004. The speed at which mu grows to `beta_1`.""",
                 "scalars": f"""
         - `{scalar}` (w): float scalar, one for all variables; `u_product` in `get_state`.""",
                 **more,
@@ -507,14 +523,14 @@ _OPTIMIZERS = {
     n starts at `initial_accumulator_value`, z at 0. Each update recomputes a weight from z: the
     previous value of the weight matters only through z.""",
         "arguments": """\
-        learning_rate_power: RANGE, default -0.5. 0 is a fixed learning rate.
+        learning_rate_power: RANGE, default -0.5. 0 gives a fixed learning rate.
         initial_accumulator_value: RANGE, default 0.1.
         l1_regularization_strength: RANGE, default 0.
-        l2_regularization_strength: RANGE, default 0. It pulls towards 0 without being a part
-            of the gradient.
-        l2_shrinkage_regularization_strength: RANGE, default 0. The L2 penalty as a part of the
-            gradient in z, not in n.
-        beta: RANGE, default 0. It is added to n'^q.""",
+        l2_regularization_strength: RANGE, default 0. An L2 penalty that isn't part of the
+            gradient.
+        l2_shrinkage_regularization_strength: RANGE, default 0. An L2 penalty that is part of
+            the gradient in z, but not in n.
+        beta: RANGE, default 0. Added to `n'^q`.""",
         "slots": dict.fromkeys(
             ("keras3", "tf_keras", "new_style"),
             "`accumulator` (n; not the gradient sum of a window), `linear` (z)",
@@ -534,7 +550,7 @@ _OPTIMIZERS = {
     Each element moves by `learning_rate` or not at all. The authors recommend a learning rate three
     to ten times smaller than Adam's, and a weight decay larger by the same factor.""",
         "arguments": """\
-        beta_1: RANGE, default 0.9. The share of m in the sign.
+        beta_1: RANGE, default 0.9. The share of m in the argument of sign.
         beta_2: RANGE, default 0.99.""",
         "slots": {"keras3": "`momentum` (m)", "new_style": "`m`"},
         "paper": """\
@@ -559,7 +575,7 @@ _OPTIMIZERS = {
         "arguments": """\
         beta_1: RANGE, default 0.9.
         beta_2: RANGE, default 0.999.
-        epsilon: RANGE, default 1e-7; None is the default.""",
+        epsilon: RANGE, default 1e-7; None means the default.""",
         "slots": {"keras3": "`momentum` (m), `velocity` (v)"},
         "paper": """\
     Large Batch Optimization for Deep Learning: Training BERT in 76 minutes. Yang You and others,
@@ -592,20 +608,22 @@ _OPTIMIZERS = {
         "arguments": """\
         adam_beta_1: RANGE, default 0.9.
         adam_beta_2: RANGE, default 0.999.
-        adam_weight_decay: RANGE, default 0.004. `weight_decay` of the variables that
+        adam_weight_decay: RANGE, default 0.004. The `weight_decay` of variables that
             Adam updates.
-        epsilon: RANGE, default 1e-7; None is the default. Adam's.
-        exclude_layers: RANGE (default). Regular expressions: a variable in whose
-            path one is found is updated by Adam. The last layer of a model should be.
-        exclude_embeddings: RANGE, default True. Update variables with "embedding" in their path
-            by Adam.
-        muon_a, muon_b, muon_c: RANGE, default 3.4445, -4.775, 2.0315.
+        epsilon: RANGE, default 1e-7; None means the default. Used by Adam.
+        exclude_layers: RANGE (default). Regular expressions. Adam updates each
+            variable in whose path one of them is found. Exclude the last layer of a model.
+        exclude_embeddings: RANGE, default True. Let Adam update variables with "embedding" in
+            their path.
+        muon_a: RANGE, default 3.4445. A coefficient of the Newton-Schulz iteration.
+        muon_b: RANGE, default -4.775. A coefficient of the Newton-Schulz iteration.
+        muon_c: RANGE, default 2.0315. A coefficient of the Newton-Schulz iteration.
         adam_lr_ratio: RANGE, default 1.
         momentum: RANGE, default 0.95.
-        ns_steps: RANGE, default 5. Steps of the Newton-Schulz iteration.
+        ns_steps: RANGE, default 5. The number of steps of the Newton-Schulz iteration.
         nesterov: RANGE, default True.
-        rms_rate: RANGE, default 0.2. With None, rms_rate and the root after it are left
-            out.""",
+        rms_rate: RANGE, default 0.2. If None, rms_rate and the root after it are
+            omitted from the formula.""",
         "weight_decay": "RANGE, default 0.004",
         "slots": {"keras3": "`momentum` (m), and `velocity` (v) where Adam updates"},
         "paper": """\
@@ -634,9 +652,9 @@ _OPTIMIZERS = {
         "arguments": """\
         beta_1: RANGE, default 0.9. The share of x in the weights.
         beta_2: RANGE, default 0.999.
-        epsilon: RANGE, default 1e-8; None is the default.
-        warmup_steps: RANGE, default 0. Updates in which the learning rate grows to its full
-            value.""",
+        epsilon: RANGE, default 1e-8; None means the default.
+        warmup_steps: RANGE, default 0. The number of updates in which the learning rate
+            grows to its full value.""",
         "slots": {"keras3": "`momentum` (z), `velocity` (v)"},
         "paper": """\
     The Road Less Scheduled. Aaron Defazio and others, 2024.""",
@@ -777,14 +795,14 @@ def docstring(name, host, import_keras, stock=None):
 
 
 def _with_ranges(text, stock_name):
-    """A docstring in which each argument says what it may be, as the check has it."""
+    """Return a docstring with the allowed values of each argument in place of RANGE."""
     allowed = ranges.of_class(stock_name)
 
-    def say(entry):
+    def allowed_values(entry):
         phrase = allowed[entry.group("name")]
-        return f"{entry.group('names')}{phrase[0].upper()}{phrase[1:]}"
+        return f"{entry.group('entry')}{phrase[0].upper()}{phrase[1:]}"
 
-    return re.sub(r"^(?P<names> {8}(?P<name>\w+)[\w, ]*: )RANGE", say, text, flags=re.M)
+    return re.sub(r"^(?P<entry> {8}(?P<name>\w+): )RANGE", allowed_values, text, flags=re.M)
 
 
 def _made(name, host, style, stock):
