@@ -32,7 +32,7 @@ ALL = ("-m", "")
 # The tests that run on a second version of a host: numbers, files and arguments can differ there.
 WHERE_VERSIONS_DIFFER = (
     *("equivalence", "every_optimizer", "accumulating", "new_style", "state", "stock", "saving"),
-    *("kept_files", "old_files", "foreign_files", "half_precision_files", "migration"),
+    *("kept_files", "old_files", "foreign_files", "half_precision_files", "migration", "stubs"),
     *("configs", "arguments", "distribution", "keras2"),
 )
 SECOND_VERSION = (
@@ -64,7 +64,7 @@ def pure(session):
 
 @nox.session
 def keras3_tensorflow(session):
-    extras = "tensorflow,notebooks"
+    extras = "tensorflow,notebooks,editors"
     check_host(session, "keras3", extras, "tensorflow==2.21.*", KERAS_BACKEND="tensorflow")
 
 

@@ -61,7 +61,7 @@ EXTRAS = {
         "latex2mathml>=3.77,<4",
         "ruff>=0.9",  # breaks the lines of long signatures
     ],
-    "editors": ["jedi", "pyright[nodejs]"],
+    "editors": ["jedi", "pyright[nodejs]>=1.1.414"],
     "notebooks": ["nbclient", "ipykernel", *DEMO],
     "test": ["pytest>=7", "pytest-xdist", *DEMO],
 }

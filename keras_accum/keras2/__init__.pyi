@@ -216,12 +216,15 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.01. Keras 2.2 calls it `lr`.
+        learning_rate: Float >= 0, default 0.01. Keras 2.2 calls this argument `lr`.
         momentum: Float in [0, 1], default 0.
         nesterov: Boolean, default False.
-        clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
-            all weights' gradients together, as this Keras does, and each element.
-        global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradients of all
+            variables together to this norm, as this Keras does.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
+            norm of all gradients together.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -314,12 +317,15 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001. Keras 2.2 calls it `lr`.
+        learning_rate: Float >= 0, default 0.001. Keras 2.2 calls this argument `lr`.
         rho: Float in [0, 1), default 0.9.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
-            all weights' gradients together, as this Keras does, and each element.
-        global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradients of all
+            variables together to this norm, as this Keras does.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
+            norm of all gradients together.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -417,14 +423,17 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001. Keras 2.2 calls it `lr`.
+        learning_rate: Float >= 0, default 0.001. Keras 2.2 calls this argument `lr`.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
+        epsilon: Float >= 0, default 1e-7; None means the default.
         amsgrad: Boolean, default False. See AMSGradAccumulate.
-        clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
-            all weights' gradients together, as this Keras does, and each element.
-        global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradients of all
+            variables together to this norm, as this Keras does.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
+            norm of all gradients together.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -524,13 +533,16 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001. Keras 2.2 calls it `lr`.
+        learning_rate: Float >= 0, default 0.001. Keras 2.2 calls this argument `lr`.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
-            all weights' gradients together, as this Keras does, and each element.
-        global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradients of all
+            variables together to this norm, as this Keras does.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
+            norm of all gradients together.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -627,12 +639,15 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 1.0. Keras 2.2 calls it `lr`.
+        learning_rate: Float >= 0, default 1.0. Keras 2.2 calls this argument `lr`.
         rho: Float in [0, 1), default 0.95.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
-            all weights' gradients together, as this Keras does, and each element.
-        global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradients of all
+            variables together to this norm, as this Keras does.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
+            norm of all gradients together.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -727,11 +742,14 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.01. Keras 2.2 calls it `lr`.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
-            all weights' gradients together, as this Keras does, and each element.
-        global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
+        learning_rate: Float >= 0, default 0.01. Keras 2.2 calls this argument `lr`.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradients of all
+            variables together to this norm, as this Keras does.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
+            norm of all gradients together.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -826,13 +844,16 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.002. Keras 2.2 calls it `lr`.
+        learning_rate: Float >= 0, default 0.002. Keras 2.2 calls this argument `lr`.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
-            all weights' gradients together, as this Keras does, and each element.
-        global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradients of all
+            variables together to this norm, as this Keras does.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
+            norm of all gradients together.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -930,14 +951,17 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.002. Keras 2.2 calls it `lr`.
+        learning_rate: Float >= 0, default 0.002. Keras 2.2 calls this argument `lr`.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        schedule_decay: Float >= 0, default 0.004. How fast mu grows to beta_1.
-        clipnorm, clipvalue: Float >= 0 or None (default). Clip the window's average: the norm of
-            all weights' gradients together, as this Keras does, and each element.
-        global_clipnorm: Another name of `clipnorm`, which it is on all other Keras versions.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        schedule_decay: Float >= 0, default 0.004. The speed at which mu grows to `beta_1`.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradients of all
+            variables together to this norm, as this Keras does.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
+            norm of all gradients together.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.

@@ -212,21 +212,26 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.01, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.01; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         momentum: Float in [0, 1], default 0.
         nesterov: Boolean, default False.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -344,24 +349,29 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         rho: Float in [0, 1), default 0.9.
         momentum: Float in [0, 1], default 0.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        centered: Boolean, default False. Divide by the deviation of the gradient instead of its
-            root mean square.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        centered: Boolean, default False. Divide by the standard deviation of the gradient
+            instead of its root mean square.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -483,23 +493,28 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
+        epsilon: Float >= 0, default 1e-7; None means the default.
         amsgrad: Boolean, default False. See AMSGradAccumulate.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -620,22 +635,27 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -754,23 +774,28 @@ class AdamWAccumulate(AccumulatingOptimizer, keras.optimizers.AdamW):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
+        epsilon: Float >= 0, default 1e-7; None means the default.
         amsgrad: Boolean, default False. See AMSGradAccumulate.
-        weight_decay: Float >= 0, default 0.004. Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        weight_decay: Float >= 0, default 0.004. Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -889,21 +914,26 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         rho: Float in [0, 1), default 0.95.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -1019,21 +1049,26 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         initial_accumulator_value: Float >= 0, default 0.1.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -1150,22 +1185,27 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -1284,22 +1324,27 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -1418,27 +1463,32 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
-        learning_rate_power: Float <= 0, default -0.5. 0 is a fixed learning rate.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
+        learning_rate_power: Float <= 0, default -0.5. 0 gives a fixed learning rate.
         initial_accumulator_value: Float >= 0, default 0.1.
         l1_regularization_strength: Float >= 0, default 0.
-        l2_regularization_strength: Float >= 0, default 0. It pulls towards 0 without being a part
-            of the gradient.
-        l2_shrinkage_regularization_strength: Float >= 0, default 0. The L2 penalty as a part of the
-            gradient in z, not in n.
-        beta: Float >= 0, default 0. It is added to n'^q.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        l2_regularization_strength: Float >= 0, default 0. An L2 penalty that isn't part of the
+            gradient.
+        l2_shrinkage_regularization_strength: Float >= 0, default 0. An L2 penalty that is part of
+            the gradient in z, but not in n.
+        beta: Float >= 0, default 0. Added to `n'^q`.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -1557,21 +1607,26 @@ class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
-        beta_1: Float in (0, 1], default 0.9. The share of m in the sign.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
+        beta_1: Float in (0, 1], default 0.9. The share of m in the argument of sign.
         beta_2: Float in [0, 1), default 0.99.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -1695,26 +1750,31 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_2_decay: Float < 0, default -0.8.
         epsilon_1: Float >= 0, default 1e-30. Keeps the second moment from being 0.
-        epsilon_2: Float >= 0, default 1e-3. The least size that a weight is taken to have.
-        clip_threshold: Float > 0, default 1. The largest RMS of an update, before the rate.
-        relative_step: Boolean, default True. Keep a learning rate that isn't a schedule or another
-            callable from being above 1 / sqrt(t). Keras has this bound in `alpha` in any case, so
-            False gives the same numbers.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        epsilon_2: Float >= 0, default 1e-3. The lower bound of `RMS(p)` in `alpha`.
+        clip_threshold: Float > 0, default 1. The upper bound of the RMS of d.
+        relative_step: Boolean, default True. Bound the learning rate by `1 / sqrt(t)`, unless the
+            rate is a schedule or another callable. Keras has the same bound in `alpha` in any case,
+            so False gives the same numbers.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -1837,22 +1897,27 @@ class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -1981,35 +2046,42 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         adam_beta_1: Float in [0, 1), default 0.9.
         adam_beta_2: Float in [0, 1), default 0.999.
-        adam_weight_decay: Float >= 0 or None, default 0.004. `weight_decay` of the variables that
+        adam_weight_decay: Float >= 0 or None, default 0.004. The `weight_decay` of variables that
             Adam updates.
-        epsilon: Float >= 0, default 1e-7; None is the default. Adam's.
-        exclude_layers: List of strings or None (default). Regular expressions: a variable in whose
-            path one is found is updated by Adam. The last layer of a model should be.
-        exclude_embeddings: Boolean, default True. Update variables with "embedding" in their path
-            by Adam.
-        muon_a, muon_b, muon_c: Float, default 3.4445, -4.775, 2.0315.
+        epsilon: Float >= 0, default 1e-7; None means the default. Used by Adam.
+        exclude_layers: List of strings or None (default). Regular expressions. Adam updates each
+            variable in whose path one of them is found. Exclude the last layer of a model.
+        exclude_embeddings: Boolean, default True. Let Adam update variables with "embedding" in
+            their path.
+        muon_a: Float, default 3.4445. A coefficient of the Newton-Schulz iteration.
+        muon_b: Float, default -4.775. A coefficient of the Newton-Schulz iteration.
+        muon_c: Float, default 2.0315. A coefficient of the Newton-Schulz iteration.
         adam_lr_ratio: Float >= 0, default 1.
         momentum: Float in [0, 1), default 0.95.
-        ns_steps: Integer >= 0, default 5. Steps of the Newton-Schulz iteration.
+        ns_steps: Integer >= 0, default 5. The number of steps of the Newton-Schulz iteration.
         nesterov: Boolean, default True.
-        rms_rate: Float > 0 or None, default 0.2. With None, rms_rate and the root after it are left
-            out.
-        weight_decay: Float >= 0 or None, default 0.004. Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        rms_rate: Float > 0 or None, default 0.2. If None, rms_rate and the root after it are
+            omitted from the formula.
+        weight_decay: Float >= 0 or None, default 0.004. Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -2144,24 +2216,29 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.0025, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.0025; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_1: Float in (0, 1], default 0.9. The share of x in the weights.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-8; None is the default.
-        warmup_steps: Integer >= 0, default 0. Updates in which the learning rate grows to its full
-            value.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        epsilon: Float >= 0, default 1e-8; None means the default.
+        warmup_steps: Integer >= 0, default 0. The number of updates in which the learning rate
+            grows to its full value.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`,
+            `clipvalue` and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        loss_scale_factor: Float > 0 or None (default). What the loss is multiplied by, and the
-            gradients are divided by.
-        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters`.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        loss_scale_factor: Float > 0 or None (default). The loss is multiplied by this
+            factor, and the gradients are divided by it.
+        gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and

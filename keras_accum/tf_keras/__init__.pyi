@@ -365,17 +365,22 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.SGD):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.01, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.01; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         momentum: Float in [0, 1], default 0.
         nesterov: Boolean, default False.
         name: String, default the class's name.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
-            average: each weight's norm, each element, the norm of all together.
-        gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
-            sums gradients over the replicas, as often as `all_reduce` says.
-        gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
-            They transform the window's average.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`
+            and `global_clipnorm` may be set.
+        gradient_aggregator: Function that takes and returns a list of (gradient, variable) pairs,
+            or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
+        gradient_transformers: List of functions, or None (default). Each function takes and returns
+            a list of (gradient, variable) pairs, with the window's averages as gradients.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -490,20 +495,25 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.RMSprop):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         rho: Float in [0, 1), default 0.9.
         momentum: Float in [0, 1], default 0.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        centered: Boolean, default False. Divide by the deviation of the gradient instead of its
-            root mean square.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        centered: Boolean, default False. Divide by the standard deviation of the gradient
+            instead of its root mean square.
         name: String, default the class's name.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
-            average: each weight's norm, each element, the norm of all together.
-        gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
-            sums gradients over the replicas, as often as `all_reduce` says.
-        gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
-            They transform the window's average.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`
+            and `global_clipnorm` may be set.
+        gradient_aggregator: Function that takes and returns a list of (gradient, variable) pairs,
+            or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
+        gradient_transformers: List of functions, or None (default). Each function takes and returns
+            a list of (gradient, variable) pairs, with the window's averages as gradients.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -622,19 +632,24 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
+        epsilon: Float >= 0, default 1e-7; None means the default.
         amsgrad: Boolean, default False. See AMSGradAccumulate.
         name: String, default the class's name.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
-            average: each weight's norm, each element, the norm of all together.
-        gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
-            sums gradients over the replicas, as often as `all_reduce` says.
-        gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
-            They transform the window's average.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`
+            and `global_clipnorm` may be set.
+        gradient_aggregator: Function that takes and returns a list of (gradient, variable) pairs,
+            or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
+        gradient_transformers: List of functions, or None (default). Each function takes and returns
+            a list of (gradient, variable) pairs, with the window's averages as gradients.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -751,18 +766,23 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
+        epsilon: Float >= 0, default 1e-7; None means the default.
         name: String, default the class's name.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
-            average: each weight's norm, each element, the norm of all together.
-        gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
-            sums gradients over the replicas, as often as `all_reduce` says.
-        gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
-            They transform the window's average.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`
+            and `global_clipnorm` may be set.
+        gradient_aggregator: Function that takes and returns a list of (gradient, variable) pairs,
+            or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
+        gradient_transformers: List of functions, or None (default). Each function takes and returns
+            a list of (gradient, variable) pairs, with the window's averages as gradients.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -877,21 +897,26 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
+        epsilon: Float >= 0, default 1e-7; None means the default.
         amsgrad: Boolean, default False. See AMSGradAccumulate.
-        weight_decay: Float >= 0, default 0.004. Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        weight_decay: Float >= 0, default 0.004. Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`
+            and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        jit_compile: Boolean, default True. Have XLA compile the update, where there is a GPU.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        jit_compile: Boolean, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -1008,17 +1033,22 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adadelta
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         rho: Float in [0, 1), default 0.95.
-        epsilon: Float >= 0, default 1e-7; None is the default.
+        epsilon: Float >= 0, default 1e-7; None means the default.
         name: String, default the class's name.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
-            average: each weight's norm, each element, the norm of all together.
-        gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
-            sums gradients over the replicas, as often as `all_reduce` says.
-        gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
-            They transform the window's average.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`
+            and `global_clipnorm` may be set.
+        gradient_aggregator: Function that takes and returns a list of (gradient, variable) pairs,
+            or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
+        gradient_transformers: List of functions, or None (default). Each function takes and returns
+            a list of (gradient, variable) pairs, with the window's averages as gradients.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -1129,17 +1159,22 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adagrad):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         initial_accumulator_value: Float >= 0, default 0.1.
-        epsilon: Float >= 0, default 1e-7; None is the default.
+        epsilon: Float >= 0, default 1e-7; None means the default.
         name: String, default the class's name.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
-            average: each weight's norm, each element, the norm of all together.
-        gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
-            sums gradients over the replicas, as often as `all_reduce` says.
-        gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
-            They transform the window's average.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`
+            and `global_clipnorm` may be set.
+        gradient_aggregator: Function that takes and returns a list of (gradient, variable) pairs,
+            or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
+        gradient_transformers: List of functions, or None (default). Each function takes and returns
+            a list of (gradient, variable) pairs, with the window's averages as gradients.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -1253,18 +1288,23 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adamax):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
+        epsilon: Float >= 0, default 1e-7; None means the default.
         name: String, default the class's name.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
-            average: each weight's norm, each element, the norm of all together.
-        gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
-            sums gradients over the replicas, as often as `all_reduce` says.
-        gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
-            They transform the window's average.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`
+            and `global_clipnorm` may be set.
+        gradient_aggregator: Function that takes and returns a list of (gradient, variable) pairs,
+            or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
+        gradient_transformers: List of functions, or None (default). Each function takes and returns
+            a list of (gradient, variable) pairs, with the window's averages as gradients.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -1380,19 +1420,24 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Nadam):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_1: Float in [0, 1), default 0.9.
         beta_2: Float in [0, 1), default 0.999.
-        epsilon: Float >= 0, default 1e-7; None is the default.
-        schedule_decay: Float >= 0, default 0.004. How fast mu grows to beta_1.
+        epsilon: Float >= 0, default 1e-7; None means the default.
+        schedule_decay: Float >= 0, default 0.004. The speed at which mu grows to `beta_1`.
         name: String, default the class's name.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
-            average: each weight's norm, each element, the norm of all together.
-        gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
-            sums gradients over the replicas, as often as `all_reduce` says.
-        gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
-            They transform the window's average.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`
+            and `global_clipnorm` may be set.
+        gradient_aggregator: Function that takes and returns a list of (gradient, variable) pairs,
+            or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
+        gradient_transformers: List of functions, or None (default). Each function takes and returns
+            a list of (gradient, variable) pairs, with the window's averages as gradients.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -1509,23 +1554,28 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Ftrl):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
-        learning_rate_power: Float <= 0, default -0.5. 0 is a fixed learning rate.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
+        learning_rate_power: Float <= 0, default -0.5. 0 gives a fixed learning rate.
         initial_accumulator_value: Float >= 0, default 0.1.
         l1_regularization_strength: Float >= 0, default 0.
-        l2_regularization_strength: Float >= 0, default 0. It pulls towards 0 without being a part
-            of the gradient.
-        l2_shrinkage_regularization_strength: Float >= 0, default 0. The L2 penalty as a part of the
-            gradient in z, not in n.
-        beta: Float >= 0, default 0. It is added to n'^q.
+        l2_regularization_strength: Float >= 0, default 0. An L2 penalty that isn't part of the
+            gradient.
+        l2_shrinkage_regularization_strength: Float >= 0, default 0. An L2 penalty that is part of
+            the gradient in z, but not in n.
+        beta: Float >= 0, default 0. Added to `n'^q`.
         name: String, default the class's name.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default). Clip the window's
-            average: each weight's norm, each element, the norm of all together.
-        gradient_aggregator: Function of a list of (gradient, variable) pairs, or None (default):
-            sums gradients over the replicas, as often as `all_reduce` says.
-        gradient_transformers: List of functions of (gradient, variable) pairs, or None (default).
-            They transform the window's average.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`
+            and `global_clipnorm` may be set.
+        gradient_aggregator: Function that takes and returns a list of (gradient, variable) pairs,
+            or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
+        gradient_transformers: List of functions, or None (default). Each function takes and returns
+            a list of (gradient, variable) pairs, with the window's averages as gradients.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
             without any other extra variable.
@@ -1641,19 +1691,24 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.0001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
-        beta_1: Float in (0, 1], default 0.9. The share of m in the sign.
+        learning_rate: Float >= 0, default 0.0001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
+        beta_1: Float in (0, 1], default 0.9. The share of m in the argument of sign.
         beta_2: Float in [0, 1), default 0.99.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`
+            and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        jit_compile: Boolean, default True. Have XLA compile the update, where there is a GPU.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        jit_compile: Boolean, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
@@ -1776,24 +1831,29 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
     unless `gate` asks for one.
 
     Args:
-        learning_rate: Float >= 0, default 0.001, a LearningRateSchedule or a callable without
-            arguments; a schedule counts updates, not micro-batches.
+        learning_rate: Float >= 0, default 0.001; or a LearningRateSchedule or a callable without
+            arguments. A schedule counts updates, not micro-batches.
         beta_2_decay: Float < 0, default -0.8.
         epsilon_1: Float >= 0, default 1e-30. Keeps the second moment from being 0.
-        epsilon_2: Float >= 0, default 1e-3. The least size that a weight is taken to have.
-        clip_threshold: Float > 0, default 1. The largest RMS of an update, before the rate.
-        relative_step: Boolean, default True. Keep a learning rate that isn't a schedule or another
-            callable from being above 1 / sqrt(t). Keras has this bound in `alpha` in any case, so
-            False gives the same numbers.
-        weight_decay: Float >= 0 or None (default). Before an update, weights shrink by
-            learning_rate * weight_decay of themselves.
-        clipnorm, clipvalue, global_clipnorm: Float >= 0 or None (default), one of them at most.
-            Clip the window's average: each weight's norm, each element, the norm of all together.
+        epsilon_2: Float >= 0, default 1e-3. The lower bound of `RMS(p)` in `alpha`.
+        clip_threshold: Float > 0, default 1. The upper bound of the RMS of d.
+        relative_step: Boolean, default True. Bound the learning rate by `1 / sqrt(t)`, unless the
+            rate is a schedule or another callable. Keras has the same bound in `alpha` in any case,
+            so False gives the same numbers.
+        weight_decay: Float >= 0 or None (default). Each update first reduces the weights by
+            `learning_rate * weight_decay` times their value.
+        clipnorm: Float >= 0 or None (default). Clip the window's average gradient of each
+            variable to this norm.
+        clipvalue: Float >= 0 or None (default). Clip each element of the window's average
+            gradients to this absolute value.
+        global_clipnorm: Float >= 0 or None (default). Clip the window's average gradients of
+            all variables together to this norm. At most one of `clipnorm`
+            and `global_clipnorm` may be set.
         use_ema: Boolean, default False. Keep a moving average of the weights.
-        ema_momentum: Float in [0, 1], default 0.99. How much of the average an update keeps.
-        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates after
-            which the weights are overwritten with the average.
-        jit_compile: Boolean, default True. Have XLA compile the update, where there is a GPU.
+        ema_momentum: Float in [0, 1], default 0.99. The share of the average that an update keeps.
+        ema_overwrite_frequency: Integer >= 1 or None (default). The number of updates
+            after which the average overwrites the weights.
+        jit_compile: Boolean, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.
         accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
             make one update. With 1 the class is the stock optimizer, without accumulators and
