@@ -77,8 +77,8 @@ for name, case in CASES.items():
 
 FEW = {name: CASES[name] for name in ("sgd", "adam")}
 ADAM = CASES["adam"]
-# Every host and backend tests the plain promise, and all features at once, on all rows. A feature by
-# itself is tested on these kinds by Keras 3 on TensorFlow, and elsewhere only where the code differs.
+# Every host tests the plain promise, and all features at once, on all rows. Keras 3 on TensorFlow
+# tests each feature by itself on these kinds, other hosts on Adam and where the code differs.
 if not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW):
     KINDS = {name: case for name, case in KINDS.items() if name == "adam" or case.kind == NO_KERNEL}
     FEW = {"adam": ADAM}

@@ -155,7 +155,7 @@ class Backend(backend_jax.Backend):
                 super()._apply_weight_decay([variable])
 
     def _step_of_stock(self, gradient, variable, learning_rate):
-        rule = self._rule_with_kernel()
+        rule = self._rule_with_kernel(variable.dtype)
         if rule is None:
             super()._step_of_stock(gradient, variable, learning_rate)
             return
@@ -176,16 +176,22 @@ class Backend(backend_jax.Backend):
                 ops.cast(self._iterations + 1, dtype),
                 **{name: getattr(self, name) for name in rule.hyperparameters},
             )
+            if isinstance(rule, rules.Adam):
+                betas = self.beta_1, self.beta_2
+                coefficients = kernels.without_rounded_betas(coefficients, *betas, dtype)
             gate.kept[key] = kernels.kernel_scalars(rule, coefficients)
         return gate.kept[key]
 
-    def _rule_with_kernel(self):
+    def _rule_with_kernel(self, dtype):
         """Return the rule if TensorFlow has a fused kernel that is cheaper than Keras's code.
 
-        Return None under XLA, which fuses Keras's code by itself, and better.
+        Return None under XLA, which fuses Keras's code by itself, and better. Return None for half
+        precision, too, whose 1 - beta_2 the kernel rounds to 0.
         """
         name = self._stock_class.__name__
         if not is_of_keras(self._stock_class) or _is_compiled_by_xla():
+            return None
+        if dtype not in ("float32", "float64"):
             return None
         if name == "SGD":
             return rules.SGD(momentum=self.momentum != 0, nesterov=self.nesterov)
