@@ -216,7 +216,7 @@ def without_rounded_betas(c, beta_1, beta_2, dtype):
     """
     real = tf.as_dtype(dtype).as_numpy_dtype
     one, rates = real(1), (real(1 - beta) for beta in (beta_1, beta_2))
-    first, second = (float((one - (one - rate)) / rate) for rate in rates)
+    first, second = (float((one - (one - rate)) / rate) if rate else 1.0 for rate in rates)
     root = math.sqrt(second)
     return {**c, "alpha": c["alpha"] * (root / first), "epsilon": c["epsilon"] * root}
 

@@ -129,8 +129,8 @@ def test_every_stock_optimizer_has_a_name(name):
     "given, said",
     [
         (lambda: keras.optimizers.Adam(), r"must be a class.*accumulating\(Adam\).from_optimizer"),
-        (lambda: keras.optimizers.LossScaleOptimizer, "LossScaleOptimizer around the result"),
-        (lambda: keras.optimizers.MultiOptimizer, "MultiOptimizer around the result"),
+        (lambda: keras.optimizers.LossScaleOptimizer, "wrap the result in LossScaleOptimizer"),
+        (lambda: keras.optimizers.MultiOptimizer, "wrap the result in MultiOptimizer"),
         (lambda: accum.AdamAccumulate, "accumulates already"),
         (lambda: accum.AdamAccumulate(), "accumulates already"),
         (lambda: dict, "must be a subclass of.*Optimizer.*Received.*dict"),

@@ -274,7 +274,7 @@ def test_no_gradient_at_all_is_refused_as_in_the_stock_optimizer():
 def test_a_variable_that_is_twice_in_one_call_is_refused():
     optimizer, w = hosts.ours("SGD", accum_iters=2), hosts.variable([1.0, 2.0], "w")
     gradient = np.ones(2, hosts.FLOATX)
-    with pytest.raises(ValueError, match="must be there once.*Add its gradients up.*twice: .*w"):
+    with pytest.raises(ValueError, match="must be there once.*Add up the gradients.*twice: .*w"):
         hosts.apply(optimizer, [gradient, gradient], [w, w])
 
 
