@@ -146,18 +146,6 @@ class RMSprop:
         return (parameter - moved,) + tuple(new[name] for name in self.slots)
 
 
-def decay_weights(ops, switch, learning_rate, weight_decay, parameter):
-    """Return a parameter after decoupled weight decay, once per update: p <- p - lr wd p."""
-    rate = switch * learning_rate * ops.cast(weight_decay, switch.dtype)
-    return parameter - rate * parameter
-
-
-def average_weights(ops, switch, update, ema_momentum, average, parameter):
-    """Return the moving average of the weights; the first update sets it to the weights."""
-    follow = switch * (1 - ema_momentum * ops.cast(update > 1, switch.dtype))
-    return average + follow * (parameter - average)
-
-
 def decayed(learning_rate, decay, completed_updates):
     """Return the learning rate after Keras 2's time decay: lr / (1 + decay * completed updates)."""
     return learning_rate / (1 + decay * completed_updates)

@@ -24,7 +24,7 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", f"ignore:{warning}")
 
 
-# Tests of callbacks, whose code all hosts share: second tier on Keras 3, third tier elsewhere.
+# Tests of callbacks, whose code all hosts share: second tier on Keras 3 with TensorFlow, else third.
 SHARED = {
     *("test_monitor", "test_said_weights", "test_callback_order", "test_weighted"),
     *("test_no_update", "test_python_gate"),
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config, items):
 
     A conditional has no mathematics, so one row is enough, except for tests marked `all_gates`.
     """
-    if HOST != "keras3":
+    if HOST != "keras3" or os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         for item in items:
             if item.path.stem in SHARED:
                 item.add_marker(pytest.mark.thorough)

@@ -15,7 +15,6 @@ from training import compiled, data, dense_model, fit, slots
 
 every_class = every_name
 FIRST = RATE = "lr" if hosts.IS_KERAS2 and keras.__version__ < "2.3" else "learning_rate"
-keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="an argument that only Keras 3 has")
 
 
 # -- signatures --------------------------------------------------------------------------------

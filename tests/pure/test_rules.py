@@ -124,14 +124,5 @@ def test_switch_at_zero_is_an_identity(name, dtype):
             np.testing.assert_array_equal(after, before)
 
 
-@pytest.mark.parametrize("switch", [0, 1])
-def test_what_accompanies_a_rule_happens_once_per_update(switch):
-    """Weight decay, the moving average of the weights, and the decay of the learning rate."""
-    switch = np.float64(switch)
-    shrunk = rules.decay_weights(Ops, switch, np.float64(0.5), 0.5, np.float64(4))
-    assert shrunk == 4 - switch
-    first = rules.average_weights(Ops, switch, np.float64(1), 0.75, np.float64(0), np.float64(8))
-    assert first == 8 * switch
-    second = rules.average_weights(Ops, switch, np.float64(2), 0.75, np.float64(8), np.float64(4))
-    assert second == 8 - switch
+def test_decay_of_the_learning_rate():
     assert rules.decayed(1.0, 0.5, 2) == 0.5
