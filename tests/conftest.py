@@ -24,7 +24,7 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", f"ignore:{warning}")
 
 
-# Tests of callbacks, whose code all hosts share: second tier on Keras 3 with TensorFlow, else third.
+# Tests of callbacks, whose code all hosts share. They are in the third tier, except on one backend.
 SHARED = {
     *("test_monitor", "test_said_weights", "test_callback_order", "test_weighted"),
     *("test_no_update", "test_python_gate"),
