@@ -64,7 +64,7 @@ def pure(session):
 
 @nox.session
 def keras3_tensorflow(session):
-    extras = "tensorflow,notebooks,editors"
+    extras = "tensorflow,notebooks"
     check_host(session, "keras3", extras, "tensorflow==2.21.*", KERAS_BACKEND="tensorflow")
 
 
@@ -75,7 +75,7 @@ def keras3_jax(session):
 
 @nox.session
 def keras3_torch(session):
-    check_host(session, "keras3", "torch", "torch==2.13.0", KERAS_BACKEND="torch")
+    check_host(session, "keras3", "torch,editors", "torch==2.13.0", KERAS_BACKEND="torch")
 
 
 @nox.session
