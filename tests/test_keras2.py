@@ -445,7 +445,7 @@ def test_new_files_equal_the_kept_files(tmp_path):
     hosts.set_floatx("float32")
     write_files.write(tmp_path / "new")
     release = Path(__file__).parent / "files" / "0.1.0" / write_files.WRITER
-    for row in write_files.rows_of(write_files.WRITER):
+    for row in write_files.rows_of(write_files.WRITER, "0.1.0"):
         config, arrays = contents(tmp_path / "new" / f"{row}.h5")
         kept_config, kept_arrays = contents(release / f"{row}.h5")
         assert config["class_name"] == kept_config["class_name"]

@@ -28,7 +28,10 @@ print(optimizer.completed_updates, "update,", optimizer.window_position, "micro-
 
 
 @thorough
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="README's output is from Keras 3 on TensorFlow")
+@pytest.mark.skipif(
+    not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW),
+    reason="the output in README is from Keras 3 on TensorFlow",
+)
 def test_scripts(tmp_path):
     (_, script), (_, output), (_, save_and_load) = BLOCKS
     program = "\n".join([script, MODEL, save_and_load, END])
