@@ -10,32 +10,20 @@ import hosts
 import pytest
 
 # name: the name of the stock optimizer, see `hosts.stock`. Ours is called <name>Accumulate.
-# kind: the kind of state and of code that writes it. After the plain promise, one row per kind is
-# enough.
-Case = namedtuple("Case", "name arguments kind")
-Case.__new__.__defaults__ = (None,)
-
-NO_SLOTS, SLOTS = "no slots", "slots"
-STOCK = "what the stock optimizer's code makes"
-# Slots that operations of the rule write, where TensorFlow has no fused kernel.
-NO_KERNEL = "slots without a kernel" if hosts.IS_TENSORFLOW else SLOTS
+Case = namedtuple("Case", "name arguments")
 
 CASES = {
-    "sgd": Case("SGD", {"learning_rate": 2**-3}, NO_SLOTS),
-    "adam": Case("Adam", {"learning_rate": 2**-5}, SLOTS),
-    "amsgrad": Case("AMSGrad", {"learning_rate": 2**-5, "beta_2": 0.9, "epsilon": 1e-4}, NO_KERNEL),
-    "momentum": Case("SGD", {"learning_rate": 2**-4, "momentum": 0.9}, SLOTS),
-    "nesterov": Case("SGD", {"learning_rate": 2**-4, "momentum": 0.8, "nesterov": True}, SLOTS),
-    "adam_betas": Case("Adam", {"learning_rate": 2**-5, "beta_1": 0.7, "beta_2": 0.95}, SLOTS),
-    "rmsprop": Case("RMSprop", {"learning_rate": 2**-6}, NO_KERNEL),
-    "rmsprop_momentum": Case(
-        "RMSprop", {"learning_rate": 2**-7, "rho": 0.8, "momentum": 0.7}, NO_KERNEL
-    ),
-    "rmsprop_centered": Case("RMSprop", {"learning_rate": 2**-6, "centered": True}, NO_KERNEL),
+    "sgd": Case("SGD", {"learning_rate": 2**-3}),
+    "adam": Case("Adam", {"learning_rate": 2**-5}),
+    "amsgrad": Case("AMSGrad", {"learning_rate": 2**-5, "beta_2": 0.9, "epsilon": 1e-4}),
+    "momentum": Case("SGD", {"learning_rate": 2**-4, "momentum": 0.9}),
+    "nesterov": Case("SGD", {"learning_rate": 2**-4, "momentum": 0.8, "nesterov": True}),
+    "adam_betas": Case("Adam", {"learning_rate": 2**-5, "beta_1": 0.7, "beta_2": 0.95}),
+    "rmsprop": Case("RMSprop", {"learning_rate": 2**-6}),
+    "rmsprop_momentum": Case("RMSprop", {"learning_rate": 2**-7, "rho": 0.8, "momentum": 0.7}),
+    "rmsprop_centered": Case("RMSprop", {"learning_rate": 2**-6, "centered": True}),
     "rmsprop_both": Case(
-        "RMSprop",
-        {"learning_rate": 2**-7, "momentum": 0.7, "centered": True, "epsilon": 1e-4},
-        NO_KERNEL,
+        "RMSprop", {"learning_rate": 2**-7, "momentum": 0.7, "centered": True, "epsilon": 1e-4}
     ),
 }
 
@@ -44,17 +32,17 @@ CASES = {
 RULES = list(CASES)
 CASES.update(
     {
-        "adamw": Case("AdamW", {"learning_rate": 2**-5, "weight_decay": 2**-3}, STOCK),
-        "adadelta": Case("Adadelta", {"learning_rate": 2.0**6}, STOCK),
-        "adagrad": Case("Adagrad", {"learning_rate": 2**-4}, STOCK),
-        "adamax": Case("Adamax", {"learning_rate": 2**-5}, STOCK),
-        "nadam": Case("Nadam", {"learning_rate": 2**-5}, STOCK),
-        "ftrl": Case("Ftrl", {"learning_rate": 2**-2}, STOCK),
-        "lion": Case("Lion", {"learning_rate": 2**-6}, STOCK),
-        "adafactor": Case("Adafactor", {"learning_rate": 2**-4}, STOCK),
-        "lamb": Case("Lamb", {"learning_rate": 2**-5}, STOCK),
-        "muon": Case("Muon", {"learning_rate": 2**-5}, STOCK),
-        "schedule_free": Case("ScheduleFreeAdamW", {"learning_rate": 2**-5}, STOCK),
+        "adamw": Case("AdamW", {"learning_rate": 2**-5, "weight_decay": 2**-3}),
+        "adadelta": Case("Adadelta", {"learning_rate": 2.0**6}),
+        "adagrad": Case("Adagrad", {"learning_rate": 2**-4}),
+        "adamax": Case("Adamax", {"learning_rate": 2**-5}),
+        "nadam": Case("Nadam", {"learning_rate": 2**-5}),
+        "ftrl": Case("Ftrl", {"learning_rate": 2**-2}),
+        "lion": Case("Lion", {"learning_rate": 2**-6}),
+        "adafactor": Case("Adafactor", {"learning_rate": 2**-4}),
+        "lamb": Case("Lamb", {"learning_rate": 2**-5}),
+        "muon": Case("Muon", {"learning_rate": 2**-5}),
+        "schedule_free": Case("ScheduleFreeAdamW", {"learning_rate": 2**-5}),
     }
 )
 CASES = {name: case for name, case in CASES.items() if hosts.has(f"{case.name}Accumulate")}
@@ -69,19 +57,11 @@ if hosts.IS_KERAS2:  # RMSprop of Keras 2 has neither momentum nor centered
         if case.name != "RMSprop" or not {"momentum", "centered"} & set(case.arguments)
     }
 
-# The first row of each kind stands for the others.
-KINDS = {}
-for name, case in CASES.items():
-    if case.kind not in [STOCK, *(other.kind for other in KINDS.values())]:
-        KINDS[name] = case
-
-FEW = {name: CASES[name] for name in ("sgd", "adam")}
 ADAM = CASES["adam"]
-# Every host tests the plain promise, and all features at once, on all rows. Keras 3 on TensorFlow
-# tests each feature by itself on these kinds, other hosts on Adam and where the code differs.
-if not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW):
-    KINDS = {name: case for name, case in KINDS.items() if name == "adam" or case.kind == NO_KERNEL}
-    FEW = {"adam": ADAM}
+# All rows have the plain promise, and all features at once. A feature by itself is tested on Adam
+# and, on TensorFlow, on a row without a fused kernel.
+KINDS = {name: CASES[name] for name in (["adam", "amsgrad"] if hosts.IS_TENSORFLOW else ["adam"])}
+FEW = {"adam": ADAM}
 # One reduction over replicas per window, which needs the conditional gate.
 LATE = {"gate": "conditional", "all_reduce": "per_window"}
 NAMES = sorted({case.name for case in CASES.values()})
@@ -139,5 +119,5 @@ every_kind = over({**KINDS, **SPECIAL}, quick=["adam"])
 every_row = over({name: CASES[name] for name in RULES if name in CASES}, quick=["adam"])
 # For a promise that involves the state.
 every_case = over(KINDS, quick=["adam"])
-# For a promise that involves neither: a row without slots, and a row with slots.
+# For a promise that involves neither.
 few_cases = over(FEW, quick=["adam"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")  # as in `hosts.py`
+BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow") if HOST == "keras3" else "tensorflow"
 
 # Warnings are errors in the tests, except for these. Most come from the hosts' own code.
 IGNORED = [
@@ -37,7 +38,7 @@ def pytest_collection_modifyitems(config, items):
 
     A conditional has no mathematics, so one row is enough, except for tests marked `all_gates`.
     """
-    if HOST != "keras3" or os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+    if HOST != "keras3" or BACKEND != "tensorflow":
         for item in items:
             if item.path.stem in SHARED:
                 item.add_marker(pytest.mark.thorough)
@@ -48,11 +49,17 @@ def pytest_collection_modifyitems(config, items):
 
 def _is_crossed(item):
     given = getattr(getattr(item, "callspec", None), "params", {})
-    if given.get("every_gate") != "conditional" or "case" not in given:
+    if given.get("every_gate") != "conditional":
         return False
+    if BACKEND == "torch":  # Python decides there, by the same code for both gates
+        return True
+    if item.get_closest_marker("all_gates"):
+        return False
+    if BACKEND == "jax":  # the conditional around an update is the same as on TensorFlow
+        return True
     from cases import ADAM
 
-    return given["case"] != ADAM and not item.get_closest_marker("all_gates")
+    return given.get("case", ADAM) != ADAM
 
 
 def pytest_terminal_summary(terminalreporter):

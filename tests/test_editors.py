@@ -62,7 +62,7 @@ def test_jedi_shows_docstrings(jedi, module):
         (shown,) = jedi(f"from {module} import {name}\n{name}").infer()
         assert first_line(name) in shown.docstring()
     (shown,) = jedi(f"from {module} import AdamAccumulate\nAdamAccumulate().weigh").help()
-    assert "what the next micro-batch weighs" in shown.docstring()
+    assert "the weight of the next micro-batch" in shown.docstring()
 
 
 # -- pyright -------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_pyright_shows_docstrings(pyright, module):
     for name in PUBLIC:
         assert first_line(name) in pyright.hover(f"from {module} import {name}\n{name}")
     shown = pyright.hover(f"from {module} import AdamAccumulate\nAdamAccumulate().weigh")
-    assert "what the next micro-batch weighs" in shown
+    assert "the weight of the next micro-batch" in shown
 
 
 OPTIMIZER = f"keras.optimizers{'' if hosts.IS_KERAS3 else '.legacy'}.Optimizer"

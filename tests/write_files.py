@@ -33,7 +33,7 @@ def rows_of(writer, release):
 
 
 def fresh(row):
-    name, arguments, _ = CASES[row]
+    name, arguments = CASES[row]
     optimizer = hosts.ours(name, **arguments, accum_iters=LENGTH)
     # A `.keras` file stores jit_compile, and PyTorch can't compile everything that JAX can.
     settings = {"jit_compile": False} if hosts.IS_KERAS3 else {}
