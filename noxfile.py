@@ -159,7 +159,8 @@ def check_host(session, host, extras, *requirements, **environment):
     # Each worker holds a framework in memory, so there are few workers. The tests of a file share
     # fixtures and stay on one worker where possible.
     workers = "--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal"
-    check(session, host, ".", *workers, **environment)
+    slowest = "--durations=10", "--durations-min=5"
+    check(session, host, ".", *workers, *slowest, **environment)
 
 
 def check(session, host, folder, *options, **environment):
