@@ -376,7 +376,7 @@ class WithOurAttribute(Drift):
 WRONG_STATES = {
     WithList: "in no attribute and no slot",
     WithVector: "counts, which is neither a slot nor a scalar",
-    WithSmallSlot: "slot norm, which hasn.t the shape",
+    WithSmallSlot: "slot norm, which doesn.t have the shape",
     WithOurAttribute: "_window",
 }
 

@@ -74,7 +74,7 @@ def test_out_of_range(name):
                     cls(**{argument: value})
                 said = str(refusal.value)
                 assert f"{argument}={value}" in said.replace("'", "")
-                assert f"`{argument}`" in said or f"Expected {argument} >= 0" in said
+                assert argument in said.replace(f"{argument}={value}", "")  # says what is allowed
             if not or_none and argument not in ("learning_rate", "epsilon", "decay"):
                 if inspect.signature(cls).parameters[argument].default is not None:
                     with pytest.raises((TypeError, ValueError), match=f"`{argument}`"):
