@@ -34,13 +34,26 @@ def run(command, cwd=None, **environment):
     )
 
 
+# The demo where the package that the first argument names is not installed.
+WITHOUT = """
+import sys
+
+class Without:
+    missing = sys.argv.pop(1)
+
+    def find_spec(self, name, path=None, target=None):
+        if name == self.missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Without())
+from keras_accum import __main__ as demo
+demo.hide_logs()
+sys.exit(demo.main())
+"""
+
+
 def run_without(package, *arguments, **environment):
-    """The demo where a package is not installed."""
-    program = (
-        "import sys; sys.modules[sys.argv.pop(1)] = None\n"
-        "from keras_accum import __main__ as demo; demo.hide_logs(); sys.exit(demo.main())"
-    )
-    return run([sys.executable, "-c", program, package, *arguments], **environment)
+    return run([sys.executable, "-c", WITHOUT, package, *arguments], **environment)
 
 
 def assert_refused(job, *said):
