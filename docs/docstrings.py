@@ -12,7 +12,7 @@ import griffe
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from keras_accum import names
 
-# A list of terms, after an empty line or as the section "State, all of it in ...".
+# A list of terms, after an empty line or as the section "State:".
 _TERMS = re.compile(r"(?:^(State\b.*:)|(?<=\n))\n((?: {4}.*\n)+)", re.M)
 _TERM = re.compile(r" {4}[\w`<][\w`<>(),. ]*: ")
 _HEADING = re.compile(r"^(Example|Paper):\n\s*", re.M)

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from keras_accum import arguments, pending, states
+from keras_accum import arguments, pending, ranges, states
 
 _NO_ACCUM_ITERS = (
     "This {name} was saved by a class that didn't save accum_iters, so accum_iters=1 is used: an "
@@ -689,13 +689,12 @@ def check_stock_class(stock, optimizers, wrappers):
         )
 
 
-def check_members(family, stock, keras_name):
+def check_members(family, stock):
     """Raise a TypeError if members of a class that isn't Keras's have the names of ours."""
     ours = {name for cls in family.__mro__[:-1] for name in vars(cls)}
     theirs, of_keras = set(), set()
     for cls in stock.__mro__[:-1]:
-        is_of_keras = cls.__module__.split(".")[0] in (keras_name, "keras", "tensorflow")
-        (of_keras if is_of_keras else theirs).update(vars(cls))
+        (of_keras if ranges.is_of_keras(cls) else theirs).update(vars(cls))
     clashes = sorted(name for name in ours & theirs - of_keras if not name.startswith("__"))
     if clashes:
         raise TypeError(

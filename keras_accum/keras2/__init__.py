@@ -122,7 +122,7 @@ def accumulating(optimizer_class):
     """
     base.check_stock_class(optimizer_class, (_stock.Optimizer,), (_stock.TFOptimizer,))
     if optimizer_class not in _made:
-        base.check_members(AccumulatingOptimizer, optimizer_class, "keras")
+        base.check_members(AccumulatingOptimizer, optimizer_class)
         is_of_keras = optimizer_class.__module__ == _stock.__name__
         members = {
             "__module__": __name__ if is_of_keras else optimizer_class.__module__,

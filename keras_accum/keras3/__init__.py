@@ -11,7 +11,7 @@
 | `backend_<name>` | code for a single backend; all other code uses `keras.ops` |
 """
 
-from keras_accum import base, docs, host, names
+from keras_accum import base, docs, host, names, ranges
 from keras_accum.states import StateError  # noqa: F401, public
 
 keras = host.import_keras_3()
@@ -66,13 +66,13 @@ def accumulating(optimizer_class):
     base.check_stock_class(optimizer_class, (keras.optimizers.Optimizer,), wrappers)
     stock_class = stock.class_of(optimizer_class)
     if stock_class not in _made:
-        base.check_members(AccumulatingOptimizer, stock_class, "keras")
+        base.check_members(AccumulatingOptimizer, stock_class)
         _made[stock_class] = _make(f"{stock_class.__name__}Accumulate", stock_class)
     return _made[stock_class]
 
 
 def _make(name, stock_class, **fixed):
-    is_of_keras = stock.is_of_keras(stock_class)
+    is_of_keras = ranges.is_of_keras(stock_class)
     cls = type(
         name,
         (AccumulatingOptimizer, stock_class),

@@ -15,7 +15,7 @@ from keras_accum import kernels, rules
 from keras_accum.callbacks import python_gate
 from keras_accum.keras3 import backend_jax
 from keras_accum.keras3.gates import SelectAfter, SelectWrites
-from keras_accum.keras3.stock import is_of_keras
+from keras_accum.ranges import is_of_keras
 
 Picker = python_gate.Picker
 

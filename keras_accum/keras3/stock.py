@@ -16,11 +16,6 @@ def class_of(public):
     return type(public.__new__(public))
 
 
-def is_of_keras(stock_class):
-    """True if a class is one of Keras's own, whose way of writing is known."""
-    return stock_class.__module__.startswith("keras.")
-
-
 class FromAndToStock:
     """A base class that comes before a stock optimizer class."""
 

@@ -13,7 +13,7 @@ import inspect
 import numpy as np
 import tensorflow as tf
 
-from keras_accum import arguments, base, docs, kernels, states, window
+from keras_accum import arguments, base, docs, kernels, ranges, states, window
 from keras_accum.callbacks import monitor
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 from keras_accum.tf_keras.new_style_state import (
@@ -609,7 +609,7 @@ def make(stock, made_by):
     is_nadam = issubclass(stock, keras.optimizers.Nadam)
     family = AccumulatingNadam if is_nadam else AccumulatingNewStyleOptimizer
     name, module, package = f"{stock.__name__}Accumulate", stock.__module__, stock.__module__
-    if _is_of_keras(stock):  # `keras_accum>AdamAccumulate` is the legacy class
+    if ranges.is_of_keras(stock):  # `keras_accum>AdamAccumulate` is the legacy class
         module, package = "keras_accum.tf_keras", "keras_accum.new_style"
     made = type(name, (family, stock), {"__module__": module, "_made_by": made_by})
     return keras.utils.register_keras_serializable(package)(made)
@@ -617,8 +617,8 @@ def make(stock, made_by):
 
 def _check(stock):
     """Raise a TypeError if a class changes more of an update than `update_step`."""
-    base.check_members(AccumulatingNewStyleOptimizer, stock, keras.__name__)
-    own = [cls for cls in stock.__mro__ if not _is_of_keras(cls) and cls is not object]
+    base.check_members(AccumulatingNewStyleOptimizer, stock)
+    own = [cls for cls in stock.__mro__ if not ranges.is_of_keras(cls) and cls is not object]
     overridden = sorted({name for cls in own for name in _STEPS if name in vars(cls)})
     if issubclass(stock, keras.optimizers.Nadam) and any("update_step" in vars(c) for c in own):
         overridden.append("update_step of Nadam")
@@ -629,7 +629,3 @@ def _check(stock):
             f"{StockOptimizer.__module__}.{StockOptimizer.__name__}. "
             f"Received: optimizer_class={stock}"
         )
-
-
-def _is_of_keras(cls):
-    return cls.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow")

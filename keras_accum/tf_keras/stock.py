@@ -1,6 +1,6 @@
 """The stock optimizers of this Keras, and the accumulating class for each."""
 
-from keras_accum import base, names
+from keras_accum import base, names, ranges
 from keras_accum.tf_keras import new_style
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
 from keras_accum.tf_keras.optimizer import AccumulatingOptimizer
@@ -56,7 +56,6 @@ def accumulating(optimizer_class):
     return _made[optimizer_class]
 
 
-_KERAS = keras.__name__.split(".")[0], "keras", "tensorflow"
 _LEGACY = "keras.optimizers.legacy" if legacy is not keras.optimizers else "keras.optimizers"
 
 accumulating.__module__ = "keras_accum.tf_keras"
@@ -72,10 +71,10 @@ _BEFORE_THE_GATE = (
 
 
 def _make(stock, made_by):
-    base.check_members(AccumulatingOptimizer, stock, _KERAS[0])
+    base.check_members(AccumulatingOptimizer, stock)
     _check_methods(stock)
     members = {"__module__": __name__, "__qualname__": f"{stock.__name__}Accumulate"}
-    if stock.__module__.split(".")[0] in _KERAS:
+    if ranges.is_of_keras(stock):
         members["__module__"], package = "keras_accum.tf_keras", "keras_accum"
     else:
         package = stock.__module__
