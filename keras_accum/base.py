@@ -29,6 +29,30 @@ _NO_COUNT = (
 )
 
 
+class ReadOnly:
+    """An attribute that the constructor sets, and that can't be set afterwards.
+
+    The train steps that are traced already have the value, so a new value would change only some of
+    the train steps. The values lie in `_options`, which the constructor sets last.
+    """
+
+    def __set_name__(self, owner, name):
+        self._name = name
+
+    def __get__(self, optimizer, owner=None):
+        return self if optimizer is None else optimizer._options[self._name]
+
+    def __set__(self, optimizer, value):
+        cls, name = type(optimizer), self._name
+        if "_options" not in vars(optimizer):
+            check_taken(cls._stock_class, [name], [name])
+        raise AttributeError(
+            f"`{name}` can't be changed after construction. Make a new optimizer with the same "
+            f"state, and compile the model with it: `{cls.__name__}.from_optimizer(optimizer, "
+            f"{name}={value!r})`. Received: {name}={value!r}"
+        )
+
+
 class Optimizer:
     """A base class that comes before the stock class. Besides the members here, a host defines
 
@@ -53,6 +77,9 @@ class Optimizer:
     * `_write_state(state)`: write all variables;
     * `_write_shared(state)`: write those values of a state whose variables exist already.
     """
+
+    reduction, skip_nonfinite = ReadOnly(), ReadOnly()
+    gate, all_reduce = ReadOnly(), ReadOnly()
 
     # How to set accum_iters on a model that was loaded from a file without accum_iters.
     _remedy = "set model.optimizer.accum_iters = 5 before the first step of the loaded model"
@@ -652,7 +679,8 @@ def hand_on(wrapper):
     LossScaleOptimizer would have no effect.
     """
     names = "accum_iters", "completed_updates", "window_position", "apply_partial_window", "weigh"
-    for name in (*names, "lr"):
+    options = (name for name, member in vars(Optimizer).items() if isinstance(member, ReadOnly))
+    for name in (*names, "lr", *options):
         if not hasattr(wrapper, name):
             setattr(wrapper, name, _InnerAttribute(name))
 

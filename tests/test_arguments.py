@@ -111,6 +111,51 @@ def test_refused_by_the_setter(accum_iters):
     assert optimizer.accum_iters == 2
 
 
+# A name, the value given to the constructor, and the values that are then assigned.
+FIXED = [
+    ("reduction", "sum", ["nonsense", "mean"]),
+    ("gate", "conditional", ["nonsense", "select"]),
+    ("all_reduce", "per_micro_batch", ["zzz", "per_window"]),
+    ("skip_nonfinite", True, ["no", False]),
+]
+if hosts.IS_KERAS3:
+    FIXED += [("decay", 0.5, ["no", -1.0, 0.1])]
+STYLES = [hosts.accum.AdamAccumulate]
+if hosts.IS_TF_KERAS and hasattr(keras.optimizers, "AdamW"):
+    STYLES += [hosts.accum.AdamWAccumulate]
+
+
+@pytest.mark.parametrize("name, given, assigned", FIXED, ids=[name for name, *_ in FIXED])
+@pytest.mark.parametrize("made_by", STYLES)
+def test_an_argument_that_is_assigned_later_is_refused(made_by, name, given, assigned):
+    """The traced train steps wouldn't see the new value, and a file with it wouldn't load."""
+    optimizer = made_by(accum_iters=3, **{name: given})
+    for value in assigned:
+        with pytest.raises(AttributeError, match=f"`{name}` can't.*from_optimizer.*{value!r}"):
+            setattr(optimizer, name, value)
+    assert getattr(optimizer, name) == optimizer.get_config()[name] == given
+    other = made_by.from_optimizer(optimizer, **{name: made_by().get_config()[name]})
+    assert getattr(other, name) == getattr(made_by(), name)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has gradient_accumulation_steps")
+def test_keras_s_own_accumulation_can_not_be_added():
+    optimizer = hosts.ours("Adam", accum_iters=3)
+    assert optimizer.gradient_accumulation_steps is None
+    with pytest.raises(AttributeError, match="set `accum_iters`.*gradient_accumulation_steps=3"):
+        optimizer.gradient_accumulation_steps = 3
+    assert optimizer.gradient_accumulation_steps is None
+
+
+@keras2_has_no("LossScaleOptimizer")
+def test_an_argument_that_is_assigned_to_a_loss_scale_optimizer():
+    wrappers = keras.optimizers if hosts.IS_KERAS3 else keras.mixed_precision
+    wrapper = wrappers.LossScaleOptimizer(hosts.ours("Adam", accum_iters=3))
+    assert wrapper.gate == "select"
+    with pytest.raises(AttributeError, match="`gate` can't be changed"):
+        wrapper.gate = "conditional"
+
+
 @every_class
 def test_numpy_integers_are_integers(name):
     accum_iters = hosts.ours(name, accum_iters=np.int64(3)).get_config()["accum_iters"]

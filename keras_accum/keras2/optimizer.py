@@ -22,7 +22,7 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
     fixed = {}
     _can_reduce_late = False
     # The attributes of an instance. A stock class that sets one of them is refused.
-    reduction = skip_nonfinite = gate = all_reduce = _given = _added_decay = None
+    _options = _given = _added_decay = None
     _accum_iters = _next_length = _layouts = _positions = None
     _remedy = "compile the loaded model with {name}.from_optimizer(model.optimizer, accum_iters=5)"
 
@@ -59,11 +59,7 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
         base.check_attributes(self, set(vars(self)))
         stock.check_variables(self)
         self._given, self._added_decay = given, added_decay
-        self.reduction = own["reduction"]
-        self.skip_nonfinite = own["skip_nonfinite"]
-        self.gate = own["gate"]
-        self.all_reduce = own["all_reduce"]
-        self._accum_iters = own["accum_iters"]
+        self._accum_iters, self._options = own["accum_iters"], own
         self._next_length = None  # shared by all models, as are `iterations` and learning rate
         self._layouts = {}  # layouts of the stock optimizer's state, by the number of variables
         self._positions = {}  # positions in the windows of models, by the names of their variables

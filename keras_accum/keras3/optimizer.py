@@ -24,6 +24,7 @@ class AccumulatingOptimizer(
     """
 
     fixed = {}
+    decay = base.ReadOnly()
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -36,22 +37,34 @@ class AccumulatingOptimizer(
     def __init__(self, *args, **kwargs):
         given = arguments.bind(type(self), args, kwargs, unknown=ValueError)
         own = arguments.pop_own(type(self), given)
-        self.__dict__["decay"] = float(given.pop("decay", 0.0))
+        own["decay"] = float(given.pop("decay", 0.0))
         given.setdefault("name", None)
         arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
 
         super().__init__(**given, **self.fixed)
-        base.check_attributes(self, set(vars(self)) - {"decay"})
-        self.reduction = own["reduction"]
-        self.skip_nonfinite = own["skip_nonfinite"]
-        self.gate = own["gate"]
-        self.all_reduce = own["all_reduce"]
+        base.check_attributes(self, set(vars(self)))
         self._accum_iters = own["accum_iters"]
+        self.__dict__["_options"] = own  # bypasses Keras's attribute tracking
 
     @property
     def _is_stock(self):
         """True if the stock optimizer's own code does all that is asked for."""
         return not (self.decay or self._accumulates or self.skip_nonfinite)
+
+    @property
+    def gradient_accumulation_steps(self):
+        """Keras's own accumulation. None, except where the constructor was given a number."""
+        return self._steps_of_keras
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, steps):
+        if "_options" in vars(self):
+            raise AttributeError(
+                "`gradient_accumulation_steps`, Keras's own accumulation, can't be set on an "
+                "optimizer that accumulates: set `accum_iters`. "
+                f"Received: gradient_accumulation_steps={steps!r}"
+            )
+        self._steps_of_keras = steps
 
     @property
     def lr(self):

@@ -92,11 +92,8 @@ class AccumulatingNewStyleOptimizer(State):
         given.setdefault("name", type(self).__name__)
 
         super().__init__(**given, **self.fixed)
-        self.reduction = own["reduction"]
-        self.skip_nonfinite = own["skip_nonfinite"]
-        self.gate = own["gate"]
-        self.all_reduce = own["all_reduce"]
         self._accum_iters = own["accum_iters"]
+        self.__dict__["_options"] = own  # bypasses Keras's attribute tracking
 
     @property
     def _is_stock(self):

@@ -68,10 +68,7 @@ class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving):
 
         super().__init__(**given)
         ours = {
-            "reduction": own["reduction"],
-            "skip_nonfinite": own["skip_nonfinite"],
-            "gate": own["gate"],
-            "all_reduce": own["all_reduce"],
+            "_options": own,
             "_accum_iters": own["accum_iters"],
             "_given": given,
             "_found_layout": None,
