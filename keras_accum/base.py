@@ -251,7 +251,9 @@ class Optimizer:
 
         A train step calls `weigh` each time before `apply_gradients` (or `apply`, or
         `stateless_apply`). In `fit`, the callback `MicroBatchWeights` calls `weigh`. A test step
-        must not: the next micro-batch would take the weight of the test batch.
+        must not: the next micro-batch would take the weight of the test batch. If the train step
+        is traced (`tf.function`, `jax.jit`, `train_on_batch`), call `weigh` in the traced function,
+        with a tensor where the weight differs from step to step.
 
         Args:
             weight: Scalar >= 0, a number or a tensor. The number by which the loss of the
@@ -262,7 +264,7 @@ class Optimizer:
 
         Raises:
             ValueError: If `reduction` isn't "weighted", or if a number is negative, infinite or
-                NaN.
+                NaN. When a train step is traced, if its weight comes from outside of the trace.
         """
         if self.reduction != "weighted":
             raise ValueError(
@@ -271,7 +273,8 @@ class Optimizer:
             )
         arguments.check_weight(weight)
         if self._accumulates:
-            self._weights_said[self._replica()] = self._without_gradient(weight)
+            said = self._without_gradient(weight), self._is_traced()
+            self._weights_said[self._replica()] = said
 
     @staticmethod
     def _without_gradient(weight):
@@ -280,17 +283,26 @@ class Optimizer:
 
     @property
     def _weights_said(self):
+        # Each weight with True if a traced function said the weight.
         # By replica, because `tf.distribute` runs the step of each replica in turn.
         # `__dict__` bypasses Keras's attribute tracking.
         return self.__dict__.setdefault("_weights_by_replica", {})
 
     def _take_weight(self):
-        weight = self._weights_said.pop(self._replica(), None)
-        if weight is None and self._weighs:
+        weight, is_of_trace = self._weights_said.pop(self._replica(), (None, False))
+        if weight is None:
             raise ValueError(
                 "reduction='weighted' needs the weight of each micro-batch: "
                 "`fit(..., callbacks=[MicroBatchWeights()])`, or in a train step of your own "
                 "`optimizer.weigh(weight)` before `apply_gradients`."
+            )
+        if self._is_traced() and not is_of_trace:
+            raise ValueError(
+                "`weigh` was called outside of the traced function that applies the gradients. The "
+                "weight would become a constant of that function, and later micro-batches would "
+                "get the same weight. Call `weigh` in the traced function, where the weight may be "
+                "a tensor, or train with run_eagerly=True. In `fit`, use the callback "
+                f"MicroBatchWeights. Received: weight={weight}"
             )
         return weight
 

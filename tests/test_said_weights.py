@@ -132,3 +132,80 @@ def test_a_weight_that_depends_on_the_prediction(eagerly):
     )
     expected = train(hosts.stock("SGD", learning_rate=2**-3), 9, arrays=arrays)
     assert_equal(actual.weights, expected.weights)
+
+
+# -- weights that are said outside of a traced function ------------------------------------------
+
+WEIGHTS = [1.0, 3.0, 2.0, 2.0, 5.0, 1.0]
+# The weight of the open window after each micro-batch, in windows of three.
+WINDOW_WEIGHTS = [1.0, 4.0, 0.0, 2.0, 7.0, 0.0]
+
+def said_before(optimizer, step):
+    """The window's weight after each micro-batch, if each weight is said before the step."""
+    found = []
+    for weight in WEIGHTS:
+        optimizer.weigh(weight)
+        step()
+        found.append(float(optimizer.get_state()["window_weight"]))
+    return found
+
+
+@pytest.mark.parametrize("eagerly", [True, False])
+@pytest.mark.parametrize("style", ["", "W"])
+def test_a_weight_is_right_in_train_on_batch_or_refused(eagerly, style):
+    """A traced step would have the first weight as a constant."""
+    if style and not hosts.IS_TF_KERAS:
+        pytest.skip("only tf_keras has a second style of optimizers")
+    optimizer = weighted(f"Adam{style}", accum_iters=3) if style else weighted(accum_iters=3)
+    model = compiled(dense_model(), optimizer, run_eagerly=eagerly)
+    optimizer.build(model.trainable_variables)
+    start, batch = model.get_weights(), [array[:MICRO] for array in data()]
+    if eagerly or hosts.IS_TORCH:  # PyTorch runs a step eagerly
+        assert said_before(optimizer, lambda: model.train_on_batch(*batch)) == WINDOW_WEIGHTS
+        return
+    optimizer.weigh(2.0)
+    with pytest.raises(ValueError, match="`weigh` was called outside.*Received: weight=2.0"):
+        model.train_on_batch(*batch)
+    assert optimizer.window_position == 0
+    for now, before in zip(model.get_weights(), start):
+        np.testing.assert_array_equal(now, before)
+
+
+@pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch runs a step eagerly")
+@pytest.mark.parametrize("is_said_inside", [True, False])
+def test_a_weight_in_a_traced_function_of_ones_own(is_said_inside):
+    optimizer, w = weighted(accum_iters=3), hosts.variable([1.0, 2.0], "w")
+    optimizer.build([w])
+    gradient = np.ones(2, hosts.FLOATX)
+
+    def step(weight):
+        if is_said_inside:
+            optimizer.weigh(weight)
+        hosts.apply(optimizer, [gradient], [w])
+
+    if hosts.IS_TENSORFLOW:
+        run = hosts.tf.function(step)
+    else:
+        import jax
+
+        @jax.jit
+        def stateless(weight, state, weights):
+            if is_said_inside:
+                optimizer.weigh(weight)
+            return optimizer.stateless_apply(state, [gradient], weights)
+
+        def run(weight):
+            new, state = stateless(weight, [v.value for v in optimizer.variables], [w.value])
+            for variable, value in zip([w, *optimizer.variables], [*new, *state]):
+                variable.assign(value)
+
+    found = []
+    for weight in WEIGHTS:
+        if is_said_inside:
+            run(tensor(weight))
+        else:
+            optimizer.weigh(weight)
+            with pytest.raises(ValueError, match="`weigh` was called outside of the traced"):
+                run(tensor(weight))
+        found.append(float(optimizer.get_state()["window_weight"]))
+    assert found == (WINDOW_WEIGHTS if is_said_inside else [0.0] * len(WEIGHTS))
