@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from keras_accum import arguments, pending, ranges, states
+from keras_accum import arguments, pending, ranges, states, window
 
 _NO_ACCUM_ITERS = (
     "This {name} was saved by a class that didn't save accum_iters, so accum_iters=1 is used: an "
@@ -66,6 +66,7 @@ class Optimizer:
     * `_can_reduce_late`: True if the host has all_reduce="per_window";
     * `_is_traced()`: True if computations become part of a traced program;
     * `_is_built`: True if slots and accumulators exist;
+    * `_are_frozen(variables)`: for each of these variables, True if its layer is frozen now;
     * `_rule_slots`, `_rule_scalars`: the names of what the rule keeps per variable and once for all
       variables, in the order of the host's files;
     * `_list_names(n, stock)`: the names of the state for n variables, or of the stock optimizer's
@@ -205,6 +206,26 @@ class Optimizer:
             return
         self._check_is_built("apply_partial_window")
         self._close_window()
+
+    def _covered_and_frozen(self, missing, variables):
+        """Return the variables that an update covers which closes the window now, and the frozen.
+
+        An update covers the variables that have had a gradient in the window and that aren't
+        frozen. `missing` is `missing_gradients`, None if no gradient has been missing.
+        """
+        indices = range(len(variables))
+        if missing is not None:
+            seen = window.was_seen(missing, self.completed_updates, self.window_position)
+            indices = np.flatnonzero(seen)
+        covered, frozen = self._apart_from_frozen(indices, variables)
+        return [variables[i] for i in covered], frozen
+
+    def _apart_from_frozen(self, indices, variables):
+        """Return the indices of variables that aren't frozen, and the frozen variables."""
+        indices = list(indices)
+        are_frozen = self._are_frozen([variables[i] for i in indices])
+        frozen = [i for i, is_frozen in zip(indices, are_frozen) if is_frozen]
+        return sorted({*indices} - {*frozen}), [variables[i] for i in frozen]
 
     def _check_is_between_steps(self):
         if self._is_traced():

@@ -14,9 +14,9 @@ with the right average, and lets `accum_iters` change in the middle of a run.
 
 The gradient of a variable may be missing in a micro-batch, which then adds nothing to the
 variable's sum. The update at the end of a window covers each variable that had a gradient in at
-least one micro-batch of the window, and divides the variable's sum by the number of all
-micro-batches in the window. A variable without any gradient isn't touched. After the end of a
-window no sum is pending.
+least one micro-batch of the window and is trainable when the window closes. The update divides the
+variable's sum by the number of all micro-batches in the window. All other variables aren't touched.
+After the end of a window no sum is pending: the sum of a variable that was frozen is dropped.
 
 `missing_gradients` counts for each variable the micro-batches of the window in which the variable's
 gradient was missing. The last element is the number of the window, so counts of an earlier window

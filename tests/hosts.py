@@ -286,6 +286,8 @@ def accumulators(optimizer):
         return [v for name, v in _ours_of_keras2(optimizer).items() if "accumulator" in name]
     if IS_KERAS3:
         return [v for v in optimizer.variables if "window_accumulator" in v.name]
+    if isinstance(optimizer, keras.optimizers.Optimizer) and hasattr(optimizer, "_sums"):
+        return optimizer._sums  # of the newer style
     return list(optimizer._accumulators.values())
 
 

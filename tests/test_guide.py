@@ -1,5 +1,6 @@
 """The code in docs/guide.md runs unchanged."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def test_all_blocks_are_tested():
         "the noise scale",
         "one optimizer, two calls",
         "another optimizer",
+        "first the head, then everything",
     } | {f"weights in {where}" for where in ("fit", "a train step")}
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
 
@@ -63,6 +65,30 @@ def test_two_calls():
     assert names["optimizer"].completed_updates == 1
     for network in (generator, discriminator):
         assert hosts.array(network.trainable_variables[0]) < 1
+
+
+@pytest.mark.skipif(
+    hosts.BACKEND == "jax" or not hasattr(keras.optimizers, "AdamW"),
+    reason="Keras on JAX can't train only some of an optimizer's variables; Keras 2 has no AdamW",
+)
+def test_frozen_layers(monkeypatch):
+    """The recipe equals the same lines with the stock optimizer at the big batch."""
+    block, found = BLOCKS["first the head, then everything"], []
+    stock = block.replace("AdamWAccumulate(1e-3, accum_iters=5)", "keras.optimizers.AdamW(1e-3)")
+    stock = stock.replace("batch_size=10, callbacks=[ApplyPartialWindow()]", "batch_size=50")
+    random = np.random.default_rng(1)
+    x, y = (random.uniform(0.5, 1, (100, n)).astype(hosts.FLOATX) for n in (3, 2))
+    fit = functools.partialmethod(keras.Model.fit, shuffle=False, verbose=0, epochs=2)
+    monkeypatch.setattr(keras.Model, "fit", fit)
+    for lines in (block, stock):
+        model = initialize(dense_model())
+        names = {"keras": keras, "model": model, "backbone": model.layers[-2], "x": x, "y": y}
+        exec(lines, names)
+        found.append(weights(model))
+    assert stock.count("50") == 2
+    assert_equal(*found)
+    before = weights(initialize(dense_model()))
+    assert all((found[0][name] != before[name]).all() for name in before)
 
 
 def test_another_optimizer():

@@ -9,7 +9,7 @@ import contextlib
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, KINDS, LATE, SPECIAL, few_cases, over, quick_first
+from cases import CASES, KINDS, LATE, SPECIAL, few_cases, over, quick_first, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -97,7 +97,9 @@ def build(optimizer, variables):
 
 
 def assert_nothing_pending(optimizer):
-    for accumulator in hosts.accumulators(optimizer):
+    accumulators = hosts.accumulators(optimizer)
+    assert accumulators
+    for accumulator in accumulators:
         assert not hosts.array(accumulator).any()
 
 
@@ -338,17 +340,45 @@ def gradients_of(model, x, y):
     return [(v, hosts.array(g)) for v, g in zip(variables, found)]
 
 
-def frozen_in(optimizer, micro_batches, callbacks=()):
-    """Train a model, freeze a layer after `micro_batches`, and train to the end of the window."""
+# -- frozen layers -------------------------------------------------------------------------------
+
+
+def momentum():
+    return hosts.ours("SGD", learning_rate=0.125, momentum=0.9, accum_iters=LENGTH)
+
+
+def with_weight_decay():
+    return hosts.ours("AdamW", learning_rate=2**-6, accum_iters=LENGTH)
+
+
+OPTIMIZERS = {"momentum": momentum}
+if hosts.IS_KERAS3 or hasattr(keras.optimizers, "AdamW"):  # on tf_keras, of the newer style
+    OPTIMIZERS["AdamW"] = with_weight_decay
+every_style = quick_first("optimizer", OPTIMIZERS)
+
+
+def frozen_layer(model):
+    return model.layers[0 if hosts.IS_TORCH else -2]
+
+
+def frozen_in(optimizer, micro_batches, further=2, **fit_arguments):
+    """Train a model, freeze a layer after `micro_batches`, and train on `further` micro-batches."""
     model = compiled(dense_model(), optimizer)
     go_on(model, stop=micro_batches)
     before = weights(model)
-    model.layers[0 if hosts.IS_TORCH else -2].trainable = False
+    frozen_layer(model).trainable = False
     xla = {"jit_compile": False} if hosts.IS_KERAS3 else {}
-    model.compile(optimizer, "mse", **xla)
-    x, y = (array[micro_batches * MICRO :][: 2 * MICRO] for array in data())
-    model.fit(x, y, batch_size=MICRO, shuffle=False, verbose=0, callbacks=list(callbacks))
+    model.compile(model.optimizer, "mse", **xla)
+    x, y = (array[micro_batches * MICRO :][: further * MICRO] for array in data())
+    model.fit(x, y, batch_size=MICRO, shuffle=False, verbose=0, **fit_arguments)
     return model, before
+
+
+def assert_only_the_rest_moved(model, before):
+    after = weights(model)
+    for name, value in before.items():
+        moved = np.abs(after[name] - value).max()
+        assert moved == 0 if "hidden" in name else moved > 0, name
 
 
 freezes = pytest.mark.skipif(
@@ -357,27 +387,125 @@ freezes = pytest.mark.skipif(
 
 
 @freezes
-def test_a_layer_that_is_frozen_between_windows_does_not_move():
+@every_style
+def test_a_layer_that_is_frozen_between_windows_does_not_move(optimizer):
     """Not even the momentum of earlier windows moves it."""
-    optimizer = hosts.ours("SGD", learning_rate=0.125, momentum=0.9, accum_iters=LENGTH)
+    optimizer = optimizer()
     callback = hosts.accum.ApplyPartialWindow()
-    model, before = frozen_in(optimizer, LENGTH, [callback])
-    after = weights(model)
+    model, before = frozen_in(optimizer, LENGTH, callbacks=[callback])
     assert (optimizer.completed_updates, optimizer.window_position) == (2, 0)
-    for name, value in before.items():
-        moved = np.abs(after[name] - value).max()
-        assert moved == 0 if "hidden" in name else moved > 0, name
+    assert_only_the_rest_moved(model, before)
 
 
 @freezes
-def test_a_layer_that_is_frozen_in_a_window_gets_its_gradients_so_far():
-    optimizer = hosts.ours("SGD", learning_rate=0.125, momentum=0.9, accum_iters=LENGTH)
-    model, before = frozen_in(optimizer, LENGTH - 2)
-    after = weights(model)
+@every_style
+@pytest.mark.parametrize("closing", ["micro-batch", "partial", "python"])
+def test_a_layer_that_is_frozen_in_a_window_does_not_move(optimizer, closing):
+    """Its pending sum is dropped, however the window closes."""
+    optimizer = optimizer()
+    callbacks = [hosts.accum.PythonGate()] if closing == "python" else []
+    further = 1 if closing == "partial" else 2
+    model, before = frozen_in(optimizer, LENGTH - 2, further, callbacks=callbacks)
+    if closing == "partial":
+        assert optimizer.window_position == LENGTH - 1
+        optimizer.apply_partial_window()
     assert (optimizer.completed_updates, optimizer.window_position) == (1, 0)
     assert_nothing_pending(optimizer)
-    for name, value in before.items():
-        assert np.abs(after[name] - value).max() > 0, name
+    assert_only_the_rest_moved(model, before)
+
+
+@thorough
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute")
+@every_style
+@pytest.mark.parametrize("gate", [{}, LATE], ids=["micro_batch", "window"])
+def test_a_layer_that_is_frozen_under_a_strategy(optimizer, gate, strategy, monkeypatch):
+    monkeypatch.setattr(hosts, "GATE", gate)
+    with strategy.scope():
+        optimizer = optimizer()
+        model, before = frozen_in(optimizer, LENGTH - 2)
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 0)
+    assert_nothing_pending(optimizer)
+    assert_only_the_rest_moved(model, before)
+
+
+@thorough
+@freezes
+@every_style
+def test_a_layer_that_is_frozen_in_mixed_precision(optimizer):
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        optimizer = optimizer()
+        model, before = frozen_in(optimizer, LENGTH - 2)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    assert hasattr(model.optimizer, "inner_optimizer")
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 0)
+    assert_nothing_pending(optimizer)
+    assert_only_the_rest_moved(model, before)
+
+
+@freezes
+@every_style
+def test_the_layers_that_train_on_get_the_big_batch(optimizer):
+    """The reference takes the gradients of the whole window for them, and none for the other."""
+    ours = optimizer()
+    model, before = frozen_in(ours, LENGTH - 2)
+    stock = type(ours.to_stock()).from_config(ours.to_stock().get_config())
+    reference = initialize(dense_model())
+    gradients = gradients_of(reference, *(array[: LENGTH * MICRO] for array in data()))
+    out = [(g, v) for v, g in gradients if "out" in (v.path if hosts.IS_KERAS3 else v.name)]
+    hosts.apply(stock, *zip(*out))
+    assert_equal(weights(model), weights(reference))
+
+
+@freezes
+def test_a_frozen_layer_that_trains_again_starts_without_a_sum():
+    """Nothing is left over from the window in which the layer was frozen."""
+    model, _ = frozen_in(momentum(), LENGTH - 2)
+    optimizer = model.optimizer
+    frozen_layer(model).trainable = True
+    compile_again = {"jit_compile": False} if hosts.IS_KERAS3 else {}
+    model.compile(optimizer, "mse", **compile_again)
+    reference = initialize(dense_model())
+    reference.set_weights(model.get_weights())
+    go_on(model, LENGTH, 2 * LENGTH)
+    found = gradients_of(reference, *(a[LENGTH * MICRO : 2 * LENGTH * MICRO] for a in data()))
+    hidden = {v.path if hosts.IS_KERAS3 else v.name: (v, g) for v, g in found}
+    for name, (v, g) in hidden.items():
+        if "hidden" in name:  # its momentum has rested at zero
+            expected = hosts.array(v) - 0.125 * g
+            np.testing.assert_allclose(weights(model)[name], expected, **hosts.TOLERANCE)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="on Keras 2, a variable can't be frozen by itself")
+def test_a_variable_that_is_frozen_in_a_loop_of_ones_own():
+    """Frozen and trainable again within the window, the variable gets all of its gradients."""
+    ones = {n: np.ones_like(v, hosts.FLOATX) for n, v in zip(NAMES, START)}
+    for is_frozen_at_the_end in (True, False):
+        optimizer, variables = in_a_window([ones])
+        before = hosts.array(variables["a"]).copy()
+        rest = {name: value for name, value in ones.items() if name != "a"}
+        variables["a"].trainable = False
+        for _ in range(LENGTH - 2):
+            apply(optimizer, variables, rest)
+        variables["a"].trainable = not is_frozen_at_the_end
+        apply(optimizer, variables, rest)
+        moved = hosts.array(variables["a"]) - before
+        expected = 0 if is_frozen_at_the_end else -1 / LENGTH
+        np.testing.assert_allclose(moved, np.full_like(moved, expected), rtol=1e-6)
+        assert_nothing_pending(optimizer)
+
+
+def test_a_window_of_which_all_is_frozen_closes_and_moves_nothing():
+    model = compiled(dense_model(), momentum())
+    optimizer, before = model.optimizer, weights(model)
+    go_on(model, stop=LENGTH - 2)
+    model.trainable = False
+    optimizer.apply_partial_window()
+    assert optimizer.window_position == 0
+    assert_nothing_pending(optimizer)
+    for name, value in weights(model).items():
+        np.testing.assert_array_equal(value, before[name])
 
 
 # -- states ----------------------------------------------------------------------------------------

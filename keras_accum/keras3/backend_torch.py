@@ -92,10 +92,11 @@ class Backend(backend_jax.Backend):
             super()._update_from(grads, step, variables, absent)
             return
         self._add_all(grads, variables)
-        if absent:
-            variables = [v for v, c in zip(self._trainable_variables, step.covered) if c]
+        known = self._trainable_variables
+        absent, frozen = self._apart_from_frozen(absent, known)
+        variables = [*variables, *(known[i] for i in absent if step.covered[i])]
         sums = [self._sum_of(v).value for v in variables]
-        self._update_through_gate(step, sums, variables)
+        self._update_through_gate(step, sums, variables, frozen=frozen)
 
     def _window_averages(self, step, steps, totals, variables):
         if _is_compiling() or not self._accumulates:

@@ -138,10 +138,17 @@ class MicroBatches:
             self._across_replicas(lambda *grads: self._add_all(grads, variables), *grads)
 
     def _update_from(self, grads, step, variables, absent):
+        known = self._trainable_variables
+        absent, frozen = self._apart_from_frozen(absent, known)
         totals = [self._sum_with(g, v) for g, v in zip(grads, variables)]
         totals += [self._value_of(self._window.sums[i]) for i in absent]
-        variables = [*variables, *(self._trainable_variables[i] for i in absent)]
-        self._update_through_gate(step, totals, variables, absent)
+        variables = [*variables, *(known[i] for i in absent)]
+        self._update_through_gate(step, totals, variables, absent, frozen)
+
+    @staticmethod
+    def _are_frozen(variables):
+        # A native variable can't be frozen: its `trainable` never changes.
+        return [isinstance(v, keras.Variable) and not v.trainable for v in variables]
 
     def _sum_of(self, variable):
         return self._window.sums[self._get_variable_index(variable)]
@@ -155,11 +162,11 @@ class MicroBatches:
             return ops.maximum(self._value_of(accumulator), gradient)
         return self._plus(accumulator, gradient)
 
-    def _update_through_gate(self, step, totals, variables, absent=()):
+    def _update_through_gate(self, step, totals, variables, absent=(), frozen=()):
         """Make the stock optimizer's update from the sums of a window, through the gate.
 
         The variables in `absent` (indices) are updated if they had a gradient earlier in the
-        window.
+        window. The `frozen` variables aren't updated, and their sums are dropped.
         """
         if self._reduces_late:
             totals, divisor = self._reduced(totals, step.divisor, variables)
@@ -170,6 +177,8 @@ class MicroBatches:
         with self._gate_for(step, own):
             super().apply(averages, variables)
         if self._accumulates:
+            totals = [*totals, *(self._value_of(self._sum_of(v)) for v in frozen)]
+            variables = [*variables, *frozen]
             dtypes = {dtype_of(self._sum_of(v)) for v in variables}
             hold = {dtype: ops.cast(1 - step.switch, dtype) for dtype in sorted(dtypes)}
             self._across_replicas(
@@ -219,21 +228,17 @@ class MicroBatches:
     # -- between train steps -------------------------------------------------------------------
 
     def _close_window(self):
-        self._in_replicas(self._update_from_sums, self._seen_variables())
-
-    def _seen_variables(self):
-        """Return the variables that have had a gradient in the open window."""
         missing = ops.convert_to_numpy(self._window.missing_gradients)
-        seen = window.was_seen(missing, self.completed_updates, self.window_position)
-        return [v for v, is_seen in zip(self._trainable_variables, seen) if is_seen]
+        covered, frozen = self._covered_and_frozen(missing, self._trainable_variables)
+        self._in_replicas(self._update_from_sums, covered, frozen)
 
-    def _update_from_sums(self, variables):
+    def _update_from_sums(self, variables, frozen):
         position, length, _ = self._window_state()
         totals = [self._value_of(self._sum_of(v)) for v in variables]
         step = window.close(position, length)
         if self._weighs:
             step = step._replace(divisor=self._value_of(self._window.weight))
-        self._update_through_gate(step, totals, variables)
+        self._update_through_gate(step, totals, variables, frozen=frozen)
         self._write_counters(step)
 
 

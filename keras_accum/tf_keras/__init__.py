@@ -6,7 +6,7 @@ from keras_accum import base, names
 from keras_accum.callbacks import monitor, partial_window, python_gate, weights
 from keras_accum.callbacks.base import inner
 from keras_accum.states import StateError  # noqa: F401
-from keras_accum.tf_keras import saving, stock
+from keras_accum.tf_keras import models, saving, stock
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 from keras_accum.tf_keras.micro_batch import NO_TRAIN_FUNCTION
 from keras_accum.tf_keras.optimizer import AccumulatingOptimizer  # noqa: F401
@@ -16,6 +16,7 @@ globals().update(stock.ready())  # SGDAccumulate, ...
 
 saving.keep_state_in_keras_files()
 saving.compile_loaded_models_as_they_were()
+models.remember_compiled_models()
 base.hand_on(keras.mixed_precision.LossScaleOptimizer)
 
 

@@ -32,14 +32,16 @@ def gated(optimizer, micro_batch):
 def _update(optimizer, micro_batch):
     """Return the update from the window's sums including these gradients."""
     step, gradients, variables, absent = micro_batch
-    variables = [*variables, *(optimizer._variables[index] for index in absent)]
+    known = optimizer._variables
+    absent, frozen = optimizer._apart_from_frozen(absent, known)
+    variables = [*variables, *(known[i] for i in absent)]
     if optimizer._accumulates:
         sums = [optimizer._accumulators[variable.ref()] for variable in variables]
         totals = list(map(tf.convert_to_tensor, sums))
         totals[: len(gradients)] = map(kernels.add, totals, gradients)
     else:
         totals = list(map(tf.convert_to_tensor, gradients))
-    return updates.from_totals(optimizer, step, totals, variables, absent)
+    return updates.from_totals(optimizer, step, totals, variables, absent, frozen)
 
 
 def _unconditional_update(optimizer, micro_batch):

@@ -180,7 +180,10 @@ class MicroBatches(base.Optimizer):
         return step, totals
 
     def _close_window(self):
-        variables = self._seen_variables()
+        missing = self._missing_gradients
+        if missing is not None:
+            missing = keras.backend.get_value(missing)
+        variables, frozen = self._covered_and_frozen(missing, self._variables)
 
         def update():
             with tf.control_dependencies([self._take_back()]):
@@ -189,7 +192,7 @@ class MicroBatches(base.Optimizer):
                 step = window.close(position, length)
                 if self._weighs:
                     step = step._replace(divisor=tf.convert_to_tensor(self._window_weight))
-                closing = updates.from_totals(self, step, totals, variables, absent=[])
+                closing = updates.from_totals(self, step, totals, variables, [], frozen)
             return tf.distribute.get_replica_context().merge_call(
                 lambda *args: gates.write_update(self, *args), args=(closing,)
             )
@@ -203,19 +206,11 @@ class MicroBatches(base.Optimizer):
                 "leave tf.compat.v1.disable_eager_execution() out. Received: "
                 f"{type(self._distribution_strategy).__name__}"
             )
-        key = tuple(variable.ref() for variable in variables)
+        key = tuple(variable.ref() for variable in (*variables, *frozen))
         if key not in self._closings:  # kept, because a graph only grows
             with tf.control_dependencies([update()]):
                 self._closings[key] = tf.ones([])
         keras.backend.get_value(self._closings[key])
-
-    def _seen_variables(self):
-        """Return the variables that have had a gradient in the open window."""
-        if self._missing_gradients is None:
-            return self._variables
-        missing = keras.backend.get_value(self._missing_gradients)
-        seen = window.was_seen(missing, self.completed_updates, self.window_position)
-        return [v for v, is_seen in zip(self._variables, seen) if is_seen]
 
     def _window_state(self):
         """Return position, length and next length of the window, as values."""

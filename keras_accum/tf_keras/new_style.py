@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_accum import arguments, base, docs, kernels, ranges, states, window
 from keras_accum.callbacks import monitor
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
+from keras_accum.tf_keras.models import InModels
 from keras_accum.tf_keras.new_style_state import (
     State,
     StockOptimizer,
@@ -62,7 +63,7 @@ def _after(distribution, tensors):
     return tf.control_dependencies([tensor for found in of_replicas for tensor in found])
 
 
-class AccumulatingNewStyleOptimizer(State):
+class AccumulatingNewStyleOptimizer(State, InModels):
     """The base class of these optimizers; it comes before the stock class.
 
     `fixed` has the stock arguments whose values a class fixes.
@@ -378,15 +379,17 @@ class AccumulatingNewStyleOptimizer(State):
         The variables in `absent` (indices) are updated if they had a gradient earlier in the
         window.
         """
+        known = self._trainable if self._accumulates else ()
+        absent, frozen = self._apart_from_frozen(absent, known)
         if self._accumulates:
             totals = [kernels.add(self._sum_of(v), g) for g, v in zip(grads, variables)]
             totals += [tf.convert_to_tensor(self._sums[index]) for index in absent]
         else:
             totals = list(map(tf.convert_to_tensor, grads))
-        variables = [*variables, *(self._trainable[index] for index in absent)]
-        self._update(totals, step, variables, absent)
+        variables = [*variables, *(known[i] for i in absent)]
+        self._update(totals, step, variables, absent, frozen)
 
-    def _update(self, totals, step, variables, absent=()):
+    def _update(self, totals, step, variables, absent=(), frozen=()):
         step, totals = self._reduced(step, totals, variables)
         own_steps = [window.of_variable(step, index) for index in absent]
         steps = [step] * (len(variables) - len(absent)) + own_steps
@@ -402,7 +405,9 @@ class AccumulatingNewStyleOptimizer(State):
             for a, v in zip(self._clip_gradients(averages), variables)
         ]
         switches = [own.switch for own in steps]
-        across_replicas(self._write, averages, totals, switches, step, variables=variables)
+        across_replicas(
+            self._write, averages, totals, switches, step, variables=variables, frozen=frozen
+        )
 
     def _reduced(self, step, totals, variables):
         """Sum the window's sums over the replicas, if each replica has its own until now."""
@@ -426,8 +431,7 @@ class AccumulatingNewStyleOptimizer(State):
 
     def _close_window(self):
         missing = self._window[states.MISSING].numpy()
-        seen = window.was_seen(missing, self.completed_updates, self.window_position)
-        variables = [v for v, is_seen in zip(self._trainable, seen) if is_seen]
+        variables, frozen = self._covered_and_frozen(missing, self._trainable)
         updates = self.completed_updates
 
         def update():
@@ -436,7 +440,10 @@ class AccumulatingNewStyleOptimizer(State):
             if self._weighs:
                 step = step._replace(divisor=tf.convert_to_tensor(self._weight))
             self._update(
-                [tf.convert_to_tensor(self._sum_of(v)) for v in variables], step, variables
+                [tf.convert_to_tensor(self._sum_of(v)) for v in variables],
+                step,
+                variables,
+                frozen=frozen,
             )
 
         self._set_count(self._iterations, updates)  # undo what a LossScaleOptimizer has added
@@ -444,7 +451,7 @@ class AccumulatingNewStyleOptimizer(State):
 
     # -- writing, in cross-replica context -------------------------------------------------------
 
-    def _write(self, distribution, averages, totals, switches, step, variables):
+    def _write(self, distribution, averages, totals, switches, step, variables, frozen):
         update = functools.partial(distribution.extended.update, group=False)
         with _after(distribution, averages):
             overwrites = None
@@ -455,6 +462,8 @@ class AccumulatingNewStyleOptimizer(State):
             for variable, average, total, switch in zip(variables, averages, totals, switches):
                 gradient = average, switch, overwrites
                 update(variable, self._write_variable, args=(gradient, total, step.switch))
+            for total in map(self._sum_of, frozen):
+                update(total, _keep_inside_window, args=(step.switch,))
             self._write_counters(update, step, step.switch)
 
     def _write_common(self, update, switch):
@@ -578,6 +587,10 @@ def _assign_add(variable, value):
 
 def _assign_rest(variable, value, switch):
     variable.assign(kernels.gate(value, tf.cast(1 - switch, value.dtype)))
+
+
+def _keep_inside_window(variable, switch):
+    _assign_rest(variable, variable, switch)
 
 
 def _assign_if(variable, value, switch):

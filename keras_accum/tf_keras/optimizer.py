@@ -12,6 +12,7 @@ from keras_accum import arguments, base, docs, kernels
 from keras_accum.tf_keras import layout
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
 from keras_accum.tf_keras.micro_batch import MicroBatches
+from keras_accum.tf_keras.models import InModels
 from keras_accum.tf_keras.moving import Moving
 from keras_accum.tf_keras.saving import Saving
 from keras_accum.tf_keras.state import State
@@ -26,7 +27,7 @@ def _takes_more(stock_class):
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
-class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving):
+class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving, InModels):
     """The base class of these optimizers; it comes before the stock class.
 
     `fixed` has the stock arguments whose values a class fixes.

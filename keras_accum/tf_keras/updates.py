@@ -41,11 +41,11 @@ def rule_of(optimizer):
     return _RULES[stock](optimizer)
 
 
-def from_totals(optimizer, step, totals, variables, absent):
+def from_totals(optimizer, step, totals, variables, absent, frozen):
     """Return the update from the sums of a window.
 
     The variables in `absent` (indices) come last, and are updated if they had a gradient earlier in
-    the window.
+    the window. The `frozen` variables aren't updated, and their sums are dropped.
     """
     step, totals = optimizer._reduced(step, totals, variables)
     steps = [step] * (len(variables) - len(absent))
@@ -55,6 +55,9 @@ def from_totals(optimizer, step, totals, variables, absent):
     averages = _clipped(optimizer, steps, averages, variables)
     kind = optimizer._kind_of_update
     prepared = kind.prepare(optimizer, step, variables)
+    variables, steps = [*variables, *frozen], steps + [step] * len(frozen)
+    averages += [None] * len(frozen)
+    totals += [tf.convert_to_tensor(optimizer._accumulators[v.ref()]) for v in frozen]
     dtypes = [variable.dtype.base_dtype for variable in variables]
 
     def scalars_of(step, dtype):

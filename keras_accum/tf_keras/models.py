@@ -1,0 +1,41 @@
+"""The models that are compiled with an optimizer of this package, which know the frozen layers.
+
+On this Keras, a variable doesn't know that its layer is frozen.
+"""
+
+import functools
+import weakref
+
+from keras_accum import base
+from keras_accum.callbacks.base import inner
+from keras_accum.tf_keras.library import keras
+
+# Not an attribute of the optimizer, whose copies belong to no model.
+_models = weakref.WeakKeyDictionary()
+
+
+class InModels(base.Optimizer):
+    """The part of an optimizer that asks its models."""
+
+    def _are_frozen(self, variables):
+        if not variables:
+            return []
+        models = list(_models.get(self, ()))
+        trainable = {id(v) for model in models for v in model.trainable_weights}
+        others = {id(v) for model in models for v in model.non_trainable_weights}
+        return [id(v) in others - trainable for v in variables]
+
+
+def remember_compiled_models():
+    """Make `compile` note the model of an optimizer of this package."""
+    compile = keras.Model.compile
+
+    @functools.wraps(compile)
+    def compile_and_remember(model, *args, **kwargs):
+        result = compile(model, *args, **kwargs)
+        optimizer = inner(getattr(model, "optimizer", None))
+        if isinstance(optimizer, base.Optimizer):
+            _models.setdefault(optimizer, weakref.WeakSet()).add(model)
+        return result
+
+    keras.Model.compile = compile_and_remember
