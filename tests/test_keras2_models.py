@@ -79,6 +79,22 @@ def test_names_are_at_most_as_long_as_in_the_stock_optimizer(case):
     assert lengths[1] <= lengths[0]
 
 
+# -- frozen layers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("micro_batches", [LENGTH, LENGTH - 2])
+def test_a_frozen_layer_does_not_move(micro_batches, every_gate):
+    """Compiled again, the optimizer has neither a momentum nor a pending sum of the layer."""
+    optimizer = hosts.ours("SGD", learning_rate=2**-3, momentum=0.9, accum_iters=LENGTH)
+    model = go_on(compiled(dense_model(), optimizer), stop=micro_batches)
+    before = weights(model)
+    model.layers[-2].trainable = False
+    model.compile(optimizer, "mse")
+    go_on(model, micro_batches, micro_batches + LENGTH)
+    moved = {name: (value != before[name]).any() for name, value in weights(model).items()}
+    assert moved == {name: "hidden" not in name for name in before}
+
+
 # -- one optimizer in two models ---------------------------------------------------------------
 
 
