@@ -56,7 +56,7 @@ class MicroBatches:
             self._update_from(grads, step._replace(switch=1), variables, absent)
         elif is_due is not None:
             self._accumulate_gradients(grads, variables)
-        elif self.gate == "conditional":
+        elif self._branches:
             self._conditional(
                 step.switch,
                 lambda grads, step: self._update_from(
