@@ -86,6 +86,7 @@ class State(base.Optimizer):
         if getattr(self, "_built", False):
             return
         variables = list(var_list)
+        kernels.check_no_tensor(variables)
         attributes = self.__dict__  # bypasses Keras's attribute tracking
         with tf.init_scope():
             if not tf.executing_eagerly() or self._run_with_dtensor:
