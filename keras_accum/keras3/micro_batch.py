@@ -251,6 +251,14 @@ class SeenByAnUpdate:
         gates = self._gates_by_replica
         return gates.get(self._replica()) or next(iter(gates.values()), None)
 
+    @property
+    def _is_updating(self):
+        return self._open_gate is not None
+
+    def update_step(self, gradient, variable, learning_rate):
+        self._check_is_updating("update_step")
+        super().update_step(gradient, variable, learning_rate)
+
     def _get_current_learning_rate(self):
         learning_rate = super()._get_current_learning_rate()
         if not (self.decay and self._open_gate):
