@@ -33,6 +33,11 @@ RENAMED = {
     "gate": {"arithmetic": "select", "branch": "conditional"},
     "all_reduce": {"micro_batch": "per_micro_batch", "window": "per_window"},
 }
+# How the hosts begin their message about an unknown keyword, by the type of their error.
+_UNKNOWN = {
+    ValueError: "Argument(s) not recognized",
+    TypeError: "Unexpected keyword argument passed to optimizer",
+}
 
 
 def signature(stock, fixed, more):
@@ -75,7 +80,7 @@ def bind(cls, args, kwargs, unknown):
     strange = {name: value for name, value in kwargs.items() if name not in parameters}
     if strange:
         raise unknown(
-            f"Argument(s) not recognized: {strange}. {_did_you_mean(strange, parameters)}"
+            f"{_UNKNOWN[unknown]}: {strange}. {_did_you_mean(strange, parameters)}"
             f"{cls.__name__} takes {', '.join(parameters)}."
         )
     given = dict(cls.__signature__.bind(*args, **kwargs).arguments)

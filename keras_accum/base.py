@@ -5,6 +5,7 @@ No host is imported here. Each host reads a state from its variables and writes 
 
 import collections
 import contextlib
+import contextvars
 import math
 import sys
 import warnings
@@ -27,6 +28,18 @@ _NO_COUNT = (
     "updates, set it: "
     "`optimizer.set_state({{**optimizer.get_state(), 'completed_updates': n}})`."
 )
+
+_OUTSIDE = (
+    "`{method}` of {name} is called from outside of a step of {name}, as by an optimizer that "
+    "wraps {name} (such as Lookahead and MovingAverage of tensorflow-addons). With "
+    "accum_iters={accum_iters} and skip_nonfinite={skip_nonfinite}, an update must go through "
+    "`apply_gradients` or `apply`: otherwise the update would use the gradient of a single "
+    "micro-batch. Write what the wrapper does as a subclass of {stock}, and make the optimizer "
+    "with `accumulating(your_subclass)`. Without accumulation, wrap {stock} itself."
+)
+
+# The optimizer whose own step runs an update now.
+_updating = contextvars.ContextVar("updating", default=None)
 
 
 class ReadOnly:
@@ -149,6 +162,32 @@ class Optimizer:
             yield
         finally:
             self._decided = None
+
+    @contextlib.contextmanager
+    def _in_own_update(self):
+        """A scope in which this optimizer's own step runs the stock optimizer's update."""
+        token = _updating.set(self)
+        try:
+            yield
+        finally:
+            _updating.reset(token)
+
+    @property
+    def _is_updating(self):
+        return _updating.get() is self
+
+    def _check_is_updating(self, method):
+        """Raise a RuntimeError if another optimizer calls a part of an update of this one."""
+        if (self._accumulates or self.skip_nonfinite) and not self._is_updating:
+            raise RuntimeError(
+                _OUTSIDE.format(
+                    method=method,
+                    name=type(self).__name__,
+                    accum_iters=self.accum_iters,
+                    skip_nonfinite=self.skip_nonfinite,
+                    stock=self._stock_class.__name__,
+                )
+            )
 
     @property
     def window_position(self):

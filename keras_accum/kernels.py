@@ -53,6 +53,16 @@ def accumulate(accumulator, gradient):
     return accumulator.assign_add(tf.cast(gradient, dtype))
 
 
+def check_no_tensor(variables):
+    """Raise the stock optimizers' error if a tensor is in the place of a variable."""
+    for variable in variables:
+        if isinstance(variable, tf.Tensor):
+            raise NotImplementedError(
+                "Updating a `Tensor` is not implemented: pairs of gradients and variables need "
+                f"the `tf.Variable` itself. Received: var={variable}"
+            )
+
+
 def replica():
     """Return the number of the replica that is run or traced; 0 outside of replicas."""
     context = tf.distribute.get_replica_context()

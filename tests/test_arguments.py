@@ -103,6 +103,33 @@ def test_refused(name, arguments, said):
         assert words in str(refusal.value)
 
 
+def test_an_unknown_keyword_is_refused_as_by_the_stock_optimizer():
+    with pytest.raises((TypeError, ValueError)) as of_stock:
+        hosts.stock("SGD", dog=5)
+    words, colon, _ = str(of_stock.value).partition(": ")
+    with pytest.raises(of_stock.type) as refusal:
+        hosts.ours("SGD", dog=5)
+    assert str(refusal.value).startswith(words + colon)
+
+
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about an error of tf_keras")
+@pytest.mark.parametrize("accum_iters", [1, 2])
+def test_a_tensor_in_the_place_of_a_variable(accum_iters):
+    """The error is the stock legacy optimizer's, and the optimizer forgets the tensor."""
+    tensor, w = hosts.tf.constant([1.0]), hosts.variable([1.0], "w", "float32")
+    optimizers = [hosts.stock("SGD"), hosts.ours("SGD", accum_iters=accum_iters)]
+    if hasattr(keras.optimizers, "AdamW"):
+        new_style = hosts.accum.accumulating(keras.optimizers.SGD)
+        optimizers.append(new_style(accum_iters=accum_iters))
+    for step in [optimizer.apply_gradients for optimizer in optimizers]:
+        for call in (step, hosts.tf.function(step)):
+            with pytest.raises(NotImplementedError, match="Updating a `Tensor` is not implemented"):
+                call([(tensor, tensor)])
+    for optimizer in optimizers[1:]:
+        optimizer.apply_gradients([(tensor, w)])
+        assert optimizer.completed_updates == 1 // accum_iters
+
+
 @pytest.mark.parametrize("accum_iters", [0, -1, 2.5, True, "5", None, 2**31])
 def test_refused_by_the_setter(accum_iters):
     optimizer = hosts.ours("SGD", accum_iters=2)

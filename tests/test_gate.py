@@ -45,21 +45,32 @@ def test_one_gate_continues_from_the_state_of_the_other(case, first):
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="only PyTorch has torch.compile")
 def test_torch_compile_refuses_a_conditional(monkeypatch):
+    """If every micro-batch updates, there is no conditional to refuse."""
     optimizer = hosts.ours("Adam", accum_iters=LENGTH, gate="conditional")
     variables = linear_variables()
     gradients = [np.ones(np.shape(hosts.array(v)), hosts.FLOATX) for v in variables]
     monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
     with pytest.raises(ValueError, match="gate='conditional' can't be used in torch.compile"):
         hosts.apply(optimizer, gradients, variables)
+    always = hosts.ours("Adam", decay=0.25, gate="conditional")
+    hosts.apply(always, gradients, variables)
+    assert always.completed_updates == 1
 
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="only JAX has jaxprs to search for conditionals")
-@pytest.mark.parametrize(("gate", "count"), [("select", 0), ("conditional", 1)])
+@pytest.mark.parametrize(
+    ("count", "more"),
+    [
+        (0, {"accum_iters": LENGTH}),
+        (1, {"accum_iters": LENGTH, "gate": "conditional"}),
+        (0, {"accum_iters": 1, "gate": "conditional", "decay": 0.25}),
+    ],
+)
 @every_case
-def test_conditionals_in_the_program_of_jax(case, gate, count):
+def test_conditionals_in_the_program_of_jax(case, count, more):
     import jax
 
-    optimizer = hosts.ours(case.name, **case.arguments, accum_iters=LENGTH, gate=gate)
+    optimizer = hosts.ours(case.name, **case.arguments, **more)
     variables = linear_variables()
     optimizer.build(variables)
     values = [v.value for v in variables]

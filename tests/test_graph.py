@@ -80,6 +80,12 @@ def test_no_conditional_at_any_length(case, accum_iters):
 
 
 @every_case
+def test_no_conditional_where_every_micro_batch_updates(case):
+    optimizer = hosts.ours(case.name, gate="conditional", decay=0.25, **case.arguments)
+    assert not conditionals(operations_of_apply(optimizer))
+
+
+@every_case
 def test_no_conditional_with_a_constraint(case):
     optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
     assert not conditionals(operations_of_apply(optimizer, constraint=Shrink()))

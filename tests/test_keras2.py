@@ -186,7 +186,7 @@ OPTIONS = {
     "clipvalue": {"clipvalue": 0.1},
     "decay": {"decay": 0.25},
     "skip_nonfinite": {"skip_nonfinite": True},
-    "accum_iters_1": {"accum_iters": 1, "clipnorm": 0.3},
+    "accum_iters_1": {"accum_iters": 1, "clipnorm": 0.3, "gate": "conditional"},
 }
 
 

@@ -773,6 +773,49 @@ def test_saved_in_a_window(way, tmp_path):
     assert before["window_position"] == 2
 
 
+def scaled(steps=0):
+    optimizer = hosts.loss_scaled(ours(), initial_scale=8.0)
+    return training.go_on(compiled(dense_model(), optimizer, run_eagerly=False), stop=steps)
+
+
+# Keras looks for the inner optimizer of an `.h5` file by its bare name.
+BY_NAME = {"AdamWAccumulate": Accumulating}
+
+
+@pytest.mark.parametrize(
+    "steps", [STOP, *(pytest.param(n, marks=thorough) for n in (0, LENGTH - 1, LENGTH))]
+)
+@quick_first("extension", [".h5", ".keras"])
+def test_saved_in_a_loss_scale_optimizer(extension, steps, tmp_path):
+    """A file of before the first step is loaded as well, and so is a file of before an update."""
+    model, path = scaled(steps), tmp_path / f"model{extension}"
+    model.save(path)
+    new = keras.models.load_model(path, custom_objects=BY_NAME)
+    assert type(new.optimizer) is type(model.optimizer)
+    if steps:
+        assert_same(all_of(new), all_of(model))
+    training.go_on(new, steps)
+    assert_same(all_of(new), all_of(training.go_on(scaled())))
+
+
+@thorough
+@pytest.mark.parametrize("way", [through_checkpoint, through_weights])
+def test_a_checkpoint_of_a_loss_scale_optimizer(way, tmp_path, monkeypatch):
+    model = scaled(STOP)
+    monkeypatch.setitem(globals(), "fresh", scaled)
+    new = training.go_on(way(model, tmp_path), STOP)
+    assert_same(all_of(new), all_of(training.go_on(model, STOP)))
+
+
+@thorough
+@pytest.mark.parametrize("extension", [".h5", ".keras"])
+def test_saved_before_the_first_step(extension, tmp_path):
+    model, path = fresh(ours()), tmp_path / f"model{extension}"
+    model.save(path)
+    new = keras.models.load_model(path)
+    assert_same(all_of(training.go_on(new)), all_of(training.go_on(model)))
+
+
 _GO_ON = """
 import hosts, numpy as np, training, keras_accum.tf_keras
 hosts.set_floatx("float64")

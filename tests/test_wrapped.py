@@ -1,7 +1,9 @@
-"""Callbacks when an optimizer wraps several of ours: they reach all of them, or raise an error."""
+"""Optimizers that wrap ours: training, callbacks and refusals."""
 
 import hosts
+import numpy as np
 import pytest
+from cases import keras2_has_no, quick_first
 from hosts import accum, keras
 from training import (
     BIG,
@@ -15,9 +17,12 @@ from training import (
     train,
 )
 
-pytestmark = pytest.mark.skipif(
+has_several = pytest.mark.skipif(
     not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer"
 )
+
+
+# -- one optimizer around several of ours: callbacks reach all of them, or raise an error ----------
 
 
 def several(**more):
@@ -29,6 +34,7 @@ def several(**more):
     return keras.optimizers.MultiOptimizer(mapped)
 
 
+@has_several
 def test_equals_big_batch():
     ours, stock = train(several(accum_iters=LENGTH), MICRO), train(several(), BIG)
     # MultiOptimizer has a counter of its own, of micro-batches.
@@ -37,6 +43,7 @@ def test_equals_big_batch():
     assert_same_training(ours, stock)
 
 
+@has_several
 def test_partial_windows_of_all_are_closed():
     length = 5  # doesn't divide the micro-batches of an epoch
     model = compiled(dense_model(), several(accum_iters=length))
@@ -46,9 +53,126 @@ def test_partial_windows_of_all_are_closed():
         assert optimizer.completed_updates == 2 * -(-WINDOWS * LENGTH // length)
 
 
+@has_several
 @pytest.mark.parametrize("name", ["AccumulationMonitor", "MicroBatchWeights", "PythonGate"])
 def test_callbacks_for_one_optimizer_refuse_several(name):
     arguments = {"batch_size": MICRO} if name == "AccumulationMonitor" else {}
     model = compiled(dense_model(), several(accum_iters=LENGTH))
     with pytest.raises(TypeError, match=f"{name} needs.*one optimizer.*MultiOptimizer"):
         fit(model, MICRO, callbacks=[getattr(accum, name)(**arguments)])
+
+
+# -- optimizers that call a part of an update of ours ----------------------------------------------
+
+
+def legacy_wrapper():
+    class Wrapper(getattr(keras.optimizers, "legacy", keras.optimizers).Optimizer):
+        """Like Lookahead and MovingAverage of tensorflow-addons."""
+
+        def __init__(self, inner):
+            super().__init__("Wrapper")
+            self.inner = inner
+
+        def apply_gradients(self, *args, **kwargs):
+            self.inner._iterations = self.iterations
+            return super().apply_gradients(*args, **kwargs)
+
+        def _create_slots(self, var_list):
+            self.inner._create_slots(var_list)
+
+        def _create_hypers(self):
+            self.inner._create_hypers()
+
+        def _prepare(self, var_list):
+            return self.inner._prepare(var_list)
+
+        def _resource_apply_dense(self, grad, var):
+            return self.inner._resource_apply_dense(grad, var)
+
+        def _resource_apply_sparse(self, grad, var, indices):
+            return self.inner._resource_apply_sparse(grad, var, indices)
+
+    return Wrapper
+
+
+def wrapper():
+    class Wrapper(keras.optimizers.Optimizer):
+        def __init__(self, inner):
+            super().__init__(*[0.5] * hosts.IS_KERAS3, name="Wrapper")
+            if not hosts.IS_KERAS3:
+                self._learning_rate = self._build_learning_rate(0.5)
+            self.inner = inner
+
+        def build(self, variables):
+            super().build(variables)
+            self.inner.build(variables)
+
+        def update_step(self, gradient, variable, *rate):
+            self.inner.update_step(gradient, variable, *rate)
+
+    return Wrapper
+
+
+def of_addons(name):
+    return lambda: getattr(pytest.importorskip("tensorflow_addons").optimizers, name)
+
+
+def our_new_style(**arguments):
+    return accum.accumulating(keras.optimizers.Adam)(**arguments)
+
+
+def new_style_adam(**arguments):
+    return keras.optimizers.Adam(**arguments)
+
+
+def our_adam(**arguments):
+    return hosts.ours("Adam", **arguments)
+
+
+def stock_adam(**arguments):
+    return hosts.stock("Adam", **arguments)
+
+
+WRAPPERS = {"update_step": (wrapper, our_adam, stock_adam)}
+if hosts.IS_TF_KERAS:
+    WRAPPERS = {
+        "legacy": (legacy_wrapper, our_adam, stock_adam),
+        "lookahead": (of_addons("Lookahead"), our_adam, stock_adam),
+        "moving_average": (of_addons("MovingAverage"), our_adam, stock_adam),
+    }
+    if hasattr(keras.optimizers, "AdamW"):
+        WRAPPERS["new_style"] = (wrapper, our_new_style, new_style_adam)
+
+
+def steps(optimizer, gradients=([1.0, -2.0], [0.5, 0.25], [-1.0, 4.0])):
+    w = hosts.variable([1.0, 2.0], "w")
+    for gradient in gradients:
+        hosts.apply(optimizer, [np.array(gradient, hosts.FLOATX)], [w])
+    return hosts.array(w)
+
+
+@keras2_has_no("parts of an update")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # tensorflow-addons' own
+@quick_first("make, ours, stock", WRAPPERS)
+def test_a_part_of_an_update_is_refused_by_name(make, ours, stock):
+    Wrapper = make()
+    for more in ({"accum_iters": 2}, {"skip_nonfinite": True}):
+        with pytest.raises(RuntimeError, match="of AdamAccumulate is called from outside.*Adam"):
+            steps(Wrapper(ours(**more)))
+    assert np.ptp([steps(Wrapper(ours(accum_iters=1))), steps(Wrapper(stock()))], 0).max() == 0
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about sparse gradients")
+def test_sparse_parts_of_an_update_are_refused_by_name():
+    optimizer, w = hosts.ours("Adam", accum_iters=2), hosts.variable([[1.0], [2.0]], "w")
+    optimizer.build([w])
+    values, indices = hosts.tf.ones([1, 1], hosts.FLOATX), hosts.tf.constant([1])
+    with pytest.raises(RuntimeError, match="of AdamAccumulate is called from outside"):
+        if hosts.IS_KERAS3:
+            gradient = hosts.tf.IndexedSlices(values, indices, [2, 1])
+            optimizer.update_step(gradient, w, optimizer.learning_rate)
+        else:
+            optimizer._resource_apply_sparse_duplicate_indices(values, w, indices)
+    if not hosts.IS_KERAS3:
+        with pytest.raises(RuntimeError, match="of AdamAccumulate is called from outside"):
+            optimizer._resource_apply_sparse(values, w, indices)

@@ -56,7 +56,7 @@ class MicroBatches:
             self._update_from(grads, step._replace(switch=1), variables, absent)
         elif is_due is not None:
             self._accumulate_gradients(grads, variables)
-        elif self.gate == "conditional":
+        elif self._branches:
             self._conditional(
                 step.switch,
                 lambda grads, step: self._update_from(
@@ -255,6 +255,14 @@ class SeenByAnUpdate:
         """The gate of the current update, or None; in cross-replica context, any replica's gate."""
         gates = self._gates_by_replica
         return gates.get(self._replica()) or next(iter(gates.values()), None)
+
+    @property
+    def _is_updating(self):
+        return self._open_gate is not None
+
+    def update_step(self, gradient, variable, learning_rate):
+        self._check_is_updating("update_step")
+        super().update_step(gradient, variable, learning_rate)
 
     def _get_current_learning_rate(self):
         learning_rate = super()._get_current_learning_rate()

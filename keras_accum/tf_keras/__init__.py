@@ -16,6 +16,7 @@ globals().update(stock.ready())  # SGDAccumulate, ...
 
 saving.keep_state_in_keras_files()
 saving.compile_loaded_models_as_they_were()
+saving.keep_state_inside_loss_scaling()
 models.remember_compiled_models()
 base.hand_on(keras.mixed_precision.LossScaleOptimizer)
 

@@ -5,6 +5,8 @@ addition (see `gates`), which `_distributed_apply` writes. One traced graph serv
 micro-batch.
 """
 
+import inspect
+
 import numpy as np
 import tensorflow as tf
 
@@ -160,6 +162,28 @@ class MicroBatches(base.Optimizer):
     def _transform_averages(self, averages_and_vars):
         return super()._transform_gradients(averages_and_vars)
 
+    # In place of these methods of the stock optimizer, other optimizers must call
+    # `apply_gradients`. OptimizerV2 looks for `apply_state` in their signatures.
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        self._check_is_updating("_resource_apply_dense")
+        stock = super()._resource_apply_dense
+        return stock(grad, var, **_taken(stock, apply_state=apply_state))
+
+    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+        self._check_is_updating("_resource_apply_sparse")
+        stock = super()._resource_apply_sparse
+        return stock(grad, var, indices, **_taken(stock, apply_state=apply_state))
+
+    def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices, **kwargs):
+        self._check_is_updating("_resource_apply_sparse_duplicate_indices")
+        return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices, **kwargs)
+
+    @property
+    def _updates_as_stock(self):
+        """True if no subclass of this class changes the stock optimizer's update."""
+        return type(self)._resource_apply_dense is MicroBatches._resource_apply_dense
+
     @property
     def _kind_of_update(self):
         rule = self._rule()
@@ -227,3 +251,10 @@ class MicroBatches(base.Optimizer):
             group=False,
         )
         return [operation for operation in tf.nest.flatten(done) if operation is not None]
+
+
+def _taken(function, **arguments):
+    """Return those of the arguments that the function takes."""
+    taken = inspect.signature(function).parameters
+    any_name = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+    return {name: value for name, value in arguments.items() if any_name or name in taken}

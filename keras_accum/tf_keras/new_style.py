@@ -493,11 +493,16 @@ class AccumulatingNewStyleOptimizer(State, InModels):
         plain = super(StockOptimizer, self)  # its methods use no strategy: this runs per replica
         with _selecting(switch, [variable, *self._written_with(variable)]):
             plain._apply_weight_decay([variable])
-            super()._update_step(gradient, variable)
+            with self._in_own_update():
+                super()._update_step(gradient, variable)
             plain._update_model_variables_moving_average([variable])
             if overwrites is not None:
                 with _selecting(overwrites, [variable]):
                     plain._overwrite_model_variables_with_average_value([variable])
+
+    def update_step(self, gradient, variable):
+        self._check_is_updating("update_step")
+        super().update_step(gradient, variable)
 
     def _written_with(self, variable):
         """Return all other variables that an update of this variable may write."""
@@ -555,6 +560,7 @@ class AccumulatingNadam(AccumulatingNewStyleOptimizer):
         if self._is_stock:
             super().update_step(gradient, variable)
             return
+        self._check_is_updating("update_step")
         dtype, index = variable.dtype, self._index(variable)
         m, v = self._momentums[index], self._velocities[index]
         beta_1, beta_2 = tf.cast(self.beta_1, dtype), tf.cast(self.beta_2, dtype)

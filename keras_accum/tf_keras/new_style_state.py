@@ -86,6 +86,7 @@ class State(base.Optimizer):
         if getattr(self, "_built", False):
             return
         variables = list(var_list)
+        kernels.check_no_tensor(variables)
         attributes = self.__dict__  # bypasses Keras's attribute tracking
         with tf.init_scope():
             if not tf.executing_eagerly() or self._run_with_dtensor:
@@ -367,6 +368,8 @@ class State(base.Optimizer):
         """Return a list of arrays, this class's or the stock optimizer's, as a state."""
         arrays = [np.asarray(array) for array in arrays]
         self._check_is_built("set_weights")
+        if [array.shape for array in arrays] == [()]:  # of an optimizer without variables
+            return {"completed_updates": arrays[0]}
         of_state = self._state_variables()
         names = {id(variable): name for name, variable in of_state.items()}
         window = set(map(id, (self._window or {}).values()))

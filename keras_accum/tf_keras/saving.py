@@ -115,3 +115,32 @@ def compile_loaded_models_as_they_were():
 
     keras.Model.get_compile_config = get_config
     keras.Model.compile_from_config = compile_and_build
+
+
+def keep_state_inside_loss_scaling():
+    """Make a LossScaleOptimizer around a new-style optimizer of this package save and load it.
+
+    Keras's own wrapper looks for attributes that it doesn't have: `.h5` files are loaded without
+    the state, and a `.keras` file may not be loaded at all. In `.keras` files, the inner optimizer
+    is saved and loaded by itself.
+    """
+    module = importlib.import_module(keras.mixed_precision.LossScaleOptimizer.__module__)
+    wrapper = getattr(module, "LossScaleOptimizerV3", None)
+    if wrapper is None:  # before TensorFlow 2.11
+        return
+
+    def patch(name, for_ours):
+        stock = getattr(wrapper, name, None)
+        if stock is None:
+            return
+
+        @functools.wraps(stock)
+        def patched(self, *args):
+            is_ours = isinstance(self.inner_optimizer, base.Optimizer)
+            return for_ours(self, *args) if is_ours else stock(self, *args)
+
+        setattr(wrapper, name, patched)
+
+    patch("set_weights", lambda self, weights: self.inner_optimizer.set_weights(weights))
+    patch("save_own_variables", lambda self, store: None)
+    patch("load_own_variables", lambda self, store: None)

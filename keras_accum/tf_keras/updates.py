@@ -36,9 +36,7 @@ def has_rule(stock_class):
 def rule_of(optimizer):
     """Return the rule of an optimizer with its constructor arguments, None without a rule."""
     stock = optimizer._stock_class
-    if stock not in _RULES or type(optimizer)._resource_apply_dense != stock._resource_apply_dense:
-        return None
-    return _RULES[stock](optimizer)
+    return _RULES[stock](optimizer) if stock in _RULES and optimizer._updates_as_stock else None
 
 
 def from_totals(optimizer, step, totals, variables, absent, frozen):
@@ -211,7 +209,8 @@ class ByStock:
         arguments = {"apply_state": coefficients.of_stock}
         if "apply_state" not in optimizer._dense_apply_args:
             arguments = {}
-        done = optimizer._resource_apply_dense(average, target, **arguments)
+        with optimizer._in_own_update():
+            done = optimizer._resource_apply_dense(average, target, **arguments)
         done = [] if done is None else [done]
         if target.constraint is not None:
             with tf.control_dependencies(done):

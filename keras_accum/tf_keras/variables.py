@@ -42,6 +42,7 @@ class Variables(base.Optimizer):
     def _create_all_weights(self, var_list):
         # A LossScaleOptimizer passes in the weight that `_aggregate_gradients` has appended.
         var_list = [variable for variable in var_list if variable is not self._window_weight]
+        kernels.check_no_tensor(var_list)
         state = self._take_waiting(var_list, [variable._unique_id for variable in var_list])
         super()._create_all_weights(var_list)
         is_partial = len(var_list) < len(self._variables)
