@@ -431,7 +431,12 @@ class Optimizer:
         Raises:
             keras_accum.StateError: If the list is none of these. The optimizer is unchanged.
         """
-        self.set_state(self._named(weights))
+        waits = self._pending.counts_micro_batches, self._pending.micro_batches
+        try:
+            self.set_state(self._named(weights))
+        except states.StateError:
+            self._pending.counts_micro_batches, self._pending.micro_batches = waits
+            raise
 
     def save_own_variables(self, store):
         """Write the state to a Keras file, under the names of `get_state`."""
@@ -451,8 +456,9 @@ class Optimizer:
             )
             return
         if all(map(states.is_index, state)):
-            state = self._named([state[name] for name in sorted(state, key=int)])
-        self.set_state(state)
+            self.set_weights([state[name] for name in sorted(state, key=int)])
+        else:
+            self.set_state(state)
 
     def _named(self, arrays):
         arrays = [states.as_array(array) for array in arrays]

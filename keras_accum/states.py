@@ -149,7 +149,7 @@ def portable(array):
 
 
 def as_array(value):
-    """Return a value of somebody's as an array, as an array of None if the value isn't numbers."""
+    """Return a value of somebody's as an array; as an array of None if the value isn't numbers."""
     try:
         array = portable(value)
     except (TypeError, ValueError, OverflowError, Warning):  # a ragged list, among others
@@ -158,7 +158,7 @@ def as_array(value):
 
 
 def as_arrays(state):
-    """Return a state of somebody's with `as_array` of each value and with a string for each name."""
+    """Return a state of somebody's as arrays. A name that isn't a string is made one."""
     if not hasattr(state, "keys"):
         raise TypeError(
             "`state` must be a dictionary `{name: array}`, as `get_state` returns it. For a list "
