@@ -438,6 +438,7 @@ class Optimizer:
             keras_accum.StateError: If the state doesn't fit this optimizer. The message names
                 everything that doesn't fit, and the optimizer is unchanged.
         """
+        state = states.as_arrays(state)
         if not self._is_built:
             self._keep_waiting(state)
             return
@@ -529,7 +530,12 @@ class Optimizer:
         Raises:
             keras_accum.StateError: If the list is none of these. The optimizer is unchanged.
         """
-        self.set_state(self._named(weights))
+        waits = self._pending.counts_micro_batches, self._pending.micro_batches
+        try:
+            self.set_state(self._named(weights))
+        except states.StateError:
+            self._pending.counts_micro_batches, self._pending.micro_batches = waits
+            raise
 
     def save_own_variables(self, store):
         """Write the state to a Keras file, under the names of `get_state`."""
@@ -538,7 +544,7 @@ class Optimizer:
 
     def load_own_variables(self, store):
         """Read the state from a Keras file of this package or of the stock optimizer."""
-        state = {name: np.asarray(store[name]) for name in store.keys()}
+        state = states.as_arrays(store)
         if not state:
             name = getattr(self, "name", None) or self._name
             warnings.warn(
@@ -548,12 +554,13 @@ class Optimizer:
                 stacklevel=2,
             )
             return
-        if all(name.isdigit() for name in state):
-            state = self._named([state[name] for name in sorted(state, key=int)])
-        self.set_state(state)
+        if all(map(states.is_index, state)):
+            self.set_weights([state[name] for name in sorted(state, key=int)])
+        else:
+            self.set_state(state)
 
     def _named(self, arrays):
-        arrays = [np.asarray(array) for array in arrays]
+        arrays = [states.as_array(array) for array in arrays]
         host = partial(self._list_names, stock=False)
         of_rule = self._rule_name, self._rule_scalars, self._rule_slots
         keras2 = partial(states.slot_major, *of_rule, accumulates=self._accumulates)
@@ -578,6 +585,7 @@ class Optimizer:
                 "list belongs to another optimizer, is truncated, or was written by a newer "
                 "keras_accum. Nothing was changed."
             )
+        states.check_numbers(state, self._described)
         if is_of_stock:
             self._pending.convert_count(state, self._accum_iters)
         # A LossScaleOptimizer of tf_keras adds skipped micro-batches to `iterations`.

@@ -20,6 +20,7 @@ No host is imported here. A state is a dictionary of NumPy arrays, the same on e
                                         have been missing in the open window, see `window`
 """
 
+import re
 import warnings
 
 import numpy as np
@@ -30,6 +31,21 @@ FORMAT = 1
 WINDOW = ("window_position", "window_length", "accum_iters")
 WEIGHT = "window_weight"
 MISSING = "missing_gradients"
+
+# The least value of each counter. Counters are integers below 2**31, as Keras 3 has them in int32
+# on JAX and PyTorch, and as `accum_iters` must be anywhere.
+_LEAST = {
+    "state_format": 1,
+    "completed_updates": 0,
+    "window_position": 0,
+    "window_length": 1,
+    "accum_iters": 1,
+    "unapplied": 0,
+    MISSING: 0,
+}
+_MOST = 2**31 - 1
+
+_SHOWN = 8  # the number of names or numbers that a message shows
 
 # The slots that Keras 2.0 to 2.3 wrote after `iterations`, one slot after the other, used or not.
 KERAS_2_SLOTS = {
@@ -74,10 +90,15 @@ def scalar_name(rule, scalar):
     return f"{rule}.{scalar}"
 
 
+def is_index(text):
+    """True if the text is a number as these names have it: ASCII digits, no leading zeros."""
+    return re.fullmatch("0|[1-9][0-9]{0,8}", text) is not None
+
+
 def index_of(name):
     """Return the index of the variable to which an array belongs, None for a scalar."""
     _, dot, index = name.rpartition(".")
-    return int(index) if dot and index.isdigit() else None
+    return int(index) if dot and is_index(index) else None
 
 
 def is_scalar_of_rule(name):
@@ -90,10 +111,19 @@ def count(names):
     return max((index + 1 for index in indices if index is not None), default=0)
 
 
+def is_fresh(state):
+    """True if the state is of an optimizer before its variables were created."""
+    return count(state) == 0 and np.array_equal(state.get("completed_updates"), 0)
+
+
 def by_index(state):
-    """Return one array for each variable of a state."""
-    arrays = {index_of(name): np.asarray(array) for name, array in state.items()}
-    return [arrays.get(index, np.empty(0)) for index in range(count(state))]
+    """Return one array for each variable of a state.
+
+    A state has at least one array for each variable: an index beyond that isn't of this state.
+    """
+    arrays = {index_of(name): array for name, array in state.items()}
+    variables = min(count(state), len(state))
+    return [arrays.get(index, np.empty(0)) for index in range(variables)]
 
 
 def layout(names, variables):
@@ -109,9 +139,35 @@ def layout(names, variables):
 
 
 def portable(array):
-    """Return the array in a data type that NumPy's own files can hold."""
+    """Return the array in a data type that NumPy's own files and all hosts can hold."""
     array = np.asarray(array)
-    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+    if array.dtype.name == "bfloat16":
+        return array.astype(np.float32)
+    if array.dtype.kind == "u" and (array < 2**63).all():  # not all backends have unsigned types
+        return array.astype(np.int64)
+    return array
+
+
+def as_array(value):
+    """Return a value of somebody's as an array; as an array of None if the value isn't numbers."""
+    try:
+        array = portable(value)
+    except (TypeError, ValueError, OverflowError, Warning):  # a ragged list, among others
+        array = np.asarray(None)
+    return array if _are_numbers(array) else np.asarray(None)
+
+
+def as_arrays(state):
+    """Return a state of somebody's as arrays. A name that isn't a string is made one."""
+    if not hasattr(state, "keys"):
+        raise TypeError(
+            "`state` must be a dictionary `{name: array}`, as `get_state` returns it. For a list "
+            f"of arrays, call `set_weights`. Received: a {type(state).__name__}"
+        )
+    return {
+        name if isinstance(name, str) else repr(name): as_array(state[name])
+        for name in state.keys()
+    }
 
 
 def fitted(state, layout, owner):
@@ -122,64 +178,116 @@ def fitted(state, layout, owner):
     accumulators, which a stock optimizer doesn't have, a fresh window starts. Without any array and
     any update, the optimizer is fresh: it was saved before its variables were created.
     """
-    state = {name: portable(value) for name, value in state.items()}
-    problems = _misfits(state, layout) or _impossible(state)
+    state = as_arrays(state)
+    problems = _newer(state) or _misfits(state, layout) + _wrong_numbers(state)
+    _refuse(problems, owner)
+    # All hosts get counters of one type. (Keras 2.0 counted in floats.)
+    return {
+        name: state[name].astype("int64") if name in _LEAST else state[name]
+        for name in layout
+        if name in state
+    }
+
+
+def check_numbers(state, owner):
+    """Raise a StateError if an array of a state has numbers that it can't have."""
+    _refuse(_wrong_numbers(state), owner)
+
+
+def _refuse(problems, owner):
     if problems:
         raise StateError(
             f"This optimizer state doesn't fit {owner}. {'; '.join(problems)}. Nothing was changed."
         )
-    return {name: state[name] for name in layout if name in state}
+
+
+def _newer(state):
+    version = state.get("state_format", np.asarray(FORMAT))
+    if version.ndim or not _are_counts("state_format", version) or version <= FORMAT:
+        return []
+    reads = f"this release of keras_accum reads up to format {FORMAT}"
+    return [f"The state has format {int(version)}, and {reads}: install a newer release"]
 
 
 def _misfits(state, layout):
-    version = state.get("state_format", FORMAT)
-    if np.ndim(version) == 0 and np.issubdtype(np.asarray(version).dtype, np.integer):
-        if version > FORMAT:
-            reads = f"this release of keras_accum reads up to format {FORMAT}"
-            return [f"The state has format {version}, and {reads}: install a newer release"]
     optional = {"learning_rate", MISSING}
     expected = {"state_format": (), **layout}
-    if not state.get("window_position", 0):  # no window is open, so there is no weight
+    if np.array_equal(state.get("window_position", 0), 0):  # no window is open, so no weight
         optional.add(WEIGHT)
         expected.setdefault(WEIGHT, ())
     if not any(map(is_of_window, state)):
         optional.update(filter(is_of_window, layout))
-    if count(state) == 0 and state.get("completed_updates", 1) == 0:
+    if is_fresh(state):
         optional.update(n for n in layout if index_of(n) is not None or is_scalar_of_rule(n))
+    # Some hosts know the shapes of an optimizer's slots only when the variables exist.
+    expected.update((name, ()) for name in (*_LEAST, WEIGHT) if name in expected)
+    if MISSING in expected:
+        expected[MISSING] = (count(layout) + 1,)
     found = (
         ("Missing: ", [name for name in layout if name not in state and name not in optional]),
         ("Not known here: ", [name for name in state if name not in expected]),
-        ("Not numbers: ", [name for name in state if not _are_numbers(state[name])]),
         (
             "Of another shape: ",
             [
                 f"{name} is {state[name].shape}, not {shape}"
                 for name, shape in expected.items()
-                if name in state and state[name].shape != shape
+                if name in state and _are_numbers(state[name]) and state[name].shape != shape
             ],
         ),
     )
     return [text + _shortened(names) for text, names in found if names]
 
 
+def _wrong_numbers(state):
+    """Return messages for numbers that no training leads to: the file is damaged.
+
+    A slot or a sum may be any number, also NaN, since a training that diverged may be saved. A
+    learning rate may be any number that can be assigned to it.
+    """
+    wrong = [name for name in state if not _are_numbers(state[name])]
+    found = [f"Not numbers: {_shortened(wrong)}"] if wrong else []
+    # `_misfits` names an array of another shape.
+    state = {n: a for n, a in state.items() if n not in wrong and a.ndim == (n == MISSING)}
+    most, length = dict.fromkeys(_LEAST, _MOST), state.get("window_length")
+    if length is not None and _are_counts("window_length", length):
+        most["window_position"] = int(length) - 1
+    allowed = {
+        name: f"an integer from {least} to {most[name]}"
+        for name, least in _LEAST.items()
+        if name in state and not _are_counts(name, state[name], most[name])
+    }
+    if "learning_rate" in state and not _is_rate(state["learning_rate"]):
+        allowed["learning_rate"] = "a number that float32 can hold"
+    if WEIGHT in state and not 0 <= state[WEIGHT] < np.inf:
+        allowed[WEIGHT] = "a finite number >= 0"
+    for name, what in allowed.items():
+        value = np.array2string(state[name], threshold=_SHOWN)
+        found.append(f"Impossible: {name} = {value}, which must be {what}")
+    return found
+
+
+def _are_counts(name, array, most=_MOST):
+    """True if a counter of this name can have these numbers."""
+    numbers = array.astype("float64")
+    with np.errstate(invalid="ignore"):  # NaN
+        are_counts = (numbers == np.floor(numbers)) & (_LEAST[name] <= numbers) & (numbers <= most)
+    return array.dtype.kind in "if" and bool(are_counts.all())
+
+
+def _is_rate(array):
+    with np.errstate(over="ignore"):
+        is_held = np.isinf(array) or not np.isinf(array.astype("float32"))
+    return array.dtype.kind != "b" and is_held
+
+
 def _are_numbers(array):
     """True if every host can write the array; a failure in mid-write would damage the state."""
-    return array.dtype.kind in "biuf" and array.dtype.isnative
+    return array.dtype.kind in "bif" and array.dtype.isnative and array.dtype.itemsize <= 8
 
 
-def _shortened(names, length=8):
-    more = [f"and {len(names) - length} more"] if len(names) > length else []
-    return ", ".join(names[:length] + more)
-
-
-def _impossible(state):
-    """Return messages for counters that no training leads to: the file is damaged."""
-    least = dict.fromkeys(("completed_updates", "window_position", WEIGHT), 0)
-    least.update(window_length=1, accum_iters=1)
-    wrong = [name for name in least if name in state and state[name] < least[name]]
-    if "window_position" in state and state["window_position"] >= state["window_length"]:
-        wrong.append("window_position")
-    return [f"Impossible: {name} = {state[name]}" for name in wrong]
+def _shortened(names):
+    more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    return ", ".join(names[:_SHOWN] + more)
 
 
 def completed(state, layout, accum_iters, initial=None):
@@ -287,12 +395,12 @@ def named(arrays, names):
 
 def _can_be(name, array):
     """True if an array of a list without names has a data type of this part of a state."""
-    kind = portable(array).dtype.kind
+    kind = array.dtype.kind
     if name in (*WINDOW, MISSING, "state_format", "unapplied"):
         return kind in "iu"
     if is_scalar_of_rule(name):
         return kind in "biuf"
-    return kind == "f" or name == "completed_updates"
+    return kind == "f" or name == "completed_updates" and kind in "iu"
 
 
 def from_keras_2(arrays, rule, used):

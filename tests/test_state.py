@@ -246,6 +246,78 @@ def test_a_state_that_does_not_fit_is_refused(change, says, built):
         np.testing.assert_array_equal(hosts.array(v), value)
 
 
+# No counter can have these values. tests/pure has the table of all values and counters.
+IMPOSSIBLE = [np.inf, 2.5, -1, 2**31, 2**62, 1j, "1", None, np.zeros(0)]
+IMPOSSIBLE += [np.nan, True, [[1], [1, 2]]]
+
+
+def ways_to_load(optimizer):
+    """Return functions that load a changed state: by names, as a list, and from Keras's files."""
+    named = optimizer.get_state()
+    found = optimizer._state_variables()
+    arrays = {name: hosts.array(variable) for name, variable in found.items()}
+    return [
+        lambda o, **changed: o.set_state({**named, **changed}),
+        lambda o, **changed: o.load_own_variables({**named, **changed}),
+        lambda o, **changed: o.set_weights([*{**arrays, **changed}.values()]),
+        lambda o, **changed: o.load_own_variables(
+            {str(i): array for i, array in enumerate({**arrays, **changed}.values())}
+        ),
+    ]
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_impossible_numbers_change_nothing(built):
+    source = trained(CASES["adam"], 3)[0]
+    ways, expected = ways_to_load(source), {**source.get_state(), "completed_updates": 3}
+    optimizer, vs = ours(CASES["adam"]), variables()
+    optimizer.set_state(trained(CASES["adam"])[0].get_state())
+    if built:
+        hosts.build_on(optimizer, vs)
+    before = optimizer.get_state()
+    for way, load in enumerate(ways):
+        for value in IMPOSSIBLE[3 * way :]:
+            with pytest.raises(StateError):
+                load(optimizer, completed_updates=value)
+    assert_same(optimizer.get_state(), before)
+    for updates, load in enumerate(ways):
+        load(optimizer, completed_updates=np.asarray(float(updates)))
+        assert optimizer.completed_updates == updates
+    if not built:
+        hosts.build_on(optimizer, vs)
+    assert_same(optimizer.get_state(), expected)
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_impossible_names_change_nothing(built):
+    optimizer, vs = trained(CASES["adam"])
+    if not built:
+        optimizer = ours(CASES["adam"])
+        optimizer.set_state(trained(CASES["adam"])[0].get_state())
+    before = optimizer.get_state()
+    for name in ("Adam.momentum.\u00b2", "\u00b2", "Adam.momentum.999999999", 5, None):
+        for load in (optimizer.set_state, optimizer.load_own_variables):
+            with pytest.raises(StateError, match="Not known here"):
+                load({**before, name: np.zeros(2)})
+    assert_same(optimizer.get_state(), before)
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_a_training_that_diverged_continues(built):
+    """And a slot may come in any type of numbers that a file can have."""
+    state = trained(CASES["adam"])[0].get_state()
+    state["Adam.momentum.0"] = np.full((2, 3), np.nan)
+    state["Adam.momentum.1"] = np.ones(3, bool)
+    state["Adam.velocity.1"] = np.full(3, 7, "uint64")
+    optimizer, vs = ours(CASES["adam"]), variables()
+    if built:
+        hosts.build_on(optimizer, vs)
+    optimizer.set_state(state)
+    if not built:
+        hosts.build_on(optimizer, vs)
+    assert_same(optimizer.get_state(), state)
+
+
 OTHERS = [("momentum", "adam"), ("rmsprop_momentum", "adam"), ("adam", "rmsprop_momentum")]
 
 

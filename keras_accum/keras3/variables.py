@@ -205,7 +205,7 @@ def dtype_of(variable):
 
 def without_loss_scale(arrays, name):
     """Return a list of arrays without the first arrays, if they are a LossScaleOptimizer's."""
-    first = [np.asarray(array) for array in arrays[:4]]
+    first = [states.as_array(array) for array in arrays[:4]]
     # Iterations, a learning rate of zero, the steps since the last change of the scale, the scale.
     kinds = [array.dtype.kind for array in first if array.ndim == 0]
     if kinds != ["i", "f", "i", "f"] or first[1] != 0:

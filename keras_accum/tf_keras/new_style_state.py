@@ -304,8 +304,8 @@ class State(base.Optimizer):
     # -- reading and writing ---------------------------------------------------------------------
 
     def set_state(self, state):
-        if self._is_built and states.count(state) == 0 and not state.get("completed_updates", 1):
-            # The state comes from an optimizer without variables.
+        state = states.as_arrays(state)
+        if self._is_built and states.is_fresh(state):
             state = {**self._initial_arrays(), **state}
         super().set_state(state)
 
@@ -366,7 +366,7 @@ class State(base.Optimizer):
 
     def _named(self, arrays):
         """Return a list of arrays, this class's or the stock optimizer's, as a state."""
-        arrays = [np.asarray(array) for array in arrays]
+        arrays = [states.as_array(array) for array in arrays]
         self._check_is_built("set_weights")
         if [array.shape for array in arrays] == [()]:  # of an optimizer without variables
             return {"completed_updates": arrays[0]}
@@ -389,6 +389,7 @@ class State(base.Optimizer):
         for scalar in self._rule_scalars:
             name = states.scalar_name(self._rule_name, scalar)
             state.setdefault(name, of_state[name].numpy())
+        states.check_numbers(state, self._described)
         state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
         return state
 

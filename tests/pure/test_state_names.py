@@ -70,9 +70,15 @@ MISFITS = {
     "Of another shape: Adam.momentum.0 is (3, 2), not (2, 3).": state(
         Adam__momentum__0=np.zeros((3, 2))
     ),
-    "Impossible: completed_updates = -1.": state(completed_updates=np.asarray(-1)),
-    "Impossible: window_position = 5.": state(window_position=np.asarray(5)),
-    "Impossible: accum_iters = 0.": state(accum_iters=np.asarray(0)),
+    "Impossible: completed_updates = -1, which must be an integer from 0 to 2147483647.": state(
+        completed_updates=np.asarray(-1)
+    ),
+    "Impossible: window_position = 5, which must be an integer from 0 to 4.": state(
+        window_position=np.asarray(5)
+    ),
+    "Impossible: accum_iters = 0, which must be an integer from 1 to": state(
+        accum_iters=np.asarray(0)
+    ),
     "format 2, and this release of keras_accum reads up to format 1": state(
         state_format=np.asarray(2)
     ),
@@ -89,9 +95,84 @@ def test_a_state_that_does_not_fit_is_refused(said):
 
 
 def test_every_misfit_is_named():
-    bad = {**without("Adam.velocity.1"), "strange": np.zeros(1)}
-    with pytest.raises(states.StateError, match=r"Missing: Adam.velocity.1; Not known here: str"):
+    bad = {**without("Adam.velocity.1"), "strange": np.zeros(1), "completed_updates": np.nan}
+    bad.update({"accumulator.1": np.zeros(2), "Adam.momentum.0": "text"})
+    with pytest.raises(states.StateError) as refusal:
         states.fitted(bad, LAYOUT, "it")
+    assert (
+        "Missing: Adam.velocity.1; Not known here: strange; Of another shape: accumulator.1 is "
+        "(2,), not (3,); Not numbers: Adam.momentum.0; Impossible: completed_updates = nan"
+    ) in str(refusal.value)
+
+
+RAGGED = [[1], [1, 2]]
+IMPOSSIBLE = {
+    "Impossible": [np.nan, np.inf, -np.inf, 2.5, 2**31, 2**62, 2.0**31, -1, True, False],
+    "Not numbers": [1j, 1 + 0j, "1", b"1", None, RAGGED, object(), 2**70],
+    "Of another shape": [np.zeros(0), np.zeros(0, int), [1], [[1]], np.ones(2)],
+}
+COUNTERS = "state_format", "completed_updates", *states.WINDOW
+
+
+@pytest.mark.parametrize("name", COUNTERS)
+@pytest.mark.parametrize("said", IMPOSSIBLE)
+def test_what_no_counter_can_be(said, name):
+    for value in IMPOSSIBLE[said]:
+        with pytest.raises(states.StateError, match=rf"{said}: {name}"):
+            states.fitted(state(**{name: value}), LAYOUT, "it")
+
+
+def test_what_no_count_of_missing_gradients_can_be():
+    layout = {**LAYOUT, states.MISSING: (3,)}
+    assert states.MISSING in states.fitted(state(missing_gradients=[0, 1, 3]), layout, "it")
+    for value in (-1, 0.5, np.nan, 2**31):
+        with pytest.raises(states.StateError, match=r"Impossible: missing_gradients = \[.*integer"):
+            states.fitted(state(missing_gradients=[0, value, 3]), layout, "it")
+    with pytest.raises(states.StateError, match=r"missing_gradients is \(2,\), not \(3,\)"):
+        states.fitted(state(missing_gradients=[0, 3]), layout, "it")
+
+
+def test_an_integer_of_any_type_is_a_counter():
+    """Keras 2.0 counted in floats. Every host gets the same type."""
+    for value in (3, 3.0, np.float32(3), np.int8(3), np.uint64(3)):
+        fitted = states.fitted(state(completed_updates=value), LAYOUT, "it")
+        assert fitted["completed_updates"] == 3 and fitted["completed_updates"].dtype == "int64"
+
+
+def test_what_no_learning_rate_or_weight_can_be():
+    layout = {**LAYOUT, states.WEIGHT: ()}
+    for value in (True, 1e300):
+        with pytest.raises(states.StateError, match="Impossible: learning_rate = .*float32"):
+            states.fitted(state(learning_rate=value, window_weight=1.0), layout, "it")
+    for value in (np.nan, np.inf, -1):
+        with pytest.raises(states.StateError, match="Impossible: window_weight = .*finite"):
+            states.fitted(state(window_weight=value), layout, "it")
+
+
+def test_a_training_that_diverged_has_a_state():
+    for value in (np.nan, np.inf, -1e30):
+        diverged = state(learning_rate=value, Adam__momentum__1=np.full(3, value))
+        fitted = states.fitted(diverged, LAYOUT, "it")
+        np.testing.assert_array_equal(fitted["Adam.momentum.1"], np.full(3, value))
+
+
+STRANGE = ["Adam.momentum.\u00b2", "Adam.momentum.00", "Adam.momentum." + "9" * 5000, 5, None, ()]
+
+
+@pytest.mark.parametrize("name", STRANGE, ids=range(len(STRANGE)))
+def test_a_name_that_is_none(name):
+    bad = {**state(), name: np.zeros((2, 3))}
+    with pytest.raises(states.StateError, match="Not known here"):
+        states.fitted(bad, LAYOUT, "it")
+
+
+def test_an_index_that_is_too_large_needs_no_memory():
+    assert len(states.by_index({"Adam.momentum.999999999": np.zeros(2)})) == 1
+
+
+def test_a_list_instead_of_a_state():
+    with pytest.raises(TypeError, match="call `set_weights`. Received: a list"):
+        states.as_arrays([np.zeros(2)])
 
 
 # What Keras 2 wrote after `iterations`, for two variables. Every SGD has momentum, which tells the
