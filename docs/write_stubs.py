@@ -105,10 +105,11 @@ OF_HOST = {
     },
 }
 
-# The members that optimizers have beside those of their stock optimizers. The attributes have the
-# types of the arguments. For properties and methods, these are the types of what they return.
-ATTRIBUTES = ("reduction", "skip_nonfinite", "gate", "all_reduce", "decay")
+# The members that optimizers have beside those of their stock optimizers, with the types of what
+# they return.
 MEMBERS = {
+    **{name: ARGUMENTS[name] for name in ("reduction", "skip_nonfinite", "gate", "all_reduce")},
+    "decay": "float",
     **dict.fromkeys(("accum_iters", "window_position", "completed_updates"), "int"),
     **dict.fromkeys(("learning_rate", "lr"), "Any"),  # a variable of the host
     **dict.fromkeys(("apply_partial_window", "weigh"), "None"),
@@ -232,12 +233,6 @@ def host_stub(host_name):
 
 def _base(name, base, example, types):
     of_stock = _path(example._stock_class, "Optimizer")
-    optimizer, stock_optimizer = example(), example._stock_class()
-    attributes = [
-        f"{attribute}: {types[attribute].replace(' | None', '')}\n"
-        for attribute in ATTRIBUTES
-        if hasattr(optimizer, attribute) and not hasattr(stock_optimizer, attribute)
-    ]
     init = _function(inspect.signature(base.__init__), "__init__", "None", types)
     members = [
         _member(inspect.getattr_static(base, member), member, result.format(stock=of_stock), types)
@@ -245,7 +240,7 @@ def _base(name, base, example, types):
         if hasattr(base, member)
     ]
     header = f"class {name}({of_stock}):"
-    return _block(header, f'"""{_SHARED}"""\n\n', "".join(attributes) + "\n", init, *members)
+    return _block(header, f'"""{_SHARED}"""\n\n', init, *members)
 
 
 def _class(name, cls, bases, types):

@@ -42,18 +42,20 @@ _OUTSIDE = (
 _updating = contextvars.ContextVar("updating", default=None)
 
 
-class ReadOnly:
-    """An attribute that the constructor sets, and that can't be set afterwards.
+class ReadOnly(property):
+    """A constructor argument as an attribute that can't be set afterwards.
 
     The train steps that are traced already have the value, so a new value would change only some of
     the train steps. The values lie in `_options`, which the constructor sets last.
     """
 
-    def __set_name__(self, owner, name):
-        self._name = name
+    def __init__(self, name):
+        def get(self):
+            return self._options[name]
 
-    def __get__(self, optimizer, owner=None):
-        return self if optimizer is None else optimizer._options[self._name]
+        get.__doc__ = f"The constructor argument `{name}`, which can't be changed afterwards."
+        super().__init__(get)
+        self._name = name
 
     def __set__(self, optimizer, value):
         cls, name = type(optimizer), self._name
@@ -92,8 +94,8 @@ class Optimizer:
     * `_write_shared(state)`: write those values of a state whose variables exist already.
     """
 
-    reduction, skip_nonfinite = ReadOnly(), ReadOnly()
-    gate, all_reduce = ReadOnly(), ReadOnly()
+    reduction, skip_nonfinite = ReadOnly("reduction"), ReadOnly("skip_nonfinite")
+    gate, all_reduce = ReadOnly("gate"), ReadOnly("all_reduce")
 
     # How to set accum_iters on a model that was loaded from a file without accum_iters.
     _remedy = "set model.optimizer.accum_iters = 5 before the first step of the loaded model"

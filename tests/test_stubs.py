@@ -47,7 +47,8 @@ BASES = {cls.__bases__[0]: cls for cls in OPTIMIZERS.values()}
 NOT_MEMBERS = (
     *("build", "save_own_variables", "load_own_variables"),  # which Keras calls
     "fixed",  # for those who write a class
-    *("weight_decay", "ema_overwrite_frequency"),  # which instances of stock optimizers have
+    # which instances of stock optimizers have
+    *("weight_decay", "ema_overwrite_frequency", "gradient_accumulation_steps"),
 )
 MEMBERS = [
     (base, name)
@@ -142,10 +143,7 @@ def test_members(base):
     in_stub, at_run_time = set(by_name(stub)), {name for of, name in MEMBERS if of is base}
     assert at_run_time <= in_stub, REMEDY
     assert {"__init__", *at_run_time} == in_stub or not IS_SAME_VERSION
-    attributes = {node.target.id for node in stub if isinstance(node, ast.AnnAssign)}
-    assert {"reduction", "skip_nonfinite", "gate", "all_reduce"} <= attributes
-    optimizer = BASES[base]()
-    assert all(hasattr(optimizer, name) for name in attributes)
+    assert {"reduction", "skip_nonfinite", "gate", "all_reduce"} <= in_stub
 
 
 @pytest.mark.parametrize("base, name", MEMBERS)

@@ -26,12 +26,23 @@ from keras_accum.states import StateError as StateError
 class AccumulatingOptimizer(keras.optimizers.Optimizer):
     """The members that every optimizer of this package adds to those of its stock optimizer."""
 
-    reduction: Literal["mean", "sum"]
-    skip_nonfinite: bool
-    gate: Literal["select", "conditional"]
-    all_reduce: Literal["per_micro_batch"]
-
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    @property
+    def reduction(self) -> Literal["mean", "sum", "weighted"]:
+        """The constructor argument `reduction`, which can't be changed afterwards."""
+
+    @property
+    def skip_nonfinite(self) -> bool:
+        """The constructor argument `skip_nonfinite`, which can't be changed afterwards."""
+
+    @property
+    def gate(self) -> Literal["select", "conditional"]:
+        """The constructor argument `gate`, which can't be changed afterwards."""
+
+    @property
+    def all_reduce(self) -> Literal["per_micro_batch", "per_window"]:
+        """The constructor argument `all_reduce`, which can't be changed afterwards."""
+
     @property
     def accum_iters(self) -> int:
         """The number of micro-batches that make one update. An int.
@@ -80,7 +91,9 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
         A train step calls `weigh` each time before `apply_gradients` (or `apply`, or
         `stateless_apply`). In `fit`, the callback `MicroBatchWeights` calls `weigh`. A test step
-        must not: the next micro-batch would take the weight of the test batch.
+        must not: the next micro-batch would take the weight of the test batch. If the train step
+        is traced (`tf.function`, `jax.jit`, `train_on_batch`), call `weigh` in the traced function,
+        with a tensor where the weight differs from step to step.
 
         Args:
             weight: Scalar >= 0, a number or a tensor. The number by which the loss of the
@@ -91,7 +104,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
         Raises:
             ValueError: If `reduction` isn't "weighted", or if a number is negative, infinite or
-                NaN.
+                NaN. When a train step is traced, if its weight comes from outside of the trace.
         """
 
     def get_state(self) -> dict[str, Any]:

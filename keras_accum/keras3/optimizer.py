@@ -24,7 +24,7 @@ class AccumulatingOptimizer(
     """
 
     fixed = {}
-    decay = base.ReadOnly()
+    decay = base.ReadOnly("decay")
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)

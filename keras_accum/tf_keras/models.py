@@ -28,11 +28,11 @@ class InModels(base.Optimizer):
 
 def remember_compiled_models():
     """Make `compile` note the model of an optimizer of this package."""
-    compile = keras.Model.compile
+    of_keras = keras.Model.compile
 
-    @functools.wraps(compile)
+    @functools.wraps(of_keras)
     def compile_and_remember(model, *args, **kwargs):
-        result = compile(model, *args, **kwargs)
+        result = of_keras(model, *args, **kwargs)
         optimizer = inner(getattr(model, "optimizer", None))
         if isinstance(optimizer, base.Optimizer):
             _models.setdefault(optimizer, weakref.WeakSet()).add(model)
