@@ -525,11 +525,17 @@ class Optimizer:
         """Return an optimizer with this config, in which the given arguments replace others."""
         arguments.check_ranges(cls, dict(given))
         with arguments.unchecked():
-            return cls(**{**config, **dict(given)})
+            return cls._from_arguments({**config, **dict(given)})
+
+    @classmethod
+    def _from_arguments(cls, config):
+        return cls(**config)
 
     @classmethod
     def _from_stock_config(cls, config, custom_objects):
-        return super().from_config(config, custom_objects)
+        # Somebody else's `from_config` may take nothing but the config.
+        more = () if custom_objects is None else (custom_objects,)
+        return super().from_config(config, *more)
 
     @classmethod
     def with_accum_iters(cls, accum_iters, stock=False):

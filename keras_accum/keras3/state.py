@@ -31,6 +31,7 @@ class State(variables.StateByNames, base.Optimizer):
             before = set(vars(self))
             super().build(variables)
             base.check_attributes(self, set(vars(self)) - before)
+            self._track_all()
             self._build_window()
         if state is not None:
             with self._eagerly():
@@ -47,6 +48,11 @@ class State(variables.StateByNames, base.Optimizer):
                 "by gradients and not summed. Leave all_reduce out."
             )
         self.__dict__["_window"] = variables.Window(self, self._trainable_variables)
+
+    @classmethod
+    def _from_arguments(cls, config):
+        # A class with an optimizer inside has a config of this optimizer, to be read first.
+        return cls._from_stock_config(config, None)
 
     @property
     def _scalar_dtype(self):
@@ -76,7 +82,8 @@ class State(variables.StateByNames, base.Optimizer):
     def variables(self):
         if self._pending:
             return list(self._pending.variables.values())
-        return super().variables + self._watched_norms * self._steps_return_state
+        # Not the stock optimizer's list, which may have the variables of an inner optimizer twice.
+        return self._variables + self._watched_norms * self._steps_return_state
 
     def _add_waiting(self, name, array):
         return keras.Variable(array, trainable=False, name=name)

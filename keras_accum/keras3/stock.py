@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_accum import arguments, states
+from keras_accum.keras3 import variables
 from keras_accum.keras3.variables import constructor_arguments
 
 
@@ -72,7 +73,7 @@ class FromAndToStock:
     def _state_of_stock(cls, optimizer, config):
         likeness = cls._like(config)._scratch(optimizer._trainable_variables, stock=True)
         names = likeness._state_variables()
-        state = dict(zip(names, map(ops.convert_to_numpy, optimizer.variables)))
+        state = dict(zip(names, map(ops.convert_to_numpy, variables.of_stock(optimizer))))
         steps = config["gradient_accumulation_steps"]
         if steps:  # Keras counts micro-batches
             updates, position = divmod(int(state["completed_updates"]), steps)
@@ -116,7 +117,7 @@ class FromAndToStock:
             if self.decay:
                 names.remove("learning_rate")
             state = self._read_state()
-            for name, variable in zip(names, stock.variables):
+            for name, variable in zip(names, variables.of_stock(stock)):
                 variable.assign(state[name])
         return stock
 
