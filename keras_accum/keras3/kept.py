@@ -32,11 +32,10 @@ class Kept:
         on the way, and ends with the index of a trainable variable if the way has one.
     variables: the same Keras variables, in the order of the attributes.
     tensors: {place: tensor} of the framework itself.
-    unordered: the places of sets, whose order differs from one process to the next.
     """
 
     def __init__(self, optimizer, trainable_variables):
-        self.names, self.variables, self.tensors, self.unordered = {}, [], {}, []
+        self.names, self.variables, self.tensors = {}, [], {}
         self._count = len(trainable_variables)
         self._indices = {}
         for index, v in enumerate(trainable_variables):
@@ -58,9 +57,6 @@ class Kept:
             self.variables.append(value)
         elif keras.ops.is_tensor(value):
             self.tensors[_place(path)] = value
-        elif isinstance(value, (set, frozenset)):
-            if any(isinstance(part, keras.Variable) for part in value):
-                self.unordered.append(_place(path))
         else:
             for step, part in self._parts(value):
                 self._follow(part, (*path, step))

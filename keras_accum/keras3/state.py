@@ -35,7 +35,7 @@ class State(variables.StateByNames, base.Optimizer):
             self._build_window()
         if state is not None:
             with self._eagerly():
-                self._write_state(states.fitted(state, self._layout(), self._described))
+                self._write_state(self._fitted_to_variables(state))
                 self._start_training()
 
     def _build_window(self):
@@ -103,7 +103,11 @@ class State(variables.StateByNames, base.Optimizer):
             states.WEIGHT,
             states.MISSING,
         }
-        return {n: np.shape(a) for n, a in state.items() if n.startswith(own) or n in known}
+        return {
+            name: np.shape(array)
+            for name, array in state.items()
+            if name in known or name.startswith(own) or states.is_unnamed(name)
+        }
 
     def _order_of(self, state, variables):
         return super()._order_of(state, variables) if self._has_uniform_slots else list(state)
@@ -136,15 +140,15 @@ class State(variables.StateByNames, base.Optimizer):
                 variable.assign(state[name])
 
     def _named(self, arrays):
-        if not (self._is_built or self._has_uniform_slots):
-            raise states.StateError(
-                f"A list of arrays without names for {self._described}, before it has its "
-                "variables: the meaning of each array depends on the variables. A `.keras` file "
-                "has names. For an `.h5` file, call `load_model(path, compile=False)`, compile the "
-                "model, and call `optimizer.build(model.trainable_variables)` and "
-                "`optimizer.set_weights(arrays)`."
-            )
-        return super()._named(variables.without_loss_scale(arrays, self.name))
+        arrays = variables.without_loss_scale(arrays, self.name)
+        if self._is_built or self._has_uniform_slots:
+            return super()._named(arrays)
+        # Which array is what depends on the variables: the list waits for them.
+        is_number = isinstance(self._learning_rate, keras.Variable)
+        state = states.unnamed(arrays, is_number, self._weighs)
+        if state is None:
+            raise self._no_state(arrays)
+        return state
 
     # -- norms that train steps write --------------------------------------------------------------
 

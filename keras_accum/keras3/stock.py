@@ -109,7 +109,7 @@ class FromAndToStock:
             config["learning_rate"] = keras.optimizers.schedules.InverseTimeDecay(
                 config["learning_rate"], decay_steps=1, decay_rate=self.decay
             )
-        stock = self._stock_class(**config)
+        stock = self._stock_class.from_config(config)
         _copy_exclusions(self, stock)
         if self._is_built:
             stock.build(self._trainable_variables)

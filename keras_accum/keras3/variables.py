@@ -137,7 +137,6 @@ class StateByNames:
             return
         kept = Kept(self, self._trainable_variables)
         self._check_kept(
-            [f"{place}, a set, which has no order" for place in kept.unordered],
             [f"{place}, {_NATIVE}" for place, t in kept.tensors.items() if self._can_be_written(t)],
         )
         self.__dict__.update(_names_of_found=kept.names, _kept_at_build=kept.tensors)
