@@ -385,7 +385,9 @@ def test_constants_may_be_tensors():
     class WithAConstant(InAnObject):
         def keep(self, variables):
             super().keep(variables)
-            self.half = np.float32(0.5) if hosts.IS_TORCH else ops.convert_to_tensor(0.5, hosts.FLOATX)
+            self.half = (
+                np.float32(0.5) if hosts.IS_TORCH else ops.convert_to_tensor(0.5, hosts.FLOATX)
+            )
             self.last = None
 
         def update_step(self, gradient, variable, learning_rate):
@@ -437,6 +439,46 @@ def test_signature_and_docstring():
     assert NotedAccumulate(0.5, 0.75, clipnorm=1.0, accum_iters=2).get_config()["clipnorm"] == 1.0
     for words in ("NotedAccumulate", "fade", "accum_iters", "one update per window"):
         assert words in NotedAccumulate.__doc__
+
+
+class SignMomentum(keras.optimizers.Optimizer):
+    """It has no constructor. On TensorFlow, its parent passes on `*args` and `**kwargs`."""
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.traces = self.add_optimizer_variables(variables, "trace")
+
+    def update_step(self, gradient, variable, learning_rate):
+        trace = self.traces[self._get_variable_index(variable)]
+        self.assign(trace, 0.5 * trace + gradient)
+        rate = ops.cast(learning_rate, variable.dtype)
+        self.assign_sub(variable, rate * ops.sign(ops.convert_to_tensor(trace)))
+
+
+class Passing(SignMomentum):
+    def __init__(self, fade=0.5, *args, more=1, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("cls", "first"),
+    [
+        (SignMomentum, ["learning_rate", "weight_decay"]),
+        (Passing, ["fade", "more", "learning_rate"]),
+    ],
+)
+def test_a_constructor_that_passes_on_its_arguments(cls, first):
+    made = accum.accumulating(cls)
+    assert list(inspect.signature(made).parameters)[: len(first)] == first
+    ours, stock = made(learning_rate=2**-4, accum_iters=LENGTH), cls(learning_rate=2**-4)
+    mine, theirs = variables(), variables()
+    hosts.build_on(ours, mine)
+    hosts.build_on(stock, theirs)
+    assert_windows_equal_big_batches(ours, stock, mine, theirs)
+    assert made(learning_rate=0.5, clipnorm=1.0).get_config()["clipnorm"] == 1.0
+    with pytest.raises(ValueError, match="not recognized.*Did you mean `learning_rate`"):
+        made(learning_rates=0.5)
 
 
 def test_the_same_class_again():

@@ -131,14 +131,11 @@ def _copy_exclusions(source, target):
 
 def keywords_of(stock):
     """Return the keywords, with defaults, that a class passes to Keras's optimizer as **kwargs."""
-    own = inspect.signature(stock.__init__).parameters
+    own = arguments.parameters_of(stock)
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
         return {}
-    # On TensorFlow, the public class passes on all of its arguments.
-    signatures = [inspect.signature(cls.__init__) for cls in keras.optimizers.Optimizer.__mro__]
-    of_keras = next(s.parameters for s in signatures if "clipnorm" in s.parameters)
     return {
         name: parameter.default
-        for name, parameter in of_keras.items()
+        for name, parameter in arguments.parameters_of(keras.optimizers.Optimizer).items()
         if parameter.default is not inspect.Parameter.empty and name not in own
     }
