@@ -46,7 +46,8 @@ def signature(stock, fixed, more):
     `more` is {name: default}.
     """
     own = {**OWN, **more}
-    taken = set(inspect.signature(stock.__init__).parameters) & set(OWN) - {"lr", "decay"}
+    of_stock = parameters_of(stock)
+    taken = set(of_stock) & set(OWN) - {"lr", "decay"}
     if taken:
         raise TypeError(
             f"{stock.__name__} takes arguments that every accumulating optimizer has: "
@@ -55,10 +56,8 @@ def signature(stock, fixed, more):
     parameters = [
         # The stock default would be the name of the stock class.
         parameter.replace(default=None) if name == "name" else parameter
-        for name, parameter in inspect.signature(stock.__init__).parameters.items()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-        and name not in fixed
-        and name != "self"
+        for name, parameter in of_stock.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and name not in fixed
     ]
     # In Keras 2.2, lr and decay are stock arguments, and stay where they are.
     stock_names = {parameter.name for parameter in parameters}
@@ -68,6 +67,33 @@ def signature(stock, fixed, more):
         if name not in stock_names
     ]
     return inspect.Signature(parameters)
+
+
+def parameters_of(stock):
+    """Return the parameters of a constructor by name, without `self`.
+
+    A constructor with `*args` passes them on: the parameters of the next class take their place.
+    """
+    found = []
+    for cls in stock.__mro__:
+        if "__init__" in vars(cls):
+            parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+            own = [p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+            known = {parameter.name for parameter in found}
+            new = [parameter for parameter in own if parameter.name not in known]
+            if any(map(_has_default, found)) and not all(map(_has_default, new)):
+                new = [
+                    p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY) for p in new
+                ]
+            found += new
+            if len(own) == len(parameters):
+                break
+    return {p.name: p for p in sorted(found, key=lambda parameter: parameter.kind)}
+
+
+def _has_default(parameter):
+    is_required = parameter.default is inspect.Parameter.empty
+    return not is_required or parameter.kind is inspect.Parameter.VAR_KEYWORD
 
 
 def bind(cls, args, kwargs, unknown):

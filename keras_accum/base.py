@@ -445,9 +445,14 @@ class Optimizer:
             self._keep_waiting(state)
             return
         self._check_numbers()
+        self._write_state(self._fitted_to_variables(state))
+
+    def _fitted_to_variables(self, state):
+        """Return a complete state, with all names, of the built optimizer."""
+        if any(map(states.is_unnamed, state)):
+            state = self._named(states.list_of(state))
         layout = self._layout()
-        state = states.fitted(state, layout, self._described)
-        self._write_state(self._completed(state, layout))
+        return self._completed(states.fitted(state, layout, self._described), layout)
 
     @property
     def _pending(self):
@@ -581,18 +586,22 @@ class Optimizer:
             state = self._named_as(arrays, partial(self._list_names, stock=True))
             state = state or self._from_keras_2(arrays)
         if state is None:
-            first = f", the first of shape {arrays[0].shape}," if arrays else ""
-            raise states.StateError(
-                f"A list of {len(arrays)} arrays{first} is not a state of {self._described}. The "
-                "list belongs to another optimizer, is truncated, or was written by a newer "
-                "keras_accum. Nothing was changed."
-            )
+            raise self._no_state(arrays)
         states.check_numbers(state, self._described)
         if is_of_stock:
             self._pending.convert_count(state, self._accum_iters)
         # A LossScaleOptimizer of tf_keras adds skipped micro-batches to `iterations`.
         state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
         return state
+
+    def _no_state(self, arrays):
+        """Return an error that says that a list of arrays isn't a state."""
+        first = f", the first of shape {np.shape(arrays[0])}," if len(arrays) else ""
+        return states.StateError(
+            f"A list of {len(arrays)} arrays{first} is not a state of {self._described}. The "
+            "list belongs to another optimizer, is truncated, or was written by a newer "
+            "keras_accum. Nothing was changed."
+        )
 
     def _from_keras_2(self, arrays):
         state = states.from_keras_2(arrays, self._rule_name, self._rule_slots)
@@ -604,10 +613,10 @@ class Optimizer:
     def _named_as(self, arrays, names):
         """Return these arrays as a state with the names `names(n)` for n variables, or None."""
         if self._is_built:
-            variables = states.count(self._layout())
-        else:
-            one, two = len(names(1)), len(names(2))
-            variables = (len(arrays) - one) // max(two - one, 1) + 1
+            layout = self._layout()
+            return states.named(arrays, names(states.count(layout)), layout)
+        one, two = len(names(1)), len(names(2))
+        variables = (len(arrays) - one) // max(two - one, 1) + 1
         return states.named(arrays, names(variables))
 
     @classmethod
@@ -634,11 +643,17 @@ class Optimizer:
         """Return an optimizer with this config, in which the given arguments replace others."""
         arguments.check_ranges(cls, dict(given))
         with arguments.unchecked():
-            return cls(**{**config, **dict(given)})
+            return cls._from_arguments({**config, **dict(given)})
+
+    @classmethod
+    def _from_arguments(cls, config):
+        return cls(**config)
 
     @classmethod
     def _from_stock_config(cls, config, custom_objects):
-        return super().from_config(config, custom_objects)
+        # Somebody else's `from_config` may take nothing but the config.
+        more = () if custom_objects is None else (custom_objects,)
+        return super().from_config(config, *more)
 
     @classmethod
     def with_accum_iters(cls, accum_iters, stock=False):

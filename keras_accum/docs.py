@@ -874,8 +874,8 @@ def _stock_arguments(stock):
             f"{name}: Required."
             if parameter.default is inspect.Parameter.empty
             else f"{name}: Default {parameter.default!r}."
-            for name, parameter in inspect.signature(stock.__init__).parameters.items()
-            if name != "self" and parameter.kind is not parameter.VAR_KEYWORD
+            for name, parameter in arguments.parameters_of(stock).items()
+            if parameter.kind is not parameter.VAR_KEYWORD
         ]
     ours = [entry for entry in entries if entry.partition(":")[0] not in arguments.OWN]
     return textwrap.indent("\n".join(ours), " " * 8)

@@ -22,11 +22,24 @@ def _installed_version(package):
     return tuple(int(part) for part in version.split(".")[:2])
 
 
+def _keras_version():
+    """Return the version of Keras as a tuple, None if no Keras is installed.
+
+    Another distribution, such as keras-nightly, can bring the module `keras`. Then the module has
+    the version, and so has to be imported.
+    """
+    version = _installed_version("keras")
+    if version is None and importlib.util.find_spec("keras"):
+        said = getattr(importlib.import_module("keras"), "__version__", None)
+        version = said and tuple(int(part) for part in said.split(".")[:2])
+    return version
+
+
 def module_name():
     """Return the name of our module for the user's Keras, by the rule that TensorFlow uses."""
     if uses_legacy_keras():
         return "keras_accum.tf_keras"
-    version = _installed_version("keras")
+    version = _keras_version()
     if version is None and importlib.util.find_spec("tensorflow"):
         return "keras_accum.tf_keras"  # TensorFlow 2.4 and 2.5 contain their Keras
     if version is None:
@@ -50,7 +63,7 @@ _MODULES = (
 
 def _check_keras(module, needs, first, last):
     """Raise an ImportError unless the installed Keras is at least `first` and below `last`."""
-    version = _installed_version("keras")
+    version = _keras_version()
     if version is None or not first <= version < last:
         found = "no keras" if version is None else f"keras {'.'.join(map(str, version))}"
         raise ImportError(f"keras_accum.{module} needs {needs}. {_MODULES}. Found: {found}")

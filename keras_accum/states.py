@@ -31,6 +31,7 @@ FORMAT = 1
 WINDOW = ("window_position", "window_length", "accum_iters")
 WEIGHT = "window_weight"
 MISSING = "missing_gradients"
+_UNNAMED = "unnamed."
 
 # The least value of each counter. Counters are integers below 2**31, as Keras 3 has them in int32
 # on JAX and PyTorch, and as `accum_iters` must be anywhere.
@@ -372,11 +373,52 @@ def without_idle(state):
     return {name: array for name, array in state.items() if name != MISSING}
 
 
-def named(arrays, names):
-    """Return a list of arrays as a state with these names, None if the arrays can't be that."""
+def unnamed(arrays, is_rate_known, weighs):
+    """Return a list of arrays as a state with names for those that tell it themselves, or None.
+
+    The other arrays are called unnamed.<place in the list> until their variables are known. The
+    list has the order of Keras 3's files.
+    """
+    arrays = [np.asarray(array) for array in arrays]
+    kinds = [array.dtype.kind if array.ndim == 0 else "" for array in arrays]
+    if not kinds or kinds[0] not in ("i", "u"):
+        return None
+    names = {0: "completed_updates"}
+    if is_rate_known and kinds[1:2] == ["f"]:
+        names[1] = "learning_rate"
+    # At the end are the counters, the weight, a sum for each variable, and `missing_gradients`.
+    counters = len(arrays) - len(arrays[-1]) - weighs - len(WINDOW) if kinds[-1] == "" else 0
+    if counters > 0 and set(kinds[counters - 1 : counters + len(WINDOW)]) == {"i"}:
+        names.update(enumerate(WINDOW, start=counters))
+    return {names.get(i, f"{_UNNAMED}{i}"): array for i, array in enumerate(arrays)}
+
+
+def is_unnamed(name):
+    return name.startswith(_UNNAMED)
+
+
+def list_of(state):
+    """Return the list of arrays from which `unnamed` made a state."""
+    named = [n for n in ("completed_updates", "learning_rate", *WINDOW) if n in state]
+    length, order = len(named) + sum(map(is_unnamed, state)), iter(named)
+    places = (f"{_UNNAMED}{i}" for i in range(length))
+    return [state[place if place in state else next(order)] for place in places]
+
+
+def named(arrays, names, layout=None):
+    """Return a list of arrays as a state with these names, None if the arrays can't be that.
+
+    `layout` has the shapes by names, if the variables are known.
+    """
     if len(arrays) != len(names):
         return None
     state = dict(zip(names, arrays))
+    if layout is not None and {"state_format", "unapplied", *layout} >= state.keys():
+        fits = all(
+            _can_be(name, array) and np.shape(array) == layout.get(name, ())
+            for name, array in state.items()
+        )
+        return state if fits else None
     shapes = {}
     for name, array in state.items():
         if not _can_be(name, array):

@@ -92,6 +92,16 @@ class Backend:
         """The scope for building the stock optimizer for these variables."""
         return contextlib.nullcontext()
 
+    @staticmethod
+    def _can_be_written(tensor):
+        """True if a tensor of the framework itself is a variable."""
+        return False
+
+    @staticmethod
+    def _was_written(tensor):
+        """True if a tensor that an update has made is a variable."""
+        return False
+
     # -- replicas --------------------------------------------------------------------------------
 
     def _in_replicas(self, function, *arguments):

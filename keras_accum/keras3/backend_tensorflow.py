@@ -55,6 +55,12 @@ class Backend(backend_jax.Backend):
             are_there = all(bool(_native(variable).is_initialized()) for variable in variables)
         return tf.init_scope() if are_there else contextlib.nullcontext()
 
+    @staticmethod
+    def _can_be_written(tensor):
+        return isinstance(tensor, tf.Variable)
+
+    _was_written = _can_be_written
+
     # -- replicas --------------------------------------------------------------------------------
 
     def _in_replicas(self, function, *arguments):

@@ -33,6 +33,14 @@ class Backend(backend_jax.Backend):
         # Counters stay on the CPU, so that reading a counter doesn't wait for the device.
         return keras.device("cpu")
 
+    @staticmethod
+    def _can_be_written(tensor):
+        return True
+
+    @staticmethod
+    def _was_written(tensor):
+        return tensor._version > 0  # a result that an update keeps for itself was written once
+
     # -- values that Python knows ----------------------------------------------------------------
 
     @property

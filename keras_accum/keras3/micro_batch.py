@@ -21,7 +21,9 @@ class MicroBatches:
     def apply(self, grads, trainable_variables=None):
         self._has_stepped = True
         if self._is_stock:
-            return super().apply(grads, trainable_variables)
+            result = super().apply(grads, trainable_variables)
+            self._check_update()
+            return result
         grads = list(grads)
         if not grads:
             return None
@@ -176,6 +178,7 @@ class MicroBatches:
         own = {index: own_step.switch for index, own_step in steps.items()}
         with self._gate_for(step, own):
             super().apply(averages, variables)
+        self._check_update()
         if self._accumulates:
             totals = [*totals, *(self._value_of(self._sum_of(v)) for v in frozen)]
             variables = [*variables, *frozen]

@@ -31,10 +31,11 @@ class State(variables.StateByNames, base.Optimizer):
             before = set(vars(self))
             super().build(variables)
             base.check_attributes(self, set(vars(self)) - before)
+            self._track_all()
             self._build_window()
         if state is not None:
             with self._eagerly():
-                self._write_state(states.fitted(state, self._layout(), self._described))
+                self._write_state(self._fitted_to_variables(state))
                 self._start_training()
 
     def _build_window(self):
@@ -47,6 +48,11 @@ class State(variables.StateByNames, base.Optimizer):
                 "by gradients and not summed. Leave all_reduce out."
             )
         self.__dict__["_window"] = variables.Window(self, self._trainable_variables)
+
+    @classmethod
+    def _from_arguments(cls, config):
+        # A class with an optimizer inside has a config of this optimizer, to be read first.
+        return cls._from_stock_config(config, None)
 
     @property
     def _scalar_dtype(self):
@@ -76,7 +82,8 @@ class State(variables.StateByNames, base.Optimizer):
     def variables(self):
         if self._pending:
             return list(self._pending.variables.values())
-        return super().variables + self._watched_norms * self._steps_return_state
+        # Not the stock optimizer's list, which may have the variables of an inner optimizer twice.
+        return self._variables + self._watched_norms * self._steps_return_state
 
     def _add_waiting(self, name, array):
         return keras.Variable(array, trainable=False, name=name)
@@ -96,7 +103,11 @@ class State(variables.StateByNames, base.Optimizer):
             states.WEIGHT,
             states.MISSING,
         }
-        return {n: np.shape(a) for n, a in state.items() if n.startswith(own) or n in known}
+        return {
+            name: np.shape(array)
+            for name, array in state.items()
+            if name in known or name.startswith(own) or states.is_unnamed(name)
+        }
 
     def _order_of(self, state, variables):
         return super()._order_of(state, variables) if self._has_uniform_slots else list(state)
@@ -129,15 +140,15 @@ class State(variables.StateByNames, base.Optimizer):
                 variable.assign(state[name])
 
     def _named(self, arrays):
-        if not (self._is_built or self._has_uniform_slots):
-            raise states.StateError(
-                f"A list of arrays without names for {self._described}, before it has its "
-                "variables: the meaning of each array depends on the variables. A `.keras` file "
-                "has names. For an `.h5` file, call `load_model(path, compile=False)`, compile the "
-                "model, and call `optimizer.build(model.trainable_variables)` and "
-                "`optimizer.set_weights(arrays)`."
-            )
-        return super()._named(variables.without_loss_scale(arrays, self.name))
+        arrays = variables.without_loss_scale(arrays, self.name)
+        if self._is_built or self._has_uniform_slots:
+            return super()._named(arrays)
+        # Which array is what depends on the variables: the list waits for them.
+        is_number = isinstance(self._learning_rate, keras.Variable)
+        state = states.unnamed(arrays, is_number, self._weighs)
+        if state is None:
+            raise self._no_state(arrays)
+        return state
 
     # -- norms that train steps write --------------------------------------------------------------
 

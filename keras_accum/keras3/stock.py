@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_accum import arguments, states
+from keras_accum.keras3 import variables
 from keras_accum.keras3.variables import constructor_arguments
 
 
@@ -72,7 +73,7 @@ class FromAndToStock:
     def _state_of_stock(cls, optimizer, config):
         likeness = cls._like(config)._scratch(optimizer._trainable_variables, stock=True)
         names = likeness._state_variables()
-        state = dict(zip(names, map(ops.convert_to_numpy, optimizer.variables)))
+        state = dict(zip(names, map(ops.convert_to_numpy, variables.of_stock(optimizer))))
         steps = config["gradient_accumulation_steps"]
         if steps:  # Keras counts micro-batches
             updates, position = divmod(int(state["completed_updates"]), steps)
@@ -108,7 +109,7 @@ class FromAndToStock:
             config["learning_rate"] = keras.optimizers.schedules.InverseTimeDecay(
                 config["learning_rate"], decay_steps=1, decay_rate=self.decay
             )
-        stock = self._stock_class(**config)
+        stock = self._stock_class.from_config(config)
         _copy_exclusions(self, stock)
         if self._is_built:
             stock.build(self._trainable_variables)
@@ -116,7 +117,7 @@ class FromAndToStock:
             if self.decay:
                 names.remove("learning_rate")
             state = self._read_state()
-            for name, variable in zip(names, stock.variables):
+            for name, variable in zip(names, variables.of_stock(stock)):
                 variable.assign(state[name])
         return stock
 
@@ -130,14 +131,11 @@ def _copy_exclusions(source, target):
 
 def keywords_of(stock):
     """Return the keywords, with defaults, that a class passes to Keras's optimizer as **kwargs."""
-    own = inspect.signature(stock.__init__).parameters
+    own = arguments.parameters_of(stock)
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
         return {}
-    # On TensorFlow, the public class passes on all of its arguments.
-    signatures = [inspect.signature(cls.__init__) for cls in keras.optimizers.Optimizer.__mro__]
-    of_keras = next(s.parameters for s in signatures if "clipnorm" in s.parameters)
     return {
         name: parameter.default
-        for name, parameter in of_keras.items()
+        for name, parameter in arguments.parameters_of(keras.optimizers.Optimizer).items()
         if parameter.default is not inspect.Parameter.empty and name not in own
     }

@@ -7,6 +7,8 @@ import keras
 import numpy as np
 
 from keras_accum import states
+from keras_accum.keras3.kept import Kept
+from keras_accum.ranges import is_of_keras
 
 # Keras's names for what it keeps per variable outside of the rules.
 _NOT_OF_A_RULE = {"average": "moving_average", "gradient_accumulator": "accumulator"}
@@ -95,7 +97,8 @@ class StateByNames:
         """Return the stock optimizer's variables by their names in a state.
 
         A slot has the name with which it was created for its variable. Other variables have the
-        name of their attribute. All remaining variables are numbered.
+        name of their attribute, or of the attributes that lead to them in other objects. All
+        remaining variables are numbered.
         """
         found = {}
         for (slot, key), variable in self._slots_by_name.items():
@@ -111,6 +114,8 @@ class StateByNames:
             elif isinstance(value, (list, tuple)) and len(value) == len(self._trainable_variables):
                 for index, item in enumerate(value):
                     found.setdefault(id(item), f"{name}.{index}")
+        for key, name in vars(self).get("_names_of_found", {}).items():
+            found.setdefault(key, states.scalar_name(self._rule_name, name))
         not_of_rule = {id(v) for v in self._shared_variables().values()}
         if self._window is not None:
             not_of_rule.update(map(id, self._window.named.values()))
@@ -122,6 +127,52 @@ class StateByNames:
                     name, rest = states.scalar_name(self._rule_name, f"variable_{rest}"), rest + 1
                 named[name] = variable
         return named
+
+    def _track_all(self):
+        """Let Keras track the variables that it hasn't found, or raise a TypeError.
+
+        Keras's own optimizers keep none.
+        """
+        if is_of_keras(self._stock_class):
+            return
+        kept = Kept(self, self._trainable_variables)
+        self._check_kept(
+            [f"{place}, {_NATIVE}" for place, t in kept.tensors.items() if self._can_be_written(t)],
+        )
+        self.__dict__.update(_names_of_found=kept.names, _kept_at_build=kept.tensors)
+        _track(self, kept.variables)
+        _track(self, super().variables)  # those that a method of the class's own tells of
+
+    # {place: tensor}, until the first update.
+    _kept_at_build = None
+
+    def _check_update(self):
+        """Raise a TypeError if the first update has made something that no state can hold."""
+        before = self._kept_at_build
+        if before is None:
+            return
+        self.__dict__["_kept_at_build"] = None
+        kept = Kept(self, self._trainable_variables)
+        new = {place: t for place, t in kept.tensors.items() if place not in before}
+        self._check_kept(
+            [f"{name}, which an update creates" for name in kept.names.values()],
+            [f"{place}, {_NATIVE}" for place, t in new.items() if self._was_written(t)],
+            [
+                f"{place}, which an update replaces"
+                for place, tensor in before.items()
+                if kept.tensors.get(place, tensor) is not tensor
+            ],
+        )
+
+    def _check_kept(self, *problems):
+        problems = [problem for some in problems for problem in some]
+        if problems:
+            raise TypeError(
+                f"{self._stock_class.__name__} can't accumulate: it keeps {'; '.join(problems)}. "
+                "A state needs the names of all that an update writes: make it a `keras.Variable` "
+                "in `build`, in an attribute, a list or a dictionary. Keep a constant as a number "
+                "or a NumPy array."
+            )
 
     @property
     def _rule_slots(self):
@@ -155,7 +206,7 @@ class StateByNames:
 
     @functools.cached_property  # used several times while a file is loaded
     def _has_uniform_slots(self):
-        """True if each variable has the same slots, of the variable's shape.
+        """True if each variable has the same slots, of its shape, and all other values are scalars.
 
         Else the names and shapes of a state depend on the variables and aren't known before them.
         """
@@ -165,6 +216,8 @@ class StateByNames:
             index = states.index_of(name)
             if index is not None:
                 slots[index].add((name.rpartition(".")[0], len(variable.shape) == 2 * index))
+            elif variable.shape:
+                return False
         return slots[0] == slots[1] and all(of_its_shape for _, of_its_shape in slots[0])
 
     def _shared_variables(self):
@@ -172,6 +225,24 @@ class StateByNames:
         if isinstance(self._learning_rate, keras.Variable):
             found["learning_rate"] = self._learning_rate
         return found
+
+
+_NATIVE = "which isn't a Keras variable"
+
+
+def of_stock(optimizer):
+    """Return all variables of a built stock optimizer, in the order of an accumulating one's."""
+    variables = list(optimizer._variables)
+    if not is_of_keras(type(optimizer)):
+        variables += Kept(optimizer, optimizer._trainable_variables).variables
+        variables += [v for v in optimizer.variables if all(v is not other for other in variables)]
+    return variables
+
+
+def _track(optimizer, variables):
+    for variable in variables:
+        if not optimizer._tracker.is_in_store("variables", variable):
+            optimizer._track_variable(variable)
 
 
 def _no_variable():
