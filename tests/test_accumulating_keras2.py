@@ -392,7 +392,7 @@ WRONG = {
     other_gradients: "takes gradients of something other than the loss",
     two_writes: "writes a variable twice",
     a_history: r"keeps a variable of shape \(10,\)",
-    the_loss: "_Loss",
+    the_loss: "is computed from the value of the loss, and a window has only the average gradient",
 }
 
 
@@ -402,6 +402,29 @@ def test_updates_that_are_refused(function):
     made = accum.accumulating(type(function.__name__, (Wander,), {"get_updates": function}))
     with pytest.raises((ValueError, TypeError), match=WRONG[function]):
         compiled(dense_model(), made(accum_iters=2)).train_on_batch(*data())
+
+
+class FromTheTensor(Wander):
+    """It uses the loss as a tensor: its type, a control dependency and TensorFlow's gradients."""
+
+    def get_updates(self, loss, params):
+        rate = K.cast(self.lr, K.dtype(loss))
+        with tf.control_dependencies([loss]):
+            grads = tf.gradients(loss, params)
+        return [K.update_add(self.iterations, 1)] + [
+            K.update_sub(p, rate * g) for p, g in zip(params, grads)
+        ]
+
+
+@pytest.mark.parametrize("gate", ["select", "conditional"])
+def test_a_loss_that_is_used_as_a_tensor(gate):
+    """It has a data type and gradients like the loss of a train step."""
+    expected = go_on(compiled(dense_model(), hosts.in_order(FromTheTensor())), batch_size=BIG)
+    optimizer = accum.accumulating(FromTheTensor)(accum_iters=LENGTH, gate=gate)
+    model = compiled(dense_model(), optimizer)
+    start = weights(model)
+    assert_moved(start, weights(expected))
+    assert_equal(weights(go_on(model)), weights(expected))
 
 
 def test_a_variable_of_another_shape():

@@ -11,7 +11,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, KINDS, NAMES, each_version, few_cases, keras2_has_no, thorough
+from cases import CASES, KINDS, NAMES, each_version, few_cases, keras2_has_no, quick_first, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -223,6 +223,25 @@ def test_continues_in_a_new_process(run, form, continued):
     assert loaded["position"] == (0 if run == "accum_iters_1" else 3)
     with np.load(root / run / form / "end.npz") as end:
         assert_same(dict(end), expected[run])
+
+
+@quick_first("form", list(MAIN))
+def test_after_a_partial_window(form, tmp_path):
+    """The file has the counters of a closed window, and an update more."""
+    model = model_for(CASES["adam"])
+    for x, y in training.batches(MICRO)[:STOP]:
+        model.train_on_batch(x, y)
+    model.optimizer.apply_partial_window()
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (2, 0)
+    expected = everything(model)
+    MAIN[form].save(model, tmp_path)
+    loaded = MAIN[form].load(tmp_path, lambda: model_for(CASES["adam"]))
+    assert_same(everything(loaded), expected)
+    for x, y in training.batches(MICRO)[STOP : STOP + LENGTH + 1]:
+        for some in (model, loaded):
+            some.train_on_batch(x, y)
+    assert (loaded.optimizer.completed_updates, loaded.optimizer.window_position) == (3, 1)
+    assert_same(everything(loaded), everything(model))
 
 
 @pytest.mark.skipif(

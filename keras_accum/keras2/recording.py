@@ -26,10 +26,6 @@ Recorded = namedtuple("Recorded", "writes kept made")
 _WRITES = re.compile("(Resource)?(Sparse)?(Assign|Scatter|Apply)")
 
 
-class _Loss:
-    """Passed to a stock optimizer as the loss: a window has no loss tensor."""
-
-
 def record(optimizer, get_updates, params, averages, made=None):
     """Record the writes of one update without writing.
 
@@ -48,6 +44,7 @@ def record(optimizer, get_updates, params, averages, made=None):
     before = len(graph.get_operations())
     name = type(optimizer).__name__
     writes, new, again = [], [], iter(made or ())
+    given = _loss(params, averages)
 
     def note(variable, value):
         value = tf.convert_to_tensor(value, variable.dtype.base_dtype)
@@ -66,7 +63,7 @@ def record(optimizer, get_updates, params, averages, made=None):
         return make
 
     def gradients(loss, variables):
-        if not isinstance(loss, _Loss) or list(map(id, variables)) != list(map(id, params)):
+        if loss is not given or list(map(id, variables)) != list(map(id, params)):
             raise ValueError(
                 f"{name} can't accumulate: it takes gradients of something other than the loss, "
                 "and a window has only the average gradient of the loss."
@@ -81,7 +78,7 @@ def record(optimizer, get_updates, params, averages, made=None):
         **{create: making(getattr(K, create)) for create in ("variable", "zeros", "ones")},
     }
     with _replaced(functions):
-        updates = get_updates(loss=_Loss(), params=params)
+        updates = get_updates(loss=given, params=params)
     noted = {id(value) for _, value in writes}
     for update in updates:
         if isinstance(update, tuple):  # a variable and its new value, for `K.function` to write
@@ -92,11 +89,38 @@ def record(optimizer, get_updates, params, averages, made=None):
     for operation in graph.get_operations()[before:]:
         if _WRITES.match(operation.type) and operation not in initializers:
             raise _unknown_write(name, operation.name)
+    if _is_computed_from(given, [value for _, value in writes], known=averages):
+        raise ValueError(
+            f"{name} can't accumulate: its update is computed from the value of the loss, and a "
+            "window has only the average gradient of the loss."
+        )
     if len({id(variable) for variable, _ in writes}) < len(writes):
         raise ValueError(
             f"{name} can't accumulate: it writes a variable twice in an update, in unknown order."
         )
     return Recorded(writes, _kept(optimizer, params, writes), new if made is None else made)
+
+
+def _loss(params, averages):
+    """Return a tensor in place of the loss: its gradients are the averages, its value is nothing.
+
+    The loss of a window isn't known.
+    """
+    products = [
+        K.sum(tf.stop_gradient(average) * param) for average, param in zip(averages, params)
+    ]
+    return tf.add_n([tf.cast(product, K.floatx()) for product in products])
+
+
+def _is_computed_from(tensor, values, known):
+    """True if some of these values are computed from the tensor. The `known` tensors aren't."""
+    seen, todo = {value.op for value in known}, [value.op for value in values]
+    while todo:
+        operation = todo.pop()
+        if operation not in seen:
+            seen.add(operation)
+            todo += [tensor.op for tensor in operation.inputs]
+    return tensor.op in seen
 
 
 def _unknown_write(name, what):
