@@ -150,7 +150,7 @@ def _misfits(state, layout):
     found = (
         ("Missing: ", [name for name in layout if name not in state and name not in optional]),
         ("Not known here: ", [name for name in state if name not in expected]),
-        ("Not numbers: ", [name for name in state if not _are_numbers(state[name])]),
+        ("Not numbers: ", [name for name in state if not _are_numbers(name, state[name])]),
         (
             "Of another shape: ",
             [
@@ -163,9 +163,23 @@ def _misfits(state, layout):
     return [text + _shortened(names) for text, names in found if names]
 
 
-def _are_numbers(array):
+def _are_numbers(name, array):
     """True if every host can write the array; a failure in mid-write would damage the state."""
-    return array.dtype.kind in "biuf" and array.dtype.isnative
+    kinds = "biufc" if "." in name else "biuf"
+    return array.dtype.kind in kinds and array.dtype.isnative
+
+
+def check_complex(state, is_complex, owner):
+    """Raise a StateError if an array has complex numbers and its place has real ones.
+
+    `is_complex(name)` tells of a place.
+    """
+    wrong = [name for name in state if np.iscomplexobj(state[name]) and not is_complex(name)]
+    if wrong:
+        raise StateError(
+            f"This optimizer state doesn't fit {owner}. Complex, where real numbers are kept: "
+            f"{_shortened(wrong)}. Nothing was changed."
+        )
 
 
 def _shortened(names, length=8):
@@ -333,8 +347,8 @@ def _can_be(name, array):
     if name in (*WINDOW, MISSING, "state_format", "unapplied"):
         return kind in "iu"
     if is_scalar_of_rule(name):
-        return kind in "biuf"
-    return kind == "f" or name == "completed_updates"
+        return kind in "biufc"
+    return kind == "f" or kind == "c" and "." in name or name == "completed_updates"
 
 
 def from_keras_2(arrays, rule, used):
