@@ -452,7 +452,12 @@ class Optimizer:
         if any(map(states.is_unnamed, state)):
             state = self._named(states.list_of(state))
         layout = self._layout()
-        return self._completed(states.fitted(state, layout, self._described), layout)
+        state = states.fitted(state, layout, self._described)
+        if any(map(np.iscomplexobj, state.values())):
+            kept = self._read_state()
+            is_complex = {name: np.iscomplexobj(array) for name, array in kept.items()}
+            states.check_complex(state, is_complex.get, self._described)
+        return self._completed(state, layout)
 
     @property
     def _pending(self):
@@ -482,6 +487,12 @@ class Optimizer:
         if not self._pending:
             return None
         state = self._fitted(self._pending.in_order(self._read_state(), keys), variables)
+        real = {i for i, v in enumerate(variables) if "complex" not in str(v.dtype)}
+
+        def is_complex(name):
+            return states.is_unnamed(name) or states.index_of(name) not in real
+
+        states.check_complex(state, is_complex, self._described)
         self._pending.drop()
         return state
 

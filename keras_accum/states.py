@@ -245,7 +245,7 @@ def _wrong_numbers(state):
     A slot or a sum may be any number, also NaN, since a training that diverged may be saved. A
     learning rate may be any number that can be assigned to it.
     """
-    wrong = [name for name in state if not _are_numbers(state[name])]
+    wrong = [name for name in state if not _are_numbers(state[name], name)]
     found = [f"Not numbers: {_shortened(wrong)}"] if wrong else []
     # `_misfits` names an array of another shape.
     state = {n: a for n, a in state.items() if n not in wrong and a.ndim == (n == MISSING)}
@@ -281,9 +281,27 @@ def _is_rate(array):
     return array.dtype.kind != "b" and is_held
 
 
-def _are_numbers(array):
-    """True if every host can write the array; a failure in mid-write would damage the state."""
-    return array.dtype.kind in "bif" and array.dtype.isnative and array.dtype.itemsize <= 8
+def _are_numbers(array, name="."):
+    """True if every host can write the array; a failure in mid-write would damage the state.
+
+    Only what belongs to a variable or to a rule can be complex: its name has a dot.
+    """
+    is_complex = array.dtype.kind == "c" and "." in name
+    is_real = array.dtype.kind in "bif" and array.dtype.itemsize <= 8
+    return array.dtype.isnative and (is_real or is_complex and array.dtype.itemsize <= 16)
+
+
+def check_complex(state, is_complex, owner):
+    """Raise a StateError if an array has complex numbers and its place has real ones.
+
+    `is_complex(name)` tells of a place.
+    """
+    wrong = [name for name in state if np.iscomplexobj(state[name]) and not is_complex(name)]
+    if wrong:
+        raise StateError(
+            f"This optimizer state doesn't fit {owner}. Complex, where real numbers are kept: "
+            f"{_shortened(wrong)}. Nothing was changed."
+        )
 
 
 def _shortened(names):
@@ -415,7 +433,8 @@ def named(arrays, names, layout=None):
     state = dict(zip(names, arrays))
     if layout is not None and {"state_format", "unapplied", *layout} >= state.keys():
         fits = all(
-            _can_be(name, array) and np.shape(array) == layout.get(name, ())
+            # The shapes tell enough of a rule: Adafactor has integers in place of some slots.
+            np.shape(array) == layout.get(name, ()) and ("." in name or _can_be(name, array))
             for name, array in state.items()
         )
         return state if fits else None
@@ -441,8 +460,10 @@ def _can_be(name, array):
     if name in (*WINDOW, MISSING, "state_format", "unapplied"):
         return kind in "iu"
     if is_scalar_of_rule(name):
-        return kind in "biuf"
-    return kind == "f" or name == "completed_updates" and kind in "iu"
+        return kind in "bifc"
+    if kind == "c":
+        return "." in name
+    return kind == "f" or name == "completed_updates" and kind == "i"
 
 
 def from_keras_2(arrays, rule, used):

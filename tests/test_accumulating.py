@@ -14,6 +14,8 @@ from cases import thorough
 from hosts import accum, keras
 from training import LENGTH, assert_equal, compiled, dense_model, go_on
 
+if hosts.BACKEND == "jax":
+    import jax
 if not hosts.IS_KERAS3:
     pytest.skip("about `accumulating` on Keras 3; Keras 2 has other files", allow_module_level=True)
 
@@ -398,6 +400,40 @@ def test_constants_may_be_tensors():
     for grads in gradients()[0]:
         hosts.apply(optimizer, grads, mine)
     assert optimizer.completed_updates == 2
+
+
+class KeepingAValue(InAnObject):
+    """The mean size of all gradients so far, in Python. It works as long as nothing is traced."""
+
+    size = 0.0
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.size = 0.5 * self.size + ops.mean(ops.abs(gradient))
+        super().update_step(gradient / self.size, variable, learning_rate)
+
+
+class WritingInACond(InAnObject):
+    def update_step(self, gradient, variable, learning_rate):
+        slot = self.slot_of(self._get_variable_index(variable))
+
+        def halve():
+            slot.assign(0.5 * slot)
+
+        ops.cond(ops.sum(gradient) > 0, halve, lambda: None)
+        super().update_step(gradient, variable, learning_rate)
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="about values of JAX's traces")
+@pytest.mark.parametrize("cls", [KeepingAValue, WritingInACond])
+def test_a_value_that_leaves_a_conditional(cls):
+    optimizer, mine = accum.accumulating(cls)(accum_iters=2, gate="conditional"), variables()
+    with pytest.raises(
+        TypeError, match=f"{cls.__name__} can't run with gate='conditional'"
+    ) as error:
+        for grads in gradients()[0]:
+            hosts.apply(optimizer, grads, mine)
+    assert "gate='select'" in str(error.value)
+    assert isinstance(error.value.__cause__, jax.errors.UnexpectedTracerError)
 
 
 def noted_model():

@@ -159,6 +159,55 @@ def test_special_state_saved_in_a_window(case, form, tmp_path):
     saved_in_a_window(case, form, tmp_path)
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's lists are tested in test_old_files.py")
+@pytest.mark.parametrize("built", [False, True])
+@every_special
+def test_a_list_of_the_stock_optimizer(case, built):
+    """The slots of Adafactor and Muon depend on the variables, and a list has no names."""
+    theirs, stock = variables(), hosts.stock(case.name, **case.arguments)
+    hosts.apply(stock, gradients()[0][0], theirs)
+    arrays = [hosts.array(v) for v in stock.variables]
+
+    def optimizer(variables, arrays):
+        found = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+        if built:
+            found.build(variables)
+        found.set_weights(arrays)
+        found.build(variables)
+        return found
+
+    ours = optimizer(variables(), arrays)
+    assert ours.completed_updates == 1
+    for found, expected in zip(ours.variables, arrays):
+        np.testing.assert_array_equal(hosts.array(found), expected)
+    with pytest.raises(hosts.accum.StateError, match="is not a state of|doesn.t fit"):
+        optimizer(variables(), arrays[:-1])
+
+
+@pytest.mark.skipif(
+    not hosts.IS_KERAS3, reason="only Keras 3 keeps a list until its variables come"
+)
+def test_a_list_that_waited_for_other_variables():
+    """No later step starts with a fresh optimizer. Another state ends the error."""
+    mine, optimizer = variables(), hosts.ours("Adafactor", accum_iters=LENGTH)
+    hosts.apply(optimizer, gradients()[0][0], mine)
+    arrays = [hosts.array(v) for v in optimizer.variables]
+    again = hosts.ours("Adafactor", accum_iters=LENGTH)
+    again.set_weights(arrays)
+    assert again.window_position == 1
+    for _ in range(2):
+        with pytest.raises(hosts.accum.StateError, match="is not a state of this"):
+            hosts.apply(again, gradients()[0][0][:2], mine[:2])
+    again = hosts.ours("Adafactor", accum_iters=LENGTH)
+    again.set_weights(arrays)
+    with pytest.raises(hosts.accum.StateError):
+        again.build(mine[:2])
+    fresh = hosts.ours("Adafactor", accum_iters=LENGTH)
+    fresh.build(mine[:2])
+    again.set_state(fresh.get_state())
+    hosts.apply(again, gradients()[0][0][:2], mine[:2])
+
+
 def saved_in_a_window(case, form, tmp_path):
     """The loaded model continues as if it had never stopped."""
     from test_saving import CLASSES

@@ -143,6 +143,60 @@ def test_continues(case, built):
         np.testing.assert_array_equal(hosts.array(some), hosts.array(more))
 
 
+def complex_numbers(i):
+    random = np.random.default_rng(20 + i)
+    parts = [random.uniform(0.5, 1, shape) for shape in SHAPES.values()]
+    return [(part + 1j * part[::-1]).astype("complex64") for part in parts]
+
+
+def complex_variables():
+    return [hosts.variable(v, f"v{i}", "complex64") for i, v in enumerate(complex_numbers(0))]
+
+
+@keras2_has_no("optimizers that take complex variables")
+@pytest.mark.parametrize("form", ["built", "waiting", "list"])
+def test_complex_variables(form):
+    """After the first window as the stock optimizer, the state goes on as if nothing happened."""
+    case, vs, theirs = CASES["momentum"], complex_variables(), complex_variables()
+    optimizer, stock = ours(case), hosts.stock(case.name, **case.arguments)
+    hosts.build_on(stock, theirs)
+    for i in range(LENGTH + 2):
+        if i == LENGTH:
+            window = [complex_numbers(j) for j in range(LENGTH)]
+            hosts.apply(stock, [np.mean(grads, axis=0) for grads in zip(*window)], theirs)
+            for some, others in zip(vs, theirs):
+                np.testing.assert_allclose(hosts.array(some), hosts.array(others), rtol=1e-6)
+        hosts.apply(optimizer, complex_numbers(i), vs)
+    again, others = ours(case), [hosts.variable(hosts.array(v), "v", "complex64") for v in vs]
+    if form != "waiting":
+        hosts.build_on(again, others)
+    if form == "list":
+        kept = optimizer.variables if hosts.IS_KERAS3 else optimizer.weights
+        again.set_weights(list(map(hosts.array, kept)))
+    else:
+        again.set_state(optimizer.get_state())
+    assert again.get_state()["SGD.momentum.0"].dtype == "complex64"
+    for i in range(LENGTH):
+        hosts.apply(optimizer, complex_numbers(i), vs)
+        hosts.apply(again, complex_numbers(i), others)
+    assert_same(again.get_state(), optimizer.get_state())
+    for some, more in zip(vs, others):
+        np.testing.assert_array_equal(hosts.array(some), hosts.array(more))
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_complex_numbers_for_a_real_variable(built):
+    state, optimizer = trained(CASES["momentum"])[0].get_state(), ours(CASES["momentum"])
+    if built:
+        hosts.build_on(optimizer, variables())
+    state["SGD.momentum.1"] = state["SGD.momentum.1"] + 1j
+    with pytest.raises(StateError, match=r"Complex, where real numbers are kept: SGD\.momentum\.1"):
+        optimizer.set_state(state)
+        hosts.build_on(optimizer, variables())
+    with pytest.raises(StateError, match="Not numbers: completed_updates"):
+        optimizer.set_state({**state, "completed_updates": np.asarray(1j)})
+
+
 def test_amsgrad_by_either_class():
     state = trained(CASES["amsgrad"])[0].get_state()
     optimizer = accum.AdamAccumulate(0.5, amsgrad=True, accum_iters=2)

@@ -26,7 +26,9 @@ class MicroBatches:
         """Return a list with the operation that makes the step of one micro-batch."""
         with self._unclipped():
             grads = keras.optimizers.Optimizer.get_gradients(self, loss, params)
-        state = self._take_waiting([Shape(K.int_shape(variable)) for variable in params])
+        state = self._take_waiting(
+            [Shape(K.int_shape(variable), K.dtype(variable)) for variable in params]
+        )
         self._build(params)
         counted = tf.ones([], tf.int64)
         if self.skip_nonfinite:

@@ -136,7 +136,7 @@ class State(base.Optimizer):
         return found
 
     def _layout(self):
-        shapes = [Shape(K.int_shape(variable)) for variable in self._variables]
+        shapes = [Shape(K.int_shape(variable), K.dtype(variable)) for variable in self._variables]
         return states.layout(self._state_names(len(shapes)), shapes)
 
     def _read_state(self):
@@ -173,7 +173,7 @@ class State(base.Optimizer):
 
 
 # The part of a variable that a state needs. A variable's own shape is a list of `Dimension`.
-Shape = namedtuple("Shape", "shape")
+Shape = namedtuple("Shape", "shape dtype")
 
 
 def _file_name(name):

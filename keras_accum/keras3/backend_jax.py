@@ -12,6 +12,14 @@ from keras import ops
 from keras_accum.callbacks import python_gate
 from keras_accum.keras3.gates import SelectWrites
 
+_LEAKED = (
+    "An update of {0} can't run with gate='conditional' on JAX, which traces the update by itself. "
+    "The code of {0}, or of a schedule or constraint, keeps a value of the update in Python, such "
+    "as an attribute, and uses the value outside of that update; or the code writes a variable in "
+    "`ops.cond`. Construct the optimizer with gate='select', the default: both gates have the same "
+    "state. A write in `ops.cond` fails on JAX in any case: write the result of `ops.where`."
+)
+
 
 class Picker(python_gate.Picker):
     """Two train functions on JAX, which take the whole state and return the next state.
@@ -142,9 +150,11 @@ class Backend:
 
             return new_values
 
-        new = jax.lax.cond(
-            switch > 0, functional(update), functional(accumulate), [v.value for v in written]
-        )
+        branches = functional(update), functional(accumulate)
+        try:
+            new = jax.lax.cond(switch > 0, *branches, [v.value for v in written])
+        except jax.errors.UnexpectedTracerError as error:
+            raise TypeError(_LEAKED.format(self._stock_class.__name__)) from error
         for variable, value in zip(written, new):
             variable.assign(value)
 

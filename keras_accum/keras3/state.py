@@ -17,7 +17,12 @@ class State(variables.StateByNames, base.Optimizer):
     # attribute tracking.
     _window = None
 
+    # The error about a state that waited for other variables than those that came.
+    _misfit = None
+
     def build(self, variables):
+        if self._misfit is not None:
+            raise self._misfit  # a step would start with a fresh optimizer
         if self.built:
             return
         if not variables:
@@ -35,8 +40,15 @@ class State(variables.StateByNames, base.Optimizer):
             self._build_window()
         if state is not None:
             with self._eagerly():
-                self._write_state(self._fitted_to_variables(state))
+                self._write_waiting(state)
                 self._start_training()
+
+    def _write_waiting(self, state):
+        try:
+            self._write_state(self._fitted_to_variables(state))
+        except states.StateError as error:
+            self._misfit, self.built = error, False
+            raise
 
     def _build_window(self):
         if not (self._accumulates and self._trainable_variables):
@@ -133,6 +145,8 @@ class State(variables.StateByNames, base.Optimizer):
         found = self._state_variables()
         for name, value in state.items():
             found[name].assign(value)
+        if self._misfit is not None:
+            self._misfit, self.built = None, True
 
     def _write_shared(self, state):
         for name, variable in self._shared_variables().items():

@@ -222,3 +222,35 @@ def test_pending_micro_batches_of_an_old_file_give_a_warning():
     assert states.updates_in(10, 5) == 2
     with pytest.warns(UserWarning, match="3 of 5 micro-batches into a window"):
         assert states.updates_in(13, 5) == 2
+
+
+# -- a list whose names depend on the variables ------------------------------------------------
+
+# iteration, learning rate, three slots of two variables, format, window, sums, missing gradients
+LIST = [np.asarray(3), np.asarray(0.5), np.ones((2, 3)), np.ones(2), np.ones(3)]
+OPEN_WINDOW = [np.asarray(n) for n in (1, 2, 5, 5)] + [
+    np.ones((2, 3)),
+    np.ones(3),
+    np.zeros(3, int),
+]
+
+
+@pytest.mark.parametrize("weight", [[], [np.asarray(1.5)]])
+def test_a_list_tells_its_counters(weight):
+    arrays = [*LIST, *OPEN_WINDOW[:4], *weight, *OPEN_WINDOW[4:]]
+    state = states.unnamed(arrays, is_rate_known=True, weighs=bool(weight))
+    assert [int(state[name]) for name in ("completed_updates", *states.WINDOW)] == [3, 2, 5, 5]
+    assert state["learning_rate"] == 0.5
+    assert sum(map(states.is_unnamed, state)) == len(arrays) - 5
+    # Keras's files sort the names, and a state has its format besides.
+    shuffled = {name: state[name] for name in sorted(state)}
+    again = states.list_of({**shuffled, "state_format": np.asarray(1)})
+    assert all(one is other for one, other in zip(again, arrays)) and len(again) == len(arrays)
+
+
+def test_a_list_of_a_stock_optimizer_tells_its_count():
+    state = states.unnamed(LIST, is_rate_known=False, weighs=False)
+    assert [name for name in state if not states.is_unnamed(name)] == ["completed_updates"]
+    assert states.list_of(state) == LIST
+    assert states.unnamed(LIST[1:], is_rate_known=True, weighs=False) is None
+    assert states.unnamed([], is_rate_known=True, weighs=False) is None
