@@ -269,10 +269,12 @@ def _wrong_numbers(state):
 
 def _are_counts(name, array, most=_MOST):
     """True if a counter of this name can have these numbers."""
+    if array.dtype.kind not in "if":
+        return False
     numbers = array.astype("float64")
     with np.errstate(invalid="ignore"):  # NaN
         are_counts = (numbers == np.floor(numbers)) & (_LEAST[name] <= numbers) & (numbers <= most)
-    return array.dtype.kind in "if" and bool(are_counts.all())
+    return bool(are_counts.all())
 
 
 def _is_rate(array):

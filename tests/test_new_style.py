@@ -816,6 +816,60 @@ def test_saved_before_the_first_step(extension, tmp_path):
     assert_same(all_of(training.go_on(new)), all_of(training.go_on(model)))
 
 
+@quick_first("make", [O.Nadam, Signed])
+def test_a_checkpoint_of_an_optimizer_that_a_checkpoint_built(make, tmp_path):
+    """Keras keeps what a checkpoint holds from before the build, when no scalar exists yet."""
+    cls, ws = accumulating(make), variables()
+    optimizer = cls(accum_iters=2)
+    for number, grad in enumerate(gradients()[:3]):
+        eager_step(optimizer, ws)(grad)
+        saved = tf.train.Checkpoint(o=optimizer).save(str(tmp_path / str(number)))
+        new = cls(accum_iters=2)
+        tf.train.Checkpoint(o=new).restore(saved)
+        new.build(ws)
+        assert_same(new.get_state(), optimizer.get_state())
+        optimizer = new
+    assert optimizer.completed_updates == 1
+
+
+def test_nadam_without_variables():
+    """Stock Nadam can't be built without variables, as in a model whose layers are all frozen."""
+    cls = accumulating(O.Nadam)
+    fresh, ws = cls(accum_iters=LENGTH), variables()
+    fresh.build([])
+    source = {**fresh.get_state(), "Nadam.u_product": np.array(1.0)}
+    others = [pickle.loads(pickle.dumps(fresh)), cls.from_optimizer(O.Nadam(), accum_iters=LENGTH)]
+    for optimizer in (fresh, *others):
+        optimizer.set_state(source)
+        optimizer.build(ws)
+        assert optimizer._is_built and optimizer.window_position == 0
+    expected = fresh.get_state()
+    assert expected["Nadam.u_product"] == 1
+    assert_same(others[0].get_state(), expected)
+
+
+def test_nadam_is_its_formula():
+    """In NumPy, with a gradient that is missing in an update: the product is of all updates."""
+    w, other = (tf.Variable([1.0, -2.0], dtype="float64") for _ in range(2))
+    optimizer = accumulating(O.Nadam)(2**-5, beta_1=0.875, beta_2=0.75, accum_iters=2)
+    optimizer.build([w, other])
+    step = tf.function(lambda pairs: (optimizer.apply_gradients(pairs), None)[1])
+    decay = float(np.float32(0.96))
+    value, m, v, product = np.array([1.0, -2.0]), 0, 0, 1
+    for t, gradient in enumerate(np.array([[1.0, 0.5], [-0.25, 2.0], [0.5, 1.0]]), start=1):
+        for share in (0.5, 1.5):
+            pairs = [(tf.constant(gradient * share), w)] * (t != 2)
+            step(pairs + [(tf.constant(gradient), other)])
+        rate, ahead = (0.875 * (1 - decay ** (t + i) / 2) for i in (0, 1))
+        product = product * rate
+        if t == 2:
+            continue
+        m, v = 0.875 * m + 0.125 * gradient, 0.75 * v + 0.25 * gradient**2
+        mean = ahead * m / (1 - product * ahead) + (1 - rate) * gradient / (1 - product)
+        value = value - 2**-5 * mean / (np.sqrt(v / (1 - 0.75**t)) + 1e-7)
+    training.assert_equal({"w": w.numpy()}, {"w": value}, rtol=0, atol=1e-8)
+
+
 _GO_ON = """
 import hosts, numpy as np, training, keras_accum.tf_keras
 hosts.set_floatx("float64")

@@ -86,6 +86,8 @@ class State(base.Optimizer):
         if getattr(self, "_built", False):
             return
         variables = list(var_list)
+        if not variables:  # as in loading a frozen model; some stock classes fail
+            return
         kernels.check_no_tensor(variables)
         attributes = self.__dict__  # bypasses Keras's attribute tracking
         with tf.init_scope():
@@ -95,6 +97,8 @@ class State(base.Optimizer):
                     "DTensor: leave out tf.compat.v1.disable_eager_execution() and the mesh."
                 )
             state = self._take_waiting(variables, [self._var_key(v) for v in variables])
+            # Keras keeps a list of what a checkpoint holds, also from before this build.
+            attributes.pop("_coalesced_children", None)
             super().build(variables)
             self._built = True  # some classes don't set it
             attributes["_trainable"] = variables
@@ -253,7 +257,11 @@ class State(base.Optimizer):
         if self._is_built and len(self._trainable) == variables:
             names = self._state_variables()
         else:
-            names = self._scratch([_of_shape(())] * variables, stock)._state_variables()
+            scratch = self._scratch([_of_shape(())] * max(variables, 1), stock)
+            names = scratch._state_variables()
+            if not variables:
+                of_rule = filter(states.is_scalar_of_rule, names)
+                names = ["completed_updates", *of_rule]
         return [n for n in names if not (stock and n in (self._window or ()))]
 
     def _state_names(self, variables):
@@ -367,9 +375,9 @@ class State(base.Optimizer):
     def _named(self, arrays):
         """Return a list of arrays, this class's or the stock optimizer's, as a state."""
         arrays = [states.as_array(array) for array in arrays]
-        self._check_is_built("set_weights")
         if [array.shape for array in arrays] == [()]:  # of an optimizer without variables
             return {"completed_updates": arrays[0]}
+        self._check_is_built("set_weights")
         of_state = self._state_variables()
         names = {id(variable): name for name, variable in of_state.items()}
         window = set(map(id, (self._window or {}).values()))
