@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_accum import arguments, rules, window
 from keras_accum.callbacks import monitor
-from keras_accum.keras3.variables import dtype_of, path_of
+from keras_accum.keras3.variables import dtype_of, path_of, to_numpy
 
 
 class MicroBatches:
@@ -223,7 +223,7 @@ class MicroBatches:
 
     def _seen_variables(self):
         """Return the variables that have had a gradient in the open window."""
-        missing = ops.convert_to_numpy(self._window.missing_gradients)
+        missing = to_numpy(self._window.missing_gradients)
         seen = window.was_seen(missing, self.completed_updates, self.window_position)
         return [v for v, is_seen in zip(self._trainable_variables, seen) if is_seen]
 

@@ -5,10 +5,9 @@ import warnings
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_accum import arguments, states
-from keras_accum.keras3.variables import constructor_arguments
+from keras_accum.keras3.variables import constructor_arguments, to_numpy
 
 
 def class_of(public):
@@ -72,7 +71,7 @@ class FromAndToStock:
     def _state_of_stock(cls, optimizer, config):
         likeness = cls._like(config)._scratch(optimizer._trainable_variables, stock=True)
         names = likeness._state_variables()
-        state = dict(zip(names, map(ops.convert_to_numpy, optimizer.variables)))
+        state = dict(zip(names, map(to_numpy, optimizer.variables)))
         steps = config["gradient_accumulation_steps"]
         if steps:  # Keras counts micro-batches
             updates, position = divmod(int(state["completed_updates"]), steps)
