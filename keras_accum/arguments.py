@@ -15,6 +15,7 @@ import warnings
 
 from keras_accum import ranges
 from keras_accum.ranges import is_number, refusal
+from keras_accum.warn import warn
 
 OWN = {
     "accum_iters": 1,
@@ -213,12 +214,11 @@ def check_one_accumulation(own, gradient_accumulation_steps):
             f"accum_iters={own['accum_iters']}"
         )
     if gradient_accumulation_steps:
-        warnings.warn(
+        warn(
             f"gradient_accumulation_steps={gradient_accumulation_steps} is Keras's own "
             "accumulation, in which schedules, constraints and averages of weights count "
             "micro-batches. For the accumulation of this package, give "
             f"accum_iters={gradient_accumulation_steps}.",
-            stacklevel=3,
         )
 
 
@@ -256,10 +256,9 @@ def _renamed(name, value):
     """Return the present name of a value, and warn if the value has an old name."""
     new = RENAMED[name].get(value, value) if isinstance(value, str) else value
     if new != value:
-        warnings.warn(
+        warn(
             f"{name}={value!r} is {name}={new!r} now. The old name works until version 0.3.",
             DeprecationWarning,
-            stacklevel=5,
         )
     return new
 

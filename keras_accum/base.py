@@ -8,12 +8,12 @@ import contextlib
 import contextvars
 import math
 import sys
-import warnings
 from functools import partial
 
 import numpy as np
 
 from keras_accum import arguments, pending, ranges, states, window
+from keras_accum.warn import warn
 
 _NO_ACCUM_ITERS = (
     "This {name} was saved by a class that didn't save accum_iters, so accum_iters=1 is used: an "
@@ -293,13 +293,12 @@ class Optimizer:
         self._at_start = now
         has_failed = sys.exc_info()[0] is not None  # the error says why the training ended
         if now[0] == updates and now[1] > position and not has_failed:
-            warnings.warn(
+            warn(
                 f"This training ends with no update: {now[1]} of {self._count_window()[1]} "
                 "micro-batches are in the open window, and the weights haven't changed. The next "
                 "training continues the window. To close the window now, call "
                 "`optimizer.apply_partial_window()` or use the callback ApplyPartialWindow. To "
                 "close windows earlier, choose a smaller `accum_iters`.",
-                stacklevel=3,
             )
 
     # -- weights of micro-batches ------------------------------------------------------------------
@@ -565,11 +564,10 @@ class Optimizer:
         state = states.as_arrays(store)
         if not state:
             name = getattr(self, "name", None) or self._name
-            warnings.warn(
+            warn(
                 f"The file holds no state of {name}, so {name} is unchanged. If the optimizer was "
                 "in a LossScaleOptimizer when the file was saved, put it in a LossScaleOptimizer "
                 "before loading.",
-                stacklevel=2,
             )
             return
         if all(map(states.is_index, state)):
@@ -618,7 +616,7 @@ class Optimizer:
         state = states.from_keras_2(arrays, self._rule_name, self._rule_slots)
         has_count = not arrays or np.ndim(arrays[0]) == 0
         if state is not None and not has_count and self.get_config().get("decay"):
-            warnings.warn(_NO_COUNT.format(name=type(self).__name__), stacklevel=2)
+            warn(_NO_COUNT.format(name=type(self).__name__))
         return state
 
     def _named_as(self, arrays, names):
@@ -638,14 +636,14 @@ class Optimizer:
             # In Keras 2.0 to 2.3, `clipnorm` is the norm of all gradients together.
             config["global_clipnorm"] = config.pop("clipnorm")
         if config.get("all_reduce") == "per_window" and not cls._can_reduce_late:
-            warnings.warn(f"{arguments.NO_LATE_REDUCTION} It is ignored here.", stacklevel=2)
+            warn(f"{arguments.NO_LATE_REDUCTION} It is ignored here.")
             del config["all_reduce"]
         counts_micro_batches = "lr" in config and "accum_iters" not in config
         with arguments.unchecked():
             optimizer = cls._from_stock_config(config, custom_objects)
         if counts_micro_batches:
             remedy = cls._remedy.format(name=cls.__name__)
-            warnings.warn(_NO_ACCUM_ITERS.format(name=cls.__name__, remedy=remedy), stacklevel=2)
+            warn(_NO_ACCUM_ITERS.format(name=cls.__name__, remedy=remedy))
             optimizer._pending.counts_micro_batches = True
         return optimizer
 

@@ -1,7 +1,8 @@
 """The public names: which Keras has which, and which names have changed. No host is imported."""
 
 import sys
-import warnings
+
+from keras_accum.warn import warn
 
 _NEWER = "Keras 3, tf_keras and tf.keras"
 _NEW_STYLE = "Keras 3, and tf_keras and tf.keras since they have optimizers that aren't legacy"
@@ -47,10 +48,9 @@ def fallback(module):
     def __getattr__(name):
         if name in RENAMED:
             new = RENAMED[name]
-            warnings.warn(
+            warn(
                 f"{name} is {new} now. The old name works until version 0.3.",
                 DeprecationWarning,
-                stacklevel=2,
             )
             return getattr(sys.modules[module], new)
         if name in WHERE:

@@ -21,11 +21,11 @@ No host is imported here. A state is a dictionary of NumPy arrays, the same on e
 """
 
 import re
-import warnings
 
 import numpy as np
 
 from keras_accum import window
+from keras_accum.warn import warn
 
 FORMAT = 1
 WINDOW = ("window_position", "window_length", "accum_iters")
@@ -495,10 +495,9 @@ def from_keras_2(arrays, rule, used):
             elif slot == "velocity_hat" and array.shape != (1,):
                 return None  # a slot of AMSGrad, not the placeholder of Adam
     if left_out and iterations:
-        warnings.warn(
+        warn(
             f"This list doesn't hold {', '.join(left_out)}, which Keras 2.2 didn't save: 1 is "
             "taken, as Keras 2.3 does. The first updates will be larger than with the true value.",
-            stacklevel=2,
         )
     return state
 
@@ -507,9 +506,8 @@ def updates_in(micro_batches, accum_iters):
     """Return the number of updates in a number of micro-batches."""
     updates, pending = divmod(int(micro_batches), accum_iters)
     if pending:
-        warnings.warn(
+        warn(
             f"This model was saved {pending} of {accum_iters} micro-batches into a window, and the "
             "file doesn't hold their gradients: training continues with a fresh window.",
-            stacklevel=2,
         )
     return updates

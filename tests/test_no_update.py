@@ -34,6 +34,25 @@ def test_a_training_without_an_update_warns():
 
 
 @told
+def test_it_points_at_the_line_of_the_user():
+    """Not at a line of ours or of Keras."""
+    model = model_of()
+    with pytest.warns(UserWarning, match=SAID) as found:
+        model.fit(*SIX, batch_size=MICRO, verbose=0)
+    assert [warning.filename for warning in found] == [__file__]
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3 or hosts.IS_TORCH, reason="Keras itself warns there")
+def test_a_training_gives_no_warning_of_numpy():
+    """As NumPy 2 does where it copies a variable of Keras 3. On PyTorch Keras does so by itself."""
+    model = model_of(accum_iters=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(model, MICRO, SIX, callbacks=[hosts.accum.AccumulationMonitor()])
+        model.optimizer.set_state(model.optimizer.get_state())
+
+
+@told
 def test_it_warns_inside_a_loss_scale_optimizer():
     model = compiled(dense_model(), hosts.loss_scaled(hosts.ours("SGD", accum_iters=LENGTH), 4.0))
     with pytest.warns(UserWarning, match=SAID):

@@ -121,7 +121,12 @@ def test_a_name_that_this_keras_does_not_have():
 def test_a_name_that_has_changed():
     if hosts.IS_KERAS2:
         pytest.skip("Keras 2.0 to 2.3 never had HostGate")
-    with pytest.warns(DeprecationWarning, match="HostGate is PythonGate now.*version 0.3"):
+    with pytest.warns(DeprecationWarning, match="HostGate is PythonGate now.*version 0.3") as one:
         assert hosts.accum.HostGate is hosts.accum.PythonGate
-    with pytest.warns(DeprecationWarning, match="gate='branch' is gate='conditional' now"):
+    with pytest.warns(DeprecationWarning, match="HostGate is PythonGate now") as two:
+        from_module = f"from keras_accum.{hosts.HOST} import HostGate"
+        exec(compile(from_module, __file__, "exec"), {"__name__": __name__})
+    with pytest.warns(DeprecationWarning, match="gate='branch' is gate='conditional' now") as three:
         assert hosts.accum.AdamAccumulate(accum_iters=2, gate="branch").gate == "conditional"
+    # Python hides a DeprecationWarning that points into another file than the script that runs.
+    assert {warning.filename for found in (one, two, three) for warning in found} == {__file__}

@@ -372,6 +372,22 @@ def test_a_training_that_diverged_continues(built):
     assert_same(optimizer.get_state(), state)
 
 
+def test_a_refused_list_leaves_a_count_of_micro_batches():
+    """An old file counts micro-batches. The count of the next list is converted, too."""
+    config = ours(CASES["adam"]).get_config()
+    del config["accum_iters"]
+    optimizer = accum.AdamAccumulate.with_accum_iters(LENGTH).from_config(config)
+    hosts.build_on(optimizer, variables())
+
+    def of_keras_2(*shapes):
+        return [np.asarray(2 * LENGTH), *map(np.ones, shapes * 2), np.zeros(1), np.zeros(1)]
+
+    with pytest.raises(StateError, match="Of another shape"):
+        optimizer.set_weights(of_keras_2((4, 3), (3,)))
+    optimizer.set_weights(of_keras_2((2, 3), (3,)))
+    assert optimizer.completed_updates == 2
+
+
 OTHERS = [("momentum", "adam"), ("rmsprop_momentum", "adam"), ("adam", "rmsprop_momentum")]
 
 

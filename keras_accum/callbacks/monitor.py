@@ -3,13 +3,13 @@
 import math
 import numbers
 import sys
-import warnings
 
 from keras_accum.callbacks.base import (
     SubstitutesTrainFunction,
     inner,
     steps_per_execution,
 )
+from keras_accum.warn import warn
 
 # The norm of the averages that make the updates, and the norm of each micro-batch's gradient.
 UPDATE_NORM = "gradient_norm"
@@ -235,17 +235,15 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         early = [callback for callback in callbacks[:here] if _reads_logs(callback)]
         if early:
             names = ", ".join(type(callback).__name__ for callback in early)
-            warnings.warn(
+            warn(
                 f"{type(self).__name__} is after {names} in `callbacks`, so {names} can't see the "
                 f"logs of {type(self).__name__}. List {type(self).__name__} first.",
-                stacklevel=3,
             )
         if any(_is(callback, "ApplyPartialWindow") for callback in callbacks[here:]):
-            warnings.warn(
+            warn(
                 f"{type(self).__name__} is before ApplyPartialWindow in `callbacks`, so the logs "
                 "of an epoch don't count the update that ApplyPartialWindow makes at the end of "
                 "the epoch. List ApplyPartialWindow first.",
-                stacklevel=3,
             )
 
     def _show_in(self, bar):

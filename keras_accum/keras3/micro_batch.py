@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_accum import arguments, rules, window
 from keras_accum.callbacks import monitor
-from keras_accum.keras3.variables import dtype_of, path_of
+from keras_accum.keras3.variables import dtype_of, path_of, to_numpy
 
 
 class MicroBatches:
@@ -231,7 +231,7 @@ class MicroBatches:
     # -- between train steps -------------------------------------------------------------------
 
     def _close_window(self):
-        missing = ops.convert_to_numpy(self._window.missing_gradients)
+        missing = to_numpy(self._window.missing_gradients)
         covered, frozen = self._covered_and_frozen(missing, self._trainable_variables)
         self._in_replicas(self._update_from_sums, covered, frozen)
 

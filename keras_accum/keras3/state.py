@@ -73,7 +73,7 @@ class State(variables.StateByNames, base.Optimizer):
     @property
     def completed_updates(self):
         """The number of updates made, as schedules, `decay` and bias correction count. An int."""
-        return self._count("completed_updates", ops.convert_to_numpy(self.iterations))
+        return self._count("completed_updates", variables.to_numpy(self.iterations))
 
     def _counters(self):
         if self._pending:
@@ -81,7 +81,7 @@ class State(variables.StateByNames, base.Optimizer):
         return {} if self._window is None else self._window.counters
 
     def _get_scalar(self, variable):
-        return ops.convert_to_numpy(variable)
+        return variables.to_numpy(variable)
 
     def _set_count(self, counter, value):
         counter.assign(value)
@@ -126,7 +126,7 @@ class State(variables.StateByNames, base.Optimizer):
 
     def _read_state(self):
         state = {
-            name: ops.convert_to_numpy(variable)
+            name: variables.to_numpy(variable)
             for name, variable in self._state_variables().items()
             if name != "state_format"
         }
@@ -139,7 +139,7 @@ class State(variables.StateByNames, base.Optimizer):
     def _rate_state(self):
         if not isinstance(self._learning_rate, keras.Variable):
             return {}
-        return {"learning_rate": ops.convert_to_numpy(self._learning_rate)}
+        return {"learning_rate": variables.to_numpy(self._learning_rate)}
 
     def _write_state(self, state):
         found = self._state_variables()
@@ -185,7 +185,7 @@ class State(variables.StateByNames, base.Optimizer):
             self._norms[name].assign(ops.where(switch > 0, norm, old))
 
     def _rate_in_use(self):
-        rate = float(ops.convert_to_numpy(self._get_current_learning_rate()))
+        rate = float(variables.to_numpy(self._get_current_learning_rate()))
         return rules.decayed(rate, self.decay, self.completed_updates)
 
     # -- moving averages, for Keras ----------------------------------------------------------------

@@ -5,11 +5,9 @@ import warnings
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_accum import arguments, states
-from keras_accum.keras3 import variables
-from keras_accum.keras3.variables import constructor_arguments
+from keras_accum.keras3.variables import constructor_arguments, of_stock, to_numpy
 
 
 def class_of(public):
@@ -73,7 +71,7 @@ class FromAndToStock:
     def _state_of_stock(cls, optimizer, config):
         likeness = cls._like(config)._scratch(optimizer._trainable_variables, stock=True)
         names = likeness._state_variables()
-        state = dict(zip(names, map(ops.convert_to_numpy, variables.of_stock(optimizer))))
+        state = dict(zip(names, map(to_numpy, of_stock(optimizer))))
         steps = config["gradient_accumulation_steps"]
         if steps:  # Keras counts micro-batches
             updates, position = divmod(int(state["completed_updates"]), steps)
@@ -117,7 +115,7 @@ class FromAndToStock:
             if self.decay:
                 names.remove("learning_rate")
             state = self._read_state()
-            for name, variable in zip(names, variables.of_stock(stock)):
+            for name, variable in zip(names, of_stock(stock)):
                 variable.assign(state[name])
         return stock
 

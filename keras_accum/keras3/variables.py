@@ -1,14 +1,15 @@
 """The variables of an optimizer on Keras 3, and their names in a state."""
 
 import functools
-import warnings
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_accum import states
 from keras_accum.keras3.kept import Kept
 from keras_accum.ranges import is_of_keras
+from keras_accum.warn import warn
 
 # Keras's names for what it keeps per variable outside of the rules.
 _NOT_OF_A_RULE = {"average": "moving_average", "gradient_accumulator": "accumulator"}
@@ -266,6 +267,14 @@ def constructor_arguments(optimizer):
     return config
 
 
+def to_numpy(value):
+    """Return the value of a variable or a tensor as a new array."""
+    if not isinstance(value, keras.Variable):
+        return ops.convert_to_numpy(value)
+    # NumPy 2 warns if `array` copies a Keras variable itself.
+    return np.array(np.asarray(value))
+
+
 def path_of(variable):
     return getattr(variable, "path", variable.name)  # a tf.Variable has no path
 
@@ -281,10 +290,9 @@ def without_loss_scale(arrays, name):
     kinds = [array.dtype.kind for array in first if array.ndim == 0]
     if kinds != ["i", "f", "i", "f"] or first[1] != 0:
         return arrays
-    warnings.warn(
+    warn(
         f"The file is of a LossScaleOptimizer around {name}, but {name} has no LossScaleOptimizer "
         "here: the loss scale is ignored, everything else is loaded. To keep the loss scale, call "
         "`keras.mixed_precision.set_dtype_policy('mixed_float16')` before loading.",
-        stacklevel=2,
     )
     return arrays[4:]

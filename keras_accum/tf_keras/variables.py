@@ -1,7 +1,6 @@
 """The state of an optimizer as variables: counters, sums and slots."""
 
 import contextlib
-import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -9,6 +8,7 @@ import tensorflow as tf
 from keras_accum import base, kernels, states
 from keras_accum.tf_keras import layout, updates
 from keras_accum.tf_keras.library import keras
+from keras_accum.warn import warn
 
 
 class Variables(base.Optimizer):
@@ -107,13 +107,12 @@ class Variables(base.Optimizer):
         # The warning may be needless: TensorFlow keeps graphs alive, so it isn't known whether the
         # traced step is still in use.
         if self._has_traced:
-            warnings.warn(
+            warn(
                 f"{self._name} has met new variables ({variables[0].name}, ...) after a train step "
                 "was traced without them. That train step can't update the new variables: at the "
                 "end of a window, their gradients would be left over. If you have compiled the "
                 "model of that train step again since, ignore this warning. Otherwise call "
                 "`optimizer.build(all_variables)` before the first step.",
-                stacklevel=2,
             )
 
     def _build_missing_gradients(self, known=()):

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 HOST_FREE = (
-    "rules window arguments docs pending base states callbacks.base callbacks.monitor "
+    "rules window arguments docs pending base states warn callbacks.base callbacks.monitor "
     "callbacks.partial_window callbacks.python_gate callbacks.weights"
 ).split()
 FRAMEWORKS = {"tensorflow", "keras", "tf_keras", "jax", "torch", "numpy"}
