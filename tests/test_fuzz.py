@@ -136,6 +136,11 @@ def constant_rate():
     return 2**-6
 
 
+OF_TESTS = {"Shrink": Shrink}
+if not hosts.IS_KERAS2:
+    OF_TESTS.update(EachUpdate=hosts.EachUpdate, constant_rate=constant_rate)
+
+
 def rows_of(style):
     if style != NEW:
         return {name: tuple(case) for name, case in CASES.items()}
@@ -294,6 +299,7 @@ class Training(RuleBasedStateMachine):
         if hosts.IS_KERAS2 or not COUNTS["cases"] % 25:
             keras.backend.clear_session()  # takes longer than a case
         self.model = None
+        self.folders = []
         COUNTS["cases"] += 1
 
     @initialize(data=st.data())
@@ -404,6 +410,7 @@ class Training(RuleBasedStateMachine):
     @precondition(lambda self: self.accumulates)
     @rule(accum_iters=st.integers(1, 5))
     def set_accum_iters(self, accum_iters):
+        self.build()  # without variables, the optimizer would be one that never accumulates
         self.optimizer.accum_iters = self.big_batch.accum_iters = accum_iters
 
     @rule()
@@ -455,13 +462,14 @@ class Training(RuleBasedStateMachine):
     def save_and_load(self, form, build):
         if not self.holds(form):
             return
-        with tempfile.TemporaryDirectory() as folder:
-            folder = Path(folder)
-            self.build()
-            self.format(form).save(self.model, folder)
-            # Files of tf_keras may hold the name without its package.
-            with keras.utils.custom_object_scope({"Shrink": Shrink}):
-                model = self.format(form).load(folder, self.fresh)
+        # A checkpoint may be read when the variables are created, so the folder stays.
+        self.folders.append(tempfile.TemporaryDirectory())
+        folder = Path(self.folders[-1].name)
+        self.build()
+        self.format(form).save(self.model, folder)
+        # HDF5 files of tf_keras hold the names of registered objects without their package.
+        with keras.utils.custom_object_scope(OF_TESTS):
+            model = self.format(form).load(folder, self.fresh)
         self.model = compiled(model, model.optimizer, self.plan)
         self.waits = True
         if build:
@@ -533,6 +541,8 @@ class Training(RuleBasedStateMachine):
         assert_equal(actual, expected, **TOLERANCE)
 
     def teardown(self):
+        for folder in self.folders:
+            folder.cleanup()
         if self.model is not None:
             COUNTS["updates"] += self.big_batch.updates
 
