@@ -480,7 +480,7 @@ class Training(RuleBasedStateMachine):
             model = self.format(form).load(folder, self.fresh)
         self.model = compiled(model, model.optimizer, self.plan)
         self.waits = True
-        if build:
+        if build or form == "checkpoint":  # whose state is read when the variables are created
             self.build()
 
     def holds(self, form):
