@@ -5,12 +5,14 @@
     nox -s keras3_jax -- -k window    some of its tests; arguments after `--` go to pytest
     nox -s keras3_jax -- -m ''        all tests of one host
     nox -r -s rest                    the tests that `nox` leaves out; -r reuses its environments
+    nox -r -s fuzz -- keras3_torch    an hour of random trainings on one host
 
 CONTRIBUTING.md explains the tiers. Each session installs the package as a built wheel, and pytest
 runs in the folder `tests`, where the source tree can't be imported: the tests see what a user would
 install.
 """
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -148,6 +150,15 @@ def rest(session):
     """Run the tests that `nox` leaves out. With `-r`, the sessions reuse its environments."""
     for name, tier in REST.items():
         session.notify(name, posargs=[*tier, *session.posargs])
+    session.notify("summary", posargs=["rest"])
+
+
+@nox.session(venv_backend="none")
+def fuzz(session):
+    """Run random trainings for an hour, or KERAS_ACCUM_TEST_FUZZ seconds, on the named sessions."""
+    os.environ.setdefault("KERAS_ACCUM_TEST_FUZZ", "3600")
+    for name in session.posargs or QUICK:
+        session.notify(name, posargs=["-n0", "-s", "-k", "test_random_trainings"])
     session.notify("summary", posargs=["rest"])
 
 

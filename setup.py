@@ -63,7 +63,7 @@ EXTRAS = {
     ],
     "editors": ["jedi", "pyright[nodejs]>=1.1.414"],
     "notebooks": ["nbclient", "ipykernel", *DEMO],
-    "test": ["pytest>=7", "pytest-xdist", *DEMO],
+    "test": ["pytest>=7", "pytest-xdist", "hypothesis>=6.79", *DEMO],
 }
 
 setup(

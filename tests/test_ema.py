@@ -1,9 +1,11 @@
-"""`use_ema` before the first update, when there is no average yet."""
+"""`use_ema` before the first update, when there is no average yet, and over several trainings."""
+
+import pickle
 
 import hosts
 import numpy as np
 import pytest
-from cases import skip_file_on_keras2
+from cases import quick_first, skip_file_on_keras2
 from hosts import keras
 from training import (
     LENGTH,
@@ -30,7 +32,7 @@ def model_of(accum_iters=LENGTH, optimizer=hosts.ours, **more):
     arguments = {"learning_rate": 2**-5, **AVERAGE, **more}
     if optimizer is hosts.ours:
         arguments["accum_iters"] = accum_iters
-    return compiled(dense_model(), optimizer("Adam", **arguments))
+    return compiled(dense_model(), optimizer("Adam", **arguments), hosts.mean_squared_error())
 
 
 def some(micro_batches):
@@ -99,3 +101,64 @@ def test_the_average_is_that_of_the_big_batch():
     ours, stock = ([hosts.array(v) for v in m.optimizer.variables] for m in (model, reference))
     for actual, expected in zip(ours, stock):
         np.testing.assert_allclose(actual, expected, **hosts.TOLERANCE)
+
+
+def averages(optimizer):
+    found = optimizer.variables
+    return [hosts.array(v) for v in found if "average" in v.name]
+
+
+@every_gate
+def test_the_average_before_the_first_update(tmp_path):
+    """It is zero, as in the stock optimizer; after a fit without an update, it is the weights."""
+    reference, model = model_of(optimizer=hosts.stock), model_of()
+    for m in (reference, model):
+        hosts.build(m)
+        assert averages(m.optimizer) and not any(a.any() for a in averages(m.optimizer))
+    fit(model, MICRO, some(2), epochs=1)
+    model.save(tmp_path / "model.keras")
+    model = keras.models.load_model(tmp_path / "model.keras")
+    for average, weight in zip(averages(model.optimizer), model.get_weights()):
+        np.testing.assert_array_equal(average, weight)
+    x, y = data()
+    fit(model, MICRO, (x[2 * MICRO : LENGTH * MICRO], y[2 * MICRO : LENGTH * MICRO]), epochs=1)
+    fit(reference, LENGTH * MICRO, some(LENGTH), epochs=1)
+    for m in (reference, model):
+        assert m.optimizer.iterations == 1
+    for average, expected in zip(averages(model.optimizer), averages(reference.optimizer)):
+        np.testing.assert_allclose(average, expected, **hosts.TOLERANCE)
+
+
+def through_pickle(model, folder):
+    return compiled_again(model, pickle.loads(pickle.dumps(model.optimizer)))
+
+
+def through_hdf5(model, folder):
+    model.save(folder / "model.h5")
+    loaded = keras.models.load_model(folder / "model.h5")
+    return compiled_again(loaded, loaded.optimizer)
+
+
+def compiled_again(model, optimizer):
+    weights = model.get_weights()
+    model = compiled(model, optimizer, hosts.mean_squared_error())
+    model.set_weights(weights)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@quick_first("way", [through_pickle, through_hdf5, None])
+def test_several_trainings(way, tmp_path):
+    """Keras overwrites the weights with their averages at the end of each fit, for both."""
+    reference, model = model_of(optimizer=hosts.stock), model_of()
+    callbacks = [] if way else [hosts.accum.PythonGate()]
+    for updates in (1, 2, 1):
+        fit(model, MICRO, some(updates * LENGTH), epochs=1, callbacks=callbacks)
+        fit(reference, LENGTH * MICRO, some(updates * LENGTH), epochs=1)
+        if way:
+            model = way(model, tmp_path)
+            hosts.build(model)
+    assert model.optimizer.completed_updates == 4
+    assert_equal(dict(enumerate(model.get_weights())), dict(enumerate(reference.get_weights())))
+    for average, expected in zip(averages(model.optimizer), averages(reference.optimizer)):
+        np.testing.assert_allclose(average, expected, **hosts.TOLERANCE)

@@ -10,7 +10,6 @@ shrunk to the shortest sequence, which Hypothesis prints.
     KERAS_ACCUM_TEST_FUZZ_SEED=7 ...                         the new cases of this seed
 """
 
-import contextlib
 import copy
 import os
 import pickle
@@ -21,15 +20,11 @@ from collections import Counter
 from pathlib import Path
 
 import hosts
+import hypothesis
 import numpy as np
 import pytest
 from cases import CASES, NO_DECAY
 from hosts import keras
-from test_saving import FORMATS, file
-from training import Shrink, assert_equal, registered
-
-# After the hosts: these imports would hide the message of a host that is missing.
-import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -40,6 +35,9 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from test_every_optimizer import stepper
+from test_saving import FORMATS, file
+from training import Shrink, assert_equal, registered
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
@@ -48,9 +46,10 @@ pytestmark = [
 
 SECONDS = float(os.environ.get("KERAS_ACCUM_TEST_FUZZ", 0))
 SEED = os.environ.get("KERAS_ACCUM_TEST_FUZZ_SEED")
-# The cases of the second tier.
-CASES_OF_TIER = {"tensorflow": 12, "jax": 8, "torch": 20}[hosts.BACKEND]
-STEPS = 12  # in a case; twice as many in new cases
+# The cases of the second tier, for about 20 seconds on each host, and the steps in a case.
+TIER = {"keras2": 2, "jax": 4, "torch": 25, "tensorflow": 10}
+TIER = TIER[hosts.HOST if hosts.IS_KERAS2 else hosts.BACKEND]
+STEPS = 6 if hosts.IS_KERAS2 else 12
 # Frozen variables. An update covers the variables that are trainable when the window closes.
 FREEZES = False
 
@@ -87,11 +86,12 @@ def targets_times_outputs(y_true, y_pred):
 
 def gradients_of(target):
     """The gradients that the model has for a target, in the order of NAMES."""
-    return [g for columns in LAYERS.values() for g in (target[:, columns], target[:, columns].sum(0))]
+    kernels = [target[:, columns] for columns in LAYERS.values()]
+    return [gradient for kernel in kernels for gradient in (kernel, kernel.sum(axis=0))]
 
 
 def random_target(seed):
-    """Each column keeps its sign, so that no sum is near zero, where rounding could change signs."""
+    """Each column keeps its sign: near zero, rounding could change the sign of a sum."""
     target = np.random.RandomState(seed).uniform(0.5, 1.5, (ROWS, COLUMNS))
     return (target * [1, -1, 1]).astype(hosts.FLOATX)
 
@@ -109,10 +109,8 @@ def model_of(plan):
         units = columns.stop - columns.start
         ys.append(layers.Dense(units, name=name, kernel_constraint=constraint)(x))
     model = keras.models.Model(x, layers.concatenate(ys), name="model")
-    values = np.random.RandomState(0)
-    model.set_weights(
-        [values.choice([-1, 1], w.shape) * values.uniform(0.5, 1, w.shape) for w in model.get_weights()]
-    )
+    values, shapes = np.random.RandomState(0), [w.shape for w in model.get_weights()]
+    model.set_weights([values.choice([-1, 1], s) * values.uniform(0.5, 1, s) for s in shapes])
     return model
 
 
@@ -134,6 +132,11 @@ RATES = 400  # updates that a schedule has rates for
 @registered
 def constant_rate():
     return 2**-6
+
+
+OF_TESTS = {"Shrink": Shrink}
+if not hosts.IS_KERAS2:
+    OF_TESTS.update(EachUpdate=hosts.EachUpdate, constant_rate=constant_rate)
 
 
 def rows_of(style):
@@ -222,7 +225,7 @@ class BigBatch:
 
     @property
     def variables(self):
-        return self.model.trainable_weights
+        return self.model.weights
 
     def micro_batch(self, gradients, weight=1.0):
         finite = all(np.isfinite(g).all() for g in gradients.values())
@@ -294,6 +297,8 @@ class Training(RuleBasedStateMachine):
         if hosts.IS_KERAS2 or not COUNTS["cases"] % 25:
             keras.backend.clear_session()  # takes longer than a case
         self.model = None
+        self.folders = []
+        self.step_of = None
         COUNTS["cases"] += 1
 
     @initialize(data=st.data())
@@ -337,12 +342,9 @@ class Training(RuleBasedStateMachine):
         def apply(self, seed, missing, weight):
             """A step of one's own, in which the gradients of some variables are missing."""
             found = dict(enumerate(gradients_of(random_target(seed))))
-            if self.plan["ours"]["accum_iters"] == 1 and hosts.IS_TF_KERAS and self.waits:
-                missing = ()  # a stock optimizer, which builds on what it sees
             found = {i: g for i, g in found.items() if i not in missing}
-            variables = self.model.trainable_weights
-            if not hosts.IS_TF_KERAS or self.style == NEW or True:
-                self.build()
+            variables = self.model.weights
+            self.build()
             self.weigh(weight)
             hosts.apply(self.optimizer, list(found.values()), [variables[i] for i in found])
             self.big_batch.micro_batch(found, weight)
@@ -355,7 +357,19 @@ class Training(RuleBasedStateMachine):
             found[index] = np.full_like(found[index], value)
             self.build()
             self.weigh(1)
-            hosts.apply(self.optimizer, found, self.model.trainable_weights)
+            hosts.apply(self.optimizer, found, self.model.weights)
+            self.big_batch.micro_batch(dict(enumerate(found)))
+
+        @precondition(lambda self: self.draws() and self.plan["traced"] and not self.weighs)
+        @rule(seed=seeds)
+        def traced_step(self, seed):
+            """A step of one's own in a function that is traced once."""
+            self.build()
+            if self.step_of is not self.optimizer:
+                self.step_of = self.optimizer
+                self.step = stepper(self.optimizer, self.model.weights)
+            found = gradients_of(random_target(seed))
+            self.step(found)
             self.big_batch.micro_batch(dict(enumerate(found)))
 
     @precondition(lambda self: not self.is_frozen)
@@ -404,6 +418,7 @@ class Training(RuleBasedStateMachine):
     @precondition(lambda self: self.accumulates)
     @rule(accum_iters=st.integers(1, 5))
     def set_accum_iters(self, accum_iters):
+        self.build()  # without variables, the optimizer would be one that never accumulates
         self.optimizer.accum_iters = self.big_batch.accum_iters = accum_iters
 
     @rule()
@@ -428,7 +443,7 @@ class Training(RuleBasedStateMachine):
         @rule(index=st.integers(0, 3))
         def freeze_or_thaw(self, index):
             for model in (self.model, self.big_batch.model):
-                variable = self.big_batch.variables[index]
+                variable = model.weights[index]
                 variable.trainable = not variable.trainable
 
     # -- files and copies --------------------------------------------------------------------------
@@ -455,16 +470,17 @@ class Training(RuleBasedStateMachine):
     def save_and_load(self, form, build):
         if not self.holds(form):
             return
-        with tempfile.TemporaryDirectory() as folder:
-            folder = Path(folder)
-            self.build()
-            self.format(form).save(self.model, folder)
-            # Files of tf_keras may hold the name without its package.
-            with keras.utils.custom_object_scope({"Shrink": Shrink}):
-                model = self.format(form).load(folder, self.fresh)
+        # A checkpoint may be read when the variables are created, so the folder stays.
+        self.folders.append(tempfile.TemporaryDirectory())
+        folder = Path(self.folders[-1].name)
+        self.build()
+        self.format(form).save(self.model, folder)
+        # HDF5 files of tf_keras hold the names of registered objects without their package.
+        with keras.utils.custom_object_scope(OF_TESTS):
+            model = self.format(form).load(folder, self.fresh)
         self.model = compiled(model, model.optimizer, self.plan)
         self.waits = True
-        if build:
+        if build or form == "checkpoint":  # whose state is read when the variables are created
             self.build()
 
     def holds(self, form):
@@ -514,7 +530,7 @@ class Training(RuleBasedStateMachine):
         assert optimizer.completed_updates == big_batch.updates
         assert optimizer.window_position == len(big_batch.window)
         assert optimizer.accum_iters == big_batch.accum_iters
-        weights = self.model.trainable_weights
+        weights = self.model.weights
         actual = dict(zip(NAMES, map(hosts.array, weights)))
         expected = dict(zip(NAMES, map(hosts.array, big_batch.variables)))
         if not self.waits:
@@ -533,6 +549,8 @@ class Training(RuleBasedStateMachine):
         assert_equal(actual, expected, **TOLERANCE)
 
     def teardown(self):
+        for folder in self.folders:
+            folder.cleanup()
         if self.model is not None:
             COUNTS["updates"] += self.big_batch.updates
 
@@ -554,7 +572,7 @@ def weight_of(x, y, y_pred, sample_weight):
     return hosts.tf.abs(y[0, 0, 0])
 
 
-# -- the tests ---------------------------------------------------------------------------------------
+# -- the tests -----------------------------------------------------------------------------------
 
 CHECKS = list(HealthCheck)
 
@@ -581,7 +599,7 @@ def run(style, seed=None, **options):
 @pytest.mark.parametrize("style", STYLES)
 def test_random_trainings(style):
     if not SECONDS:
-        run(style, max_examples=CASES_OF_TIER, stateful_step_count=STEPS)
+        run(style, max_examples=TIER, stateful_step_count=STEPS)
         return
     end = time.monotonic() + SECONDS / len(STYLES)
     seed = random.randrange(2**31) if SEED is None else int(SEED)
