@@ -816,10 +816,9 @@ def test_saved_before_the_first_step(extension, tmp_path):
     assert_same(all_of(training.go_on(new)), all_of(training.go_on(model)))
 
 
-@quick_first("make", [O.Nadam, Signed])
-def test_a_checkpoint_of_an_optimizer_that_a_checkpoint_built(make, tmp_path):
+def test_a_checkpoint_of_an_optimizer_that_a_checkpoint_built(tmp_path):
     """Keras keeps what a checkpoint holds from before the build, when no scalar exists yet."""
-    cls, ws = accumulating(make), variables()
+    cls, ws = accumulating(O.Nadam), variables()
     optimizer = cls(accum_iters=2)
     for number, grad in enumerate(gradients()[:3]):
         eager_step(optimizer, ws)(grad)
