@@ -243,6 +243,33 @@ def test_what_is_kept_elsewhere_equals_its_big_batch(place, gate):
         assert_equal(values_of(ours, mine), values_of(stock, theirs))
 
 
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@pytest.mark.parametrize(
+    "place",
+    [
+        "InLists",
+        pytest.param("InAnObject", marks=thorough),
+        pytest.param("InADictionary", marks=thorough),
+        pytest.param("InTrackedDictionaries", marks=thorough),
+    ],
+)
+def test_what_is_kept_elsewhere_without_a_gradient(place):
+    """A variable without a gradient in the second window: its slots stay as they are."""
+    mine, theirs = variables(), variables()
+    ours, stock = accumulating_in(place), PLACES[place]()
+    hosts.build_on(ours, mine)
+    hosts.build_on(stock, theirs)
+    for missing, micro_batches in zip((None, 1, None), gradients()):
+
+        def present(grads, missing=missing):
+            return [None if i == missing else ops.convert_to_tensor(g) for i, g in enumerate(grads)]
+
+        for grads in micro_batches:
+            ours.apply(present(grads), mine)
+        stock.apply(present([np.mean(grads, axis=0) for grads in zip(*micro_batches)]), theirs)
+        assert_equal(values_of(ours, mine), values_of(stock, theirs))
+
+
 def store_of(optimizer):
     store, again = {}, type(optimizer).from_config(optimizer.get_config())
     optimizer.save_own_variables(store)

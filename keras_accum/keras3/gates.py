@@ -137,7 +137,12 @@ class SelectAfter(Gate):
         others = [] if self.is_decided else [*named.values(), optimizer._iterations]
         self._all = [] if self.is_decided else [*self._weights, *others]
         self._slots_of_own = {
-            index: [v for n, v in named.items() if _is_slot_of(n, index)] for index in self.own
+            index: [
+                variable
+                for name, variable in named.items()
+                if _is_slot_of(name, index) or optimizer._owners_of_slots.get(id(variable)) == index
+            ]
+            for index in self.own
         }
         written = list(self._all)
         for index, slots in self._slots_of_own.items():

@@ -31,18 +31,20 @@ class Kept:
     names: {id: name} of the Keras variables that Keras doesn't track. A name is made of the names
         on the way, and ends with the index of a trainable variable if the way has one.
     variables: the same Keras variables, in the order of the attributes.
+    owners: {id: index} of all Keras variables that are kept by the index of a trainable variable.
     tensors: {place: tensor} of the framework itself.
     """
 
     def __init__(self, optimizer, trainable_variables):
-        self.names, self.variables, self.tensors = {}, [], {}
-        self._count = len(trainable_variables)
+        self.names, self.variables, self.owners, self.tensors = {}, [], {}, {}
+        self._trainable = trainable_variables
+        self._tracked = {id(variable) for variable in optimizer._variables}
         self._indices = {}
         for index, v in enumerate(trainable_variables):
             keys = index, id(v), optimizer._var_key(v), v.name, getattr(v, "path", v.name)
             self._indices.update(dict.fromkeys(keys, index))
         known = [*trainable_variables, *(getattr(v, "value", v) for v in trainable_variables)]
-        self._seen = {id(value): value for value in (*known, *optimizer._variables)}
+        self._seen = {id(value): value for value in known}
         self._follow(optimizer, ())
 
     def _follow(self, value, path):
@@ -50,6 +52,11 @@ class Kept:
             return
         self._seen[id(value)] = value  # kept, so that no other object gets its id
         if isinstance(value, keras.Variable):
+            owner = self._owner(value, path)
+            if owner is not None:
+                self.owners[id(value)] = owner
+            if id(value) in self._tracked:
+                return
             name = _name(path)
             while name in self.names.values():
                 name = f"other_{name}"
@@ -60,6 +67,11 @@ class Kept:
         else:
             for step, part in self._parts(value):
                 self._follow(part, (*path, step))
+
+    def _owner(self, variable, path):
+        indices = [step for step in path if isinstance(step, int)]
+        of_shape = [i for i in indices if tuple(self._trainable[i].shape) == tuple(variable.shape)]
+        return next(iter(of_shape + indices), None)
 
     def _parts(self, value):
         """Return the parts of a container or an object, each with a name or with an index.
@@ -73,7 +85,7 @@ class Kept:
             steps = [key if is_name[i] else str(i) for i, key in enumerate(value)]
             return list(zip(steps, value.values()))
         if isinstance(value, _SEQUENCES):
-            by_variable = len(value) == self._count
+            by_variable = len(value) == len(self._trainable)
             return [(i if by_variable else str(i), part) for i, part in enumerate(value)]
         if isinstance(value, _NOT_FOLLOWED) or type(value).__module__.startswith("tensorflow."):
             return []

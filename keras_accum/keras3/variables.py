@@ -1,6 +1,7 @@
 """The variables of an optimizer on Keras 3, and their names in a state."""
 
 import functools
+import types
 
 import keras
 import numpy as np
@@ -140,10 +141,14 @@ class StateByNames:
         self._check_kept(
             [f"{place}, {_NATIVE}" for place, t in kept.tensors.items() if self._can_be_written(t)],
         )
-        self.__dict__.update(_names_of_found=kept.names, _kept_at_build=kept.tensors)
+        self.__dict__.update(
+            _names_of_found=kept.names, _owners_of_slots=kept.owners, _kept_at_build=kept.tensors
+        )
         _track(self, kept.variables)
         _track(self, super().variables)  # those that a method of the class's own tells of
 
+    # {id of a variable: index of the trainable variable to which it belongs}, besides its name.
+    _owners_of_slots = types.MappingProxyType({})
     # {place: tensor}, until the first update.
     _kept_at_build = None
 
