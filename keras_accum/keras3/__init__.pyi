@@ -5,6 +5,7 @@
 | `optimizer` | the optimizer: arguments and config |
 | `micro_batch` | one micro-batch: from its gradients to the weights |
 | `variables` | counters, gradient sums, and the names of all variables in a state |
+| `kept` | what other people's optimizers keep in other objects |
 | `state` | the state: read, written, loaded and counted |
 | `gates` | select or hold the writes of an update |
 | `stock` | conversion from and to stock optimizers |
