@@ -106,9 +106,9 @@ OF_HOST = {
 }
 
 # The members that optimizers have beside those of their stock optimizers, with the types of what
-# they return.
+# they return; None is the type of the argument.
 MEMBERS = {
-    **{name: ARGUMENTS[name] for name in ("reduction", "skip_nonfinite", "gate", "all_reduce")},
+    **dict.fromkeys(("reduction", "skip_nonfinite", "gate", "all_reduce"), None),
     "decay": "float",
     **dict.fromkeys(("accum_iters", "window_position", "completed_updates"), "int"),
     **dict.fromkeys(("learning_rate", "lr"), "Any"),  # a variable of the host
@@ -234,9 +234,10 @@ def host_stub(host_name):
 def _base(name, base, example, types):
     of_stock = _path(example._stock_class, "Optimizer")
     init = _function(inspect.signature(base.__init__), "__init__", "None", types)
+    results = {name: result or types[name] for name, result in MEMBERS.items()}
     members = [
         _member(inspect.getattr_static(base, member), member, result.format(stock=of_stock), types)
-        for member, result in MEMBERS.items()
+        for member, result in results.items()
         if hasattr(base, member)
     ]
     header = f"class {name}({of_stock}):"

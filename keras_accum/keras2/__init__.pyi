@@ -28,7 +28,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @property
-    def reduction(self) -> Literal["mean", "sum", "weighted"]:
+    def reduction(self) -> Literal["mean", "sum"]:
         """The constructor argument `reduction`, which can't be changed afterwards."""
 
     @property
@@ -40,7 +40,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `gate`, which can't be changed afterwards."""
 
     @property
-    def all_reduce(self) -> Literal["per_micro_batch", "per_window"]:
+    def all_reduce(self) -> Literal["per_micro_batch"]:
         """The constructor argument `all_reduce`, which can't be changed afterwards."""
 
     @property
