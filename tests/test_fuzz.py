@@ -209,6 +209,10 @@ def optimizers_of(plan, style):
 # -- the reference -------------------------------------------------------------------------------
 
 
+def is_trainable(variable):
+    return variable.trainable if hosts.IS_KERAS3 else True
+
+
 class BigBatch:
     """The stock optimizer on the averages of the windows, which are plain lists here."""
 
@@ -253,7 +257,7 @@ class BigBatch:
                 averages[index] = total
         self.window = []
         self.updates += 1
-        indices = [i for i in sorted(averages) if getattr(self.variables[i], "trainable", True)]
+        indices = [i for i in sorted(averages) if is_trainable(self.variables[i])]
         grads = [(averages[i] / divisor).astype(hosts.FLOATX) for i in indices]
         hosts.apply(self.optimizer, grads, [self.variables[i] for i in indices])
 
@@ -328,7 +332,7 @@ class Training(RuleBasedStateMachine):
 
     @property
     def is_frozen(self):
-        return not all(getattr(v, "trainable", True) for v in self.big_batch.variables)
+        return not all(map(is_trainable, self.big_batch.variables))
 
     def weigh(self, weight):
         if self.weighs:
@@ -480,7 +484,8 @@ class Training(RuleBasedStateMachine):
             model = self.format(form).load(folder, self.fresh)
         self.model = compiled(model, model.optimizer, self.plan)
         self.waits = True
-        if build or form == "checkpoint":  # whose state is read when the variables are created
+        # The newer style reads these files when the variables are created.
+        if build or self.style == NEW and form in ("checkpoint", "weights"):
             self.build()
 
     def holds(self, form):
