@@ -65,7 +65,7 @@ except ImportError as error:
 @pytest.mark.parametrize("keras", ["2.3", "4.0", None])
 def test_keras3_of_another_version(monkeypatch, keras):
     version = keras and tuple(map(int, keras.split(".")))
-    monkeypatch.setattr(host, "_installed_version", lambda package: version)
+    monkeypatch.setattr(host, "_keras_version", lambda: version)
     with pytest.raises(ImportError, match=f"needs Keras 3.*keras2.*Found: .*{keras or 'no keras'}"):
         host.import_keras_3()
 
