@@ -47,11 +47,9 @@ pytestmark = [
 SECONDS = float(os.environ.get("KERAS_ACCUM_TEST_FUZZ", 0))
 SEED = os.environ.get("KERAS_ACCUM_TEST_FUZZ_SEED")
 # The cases of the second tier, for about 20 seconds on each host, and the steps in a case.
-TIER = {"keras2": 2, "jax": 4, "torch": 25, "tensorflow": 10}
+TIER = {"keras2": 5, "jax": 4, "torch": 25, "tensorflow": 10}
 TIER = TIER[hosts.HOST if hosts.IS_KERAS2 else hosts.BACKEND]
-STEPS = 6 if hosts.IS_KERAS2 else 12
-# Frozen variables. An update covers the variables that are trainable when the window closes.
-FREEZES = False
+STEPS = 10 if hosts.IS_KERAS2 else 12
 
 # float32 needs room for trainings of many updates.
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9} if hosts.IS_TENSORFLOW else {"rtol": 2e-4, "atol": 2e-5}
@@ -441,9 +439,10 @@ class Training(RuleBasedStateMachine):
             else:
                 optimizer.learning_rate = rate
 
-    if FREEZES and hosts.IS_KERAS3:
+    if hosts.IS_KERAS3:
 
-        @precondition(lambda self: not self.big_batch.use_ema)
+        # With an average that overwrites the weights, Keras moves frozen variables, too.
+        @precondition(lambda self: self.model and not self.big_batch.use_ema)
         @rule(index=st.integers(0, 3))
         def freeze_or_thaw(self, index):
             for model in (self.model, self.big_batch.model):
@@ -482,8 +481,9 @@ class Training(RuleBasedStateMachine):
         # HDF5 files of tf_keras hold the names of registered objects without their package.
         with keras.utils.custom_object_scope(OF_TESTS):
             model = self.format(form).load(folder, self.fresh)
-        self.model = compiled(model, model.optimizer, self.plan)
-        self.waits = True
+        # Standalone Keras 2 forgets slots when a model is compiled again, and builds when it loads.
+        self.model = model if hosts.IS_KERAS2 else compiled(model, model.optimizer, self.plan)
+        self.waits = not hosts.IS_KERAS2
         # The newer style reads these files when the variables are created.
         if build or self.style == NEW and form in ("checkpoint", "weights"):
             self.build()
@@ -520,9 +520,11 @@ class Training(RuleBasedStateMachine):
         else:
             self.continue_with(new, build)
 
-    @rule()
-    def compile_again(self):
-        compiled(self.model, self.optimizer, self.plan)
+    if not hosts.IS_KERAS2:
+
+        @rule()
+        def compile_again(self):
+            compiled(self.model, self.optimizer, self.plan)
 
     # -- what must be equal ------------------------------------------------------------------------
 
@@ -605,6 +607,7 @@ def run(style, seed=None, **options):
 def test_random_trainings(style):
     if not SECONDS:
         run(style, max_examples=TIER, stateful_step_count=STEPS)
+        assert COUNTS["updates"]
         return
     end = time.monotonic() + SECONDS / len(STYLES)
     seed = random.randrange(2**31) if SEED is None else int(SEED)
