@@ -445,6 +445,7 @@ class Training(RuleBasedStateMachine):
         @precondition(lambda self: self.model and not self.big_batch.use_ema)
         @rule(index=st.integers(0, 3))
         def freeze_or_thaw(self, index):
+            self.build()
             for model in (self.model, self.big_batch.model):
                 variable = model.weights[index]
                 variable.trainable = not variable.trainable
@@ -499,6 +500,7 @@ class Training(RuleBasedStateMachine):
             return file(form, custom_objects=None)
         return FORMATS[form]
 
+    @precondition(lambda self: self.model and not self.is_frozen)
     @rule(build=st.booleans(), way=st.sampled_from(["pickle", "deepcopy", "state", "config"]))
     def copy_the_optimizer(self, build, way):
         old = self.optimizer
