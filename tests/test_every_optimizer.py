@@ -3,10 +3,12 @@
 There is no `fit`: train steps get given gradients and are traced as the backend traces them.
 """
 
+from functools import partial
+
 import hosts
 import numpy as np
 import pytest
-from cases import NO_DECAY, every_special, every_state, thorough
+from cases import CASES, NO_DECAY, every_special, every_state, thorough
 from hosts import keras
 from training import LENGTH, UPDATES, Shrink, assert_equal
 
@@ -239,3 +241,23 @@ def saved_in_a_window(case, form, tmp_path):
     go_on(loaded, stop, end)
     assert_equal(dict(enumerate(loaded.get_weights())), dict(enumerate(saved.get_weights())))
     assert_equal(loaded.optimizer.get_state(), saved.optimizer.get_state())
+
+
+@thorough
+@pytest.mark.skipif(
+    not hosts.IS_TENSORFLOW or "muon" not in CASES, reason="about Muon and TensorFlow's data types"
+)
+def test_muon_multiplies_a_rate_by_weights_of_another_type_as_the_stock_optimizer_does():
+    """The page on limits says so: a schedule of Keras is float32, the weights here are float64."""
+    of_keras = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    for rate, is_refused in ((of_keras, True), (hosts.EachUpdate([0.1]), False)):
+        for make in (hosts.stock, hosts.ours):
+            matrix = hosts.variable(np.eye(2, 3), "kernel")
+            muon = make("Muon", learning_rate=rate)
+            step = partial(hosts.apply, muon, [np.eye(2, 3)], [matrix])
+            if is_refused:
+                with pytest.raises(Exception, match="cannot compute Mul.* a double tensor"):
+                    step()
+            else:
+                step()
+                assert (hosts.array(matrix) != np.eye(2, 3)).any()

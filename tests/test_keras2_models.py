@@ -95,6 +95,25 @@ def test_a_frozen_layer_does_not_move(micro_batches, every_gate):
     assert moved == {name: "hidden" not in name for name in before}
 
 
+def test_a_model_that_is_compiled_again():
+    """With its optimizer, it starts with a fresh window, and with `from_optimizer` it goes on."""
+    counters, trained = [], {}
+    for way in ("optimizer", "from_optimizer"):
+        optimizer = hosts.ours("SGD", learning_rate=2**-3, momentum=0.9, accum_iters=LENGTH)
+        model = go_on(compiled(dense_model(), optimizer), stop=LENGTH + 2)
+        new = optimizer if way == "optimizer" else type(optimizer).from_optimizer(optimizer)
+        model.compile(new, "mse")
+        model._make_train_function()
+        counters.append((new.completed_updates, new.window_position))
+        go_on(model, LENGTH + 2, 2 * LENGTH)
+        trained[way] = weights(model)
+    assert counters == [(1, 0), (1, 2)]
+    whole = compiled(
+        dense_model(), hosts.ours("SGD", learning_rate=2**-3, momentum=0.9, accum_iters=LENGTH)
+    )
+    assert_equal(trained["from_optimizer"], weights(go_on(whole, stop=2 * LENGTH)))
+
+
 # -- one optimizer in two models ---------------------------------------------------------------
 
 
