@@ -344,14 +344,17 @@ class Training(RuleBasedStateMachine):
         def apply(self, seed, missing, weight):
             """A step of one's own, in which the gradients of some variables are missing."""
             found = dict(enumerate(gradients_of(random_target(seed))))
-            found = {i: g for i, g in found.items() if i not in missing}
             variables = self.model.weights
+            frozen = {i for i in found if not is_trainable(variables[i])}
+            found = {i: g for i, g in found.items() if i not in missing | frozen}
+            if not found:
+                return
             self.build()
             self.weigh(weight)
             hosts.apply(self.optimizer, list(found.values()), [variables[i] for i in found])
             self.big_batch.micro_batch(found, weight)
 
-        @precondition(lambda self: self.draws(skip_nonfinite=True))
+        @precondition(lambda self: self.draws(skip_nonfinite=True) and not self.is_frozen)
         @rule(seed=seeds, index=st.integers(0, 3), value=st.sampled_from([np.inf, np.nan]))
         def drop(self, seed, index, value):
             """A step with a gradient that isn't finite."""
@@ -362,10 +365,12 @@ class Training(RuleBasedStateMachine):
             hosts.apply(self.optimizer, found, self.model.weights)
             self.big_batch.micro_batch(dict(enumerate(found)))
 
-        @precondition(lambda self: self.draws() and self.plan["traced"] and not self.weighs)
+        @precondition(lambda self: self.draws() and self.plan["traced"] and not self.is_frozen)
         @rule(seed=seeds)
         def traced_step(self, seed):
             """A step of one's own in a function that is traced once."""
+            if self.weighs:
+                return
             self.build()
             if self.step_of is not self.optimizer:
                 self.step_of = self.optimizer
