@@ -254,8 +254,10 @@ class BigBatch:
                 total = averages.get(index, 0) + np.asarray(gradient, "float64") * factor
                 averages[index] = total
         self.window = []
-        self.updates += 1
         indices = [i for i in sorted(averages) if is_trainable(self.variables[i])]
+        if not indices:  # all of the window's variables are frozen: there is no update
+            return
+        self.updates += 1
         grads = [(averages[i] / divisor).astype(hosts.FLOATX) for i in indices]
         hosts.apply(self.optimizer, grads, [self.variables[i] for i in indices])
 
