@@ -299,11 +299,8 @@ def check_complex(state, is_complex, owner):
     `is_complex(name)` tells of a place.
     """
     wrong = [name for name in state if np.iscomplexobj(state[name]) and not is_complex(name)]
-    if wrong:
-        raise StateError(
-            f"This optimizer state doesn't fit {owner}. Complex, where real numbers are kept: "
-            f"{_shortened(wrong)}. Nothing was changed."
-        )
+    found = [f"Complex, where real numbers are kept: {_shortened(wrong)}"] if wrong else []
+    _refuse(found, owner)
 
 
 def _shortened(names):
