@@ -197,7 +197,7 @@ def own_config(optimizer):
     accum_iters = optimizer.accum_iters
     return {
         # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
-        "accum_iters": accum_iters if accum_iters > 1 else optimizer._accum_iters,
+        "accum_iters": accum_iters if accum_iters > 1 else optimizer._accumulation.options.accum_iters,
         "reduction": optimizer.reduction,
         "skip_nonfinite": optimizer.skip_nonfinite,
         "gate": optimizer.gate,

@@ -315,7 +315,8 @@ class Optimizer:
     def _complete_waiting(self):
         """Complete the waiting state, after accum_iters was set that the file didn't hold."""
         if self._pending or self._pending.micro_batches is not None:
-            self.set_state(self._pending.recounted(self.get_state(), self._accumulation.options.accum_iters))
+            accum_iters = self._accumulation.options.accum_iters
+            self.set_state(self._pending.recounted(self.get_state(), accum_iters))
             self._pending.micro_batches = None
 
     def _check_numbers(self):
@@ -334,8 +335,8 @@ class Optimizer:
 
     @property
     def _described(self):
-        name = type(self).__name__
-        return f"this {name}(accum_iters={self._accumulation.options.accum_iters}), whose rule is {self._rule_name}"
+        name, accum_iters = type(self).__name__, self._accumulation.options.accum_iters
+        return f"this {name}(accum_iters={accum_iters}), whose rule is {self._rule_name}"
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -381,10 +382,11 @@ class Optimizer:
     def _named(self, arrays):
         arrays = [states.as_array(array) for array in arrays]
         host = partial(self._list_names, stock=False)
+        options = self._accumulation.options
         of_rule = self._rule_name, self._rule_scalars, self._rule_slots
-        keras2 = partial(states.slot_major, *of_rule, accumulates=self._accumulation.options.accumulates)
+        keras2 = partial(states.slot_major, *of_rule, accumulates=options.accumulates)
         tf_keras = partial(
-            states.with_unapplied, *of_rule, accumulates=self._accumulation.options.accumulates, weighs=self._accumulation.options.weighs
+            states.with_unapplied, *of_rule, accumulates=options.accumulates, weighs=options.weighs
         )
         state = None
         for names in (host, keras2, tf_keras):

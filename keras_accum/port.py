@@ -1,8 +1,8 @@
 """What a Keras must do for the engine. No host is imported here.
 
 A port answers for one optimizer. The engine (`accumulation`) calls a port in the order of a train
-step: it computes values (`totals`, `averages`), then lets the stock optimizer write (`update`), then
-writes sums (`keep`) and counters (`count_updates`).
+step: values (`totals`, `averages`), the stock optimizer's writes (`update`), the sums (`keep`), and
+the counters (`count_updates`).
 
 On TensorFlow a train step runs once in each replica, and writes once for all replicas: `across`
 changes from a replica to the context of all replicas, and `on` reaches a variable's copies there.
@@ -175,6 +175,7 @@ class Port(abc.ABC):
         All values are computed before the first write.
         """
 
+    @abc.abstractmethod
     def count_updates(self, switch):
         """Add the switch to the number of updates, unless `update` does that."""
 
