@@ -194,10 +194,10 @@ def pop_own(cls, given):
 
 def own_config(optimizer):
     """Return our own arguments for `get_config`, with their present values."""
-    accum_iters = optimizer.accum_iters
+    # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
+    made_with = optimizer._accumulation.options.accum_iters
     return {
-        # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
-        "accum_iters": accum_iters if accum_iters > 1 else optimizer._accumulation.options.accum_iters,
+        "accum_iters": optimizer.accum_iters if optimizer.accum_iters > 1 else made_with,
         "reduction": optimizer.reduction,
         "skip_nonfinite": optimizer.skip_nonfinite,
         "gate": optimizer.gate,
