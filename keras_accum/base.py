@@ -38,6 +38,10 @@ _OUTSIDE = (
     "with `accumulating(your_subclass)`. Without accumulation, wrap {stock} itself."
 )
 
+# The norms of the averages that make an update, and of a micro-batch's gradients.
+UPDATE_NORM = "gradient_norm"
+MICRO_BATCH_NORM = "micro_batch_norm"
+
 # The optimizer whose own step runs an update now.
 _updating = contextvars.ContextVar("updating", default=None)
 
@@ -763,6 +767,11 @@ class Optimizer:
 def _ending(names, last, variables):
     """Return the names of a state for this number of variables, with these names at the end."""
     return [name for name in names(variables) if name != states.MISSING] + last
+
+
+def inner(optimizer):
+    """Return the inner optimizer of a LossScaleOptimizer, or the optimizer itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 class _InnerAttribute:
