@@ -570,6 +570,11 @@ def _ending(names, last, variables):
     return [name for name in names(variables) if name != states.MISSING] + last
 
 
+def inner(optimizer):
+    """Return the inner optimizer of a LossScaleOptimizer, or the optimizer itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 class _InnerAttribute:
     """An attribute of a LossScaleOptimizer that belongs to its inner optimizer."""
 

@@ -4,17 +4,9 @@ import math
 import numbers
 import sys
 
-from keras_accum.callbacks.base import (
-    SubstitutesTrainFunction,
-    inner,
-    steps_per_execution,
-)
+from keras_accum.base import MICRO_BATCH_NORM, UPDATE_NORM, inner
+from keras_accum.callbacks.base import SubstitutesTrainFunction, steps_per_execution
 from keras_accum.warn import warn
-
-# The norm of the averages that make the updates, and the norm of each micro-batch's gradient.
-UPDATE_NORM = "gradient_norm"
-MICRO_BATCH_NORM = "micro_batch_norm"
-
 
 _BATCH, _SCALE = "effective_batch", "noise_scale"
 LOGGED = ("completed_updates", "window_position", "learning_rate", UPDATE_NORM, _BATCH, _SCALE)

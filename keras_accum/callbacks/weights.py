@@ -1,6 +1,7 @@
 """The callback `MicroBatchWeights`, for all hosts. No host is imported here."""
 
-from keras_accum.callbacks.base import SubstitutesTrainFunction, inner
+from keras_accum.base import inner
+from keras_accum.callbacks.base import SubstitutesTrainFunction
 
 # The reductions of a loss, by what they divide by. "auto" is a name of Keras 2.
 _BY_COUNT = ("mean", "sum_over_batch_size", "auto")

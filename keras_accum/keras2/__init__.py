@@ -16,7 +16,7 @@ RMSprop run their rule with gated scalars (see `rules`). All other classes run t
 
 import math
 
-from keras_accum import base, host, names, rules
+from keras_accum import base, host, names, ranges, rules
 from keras_accum.callbacks import partial_window
 from keras_accum.states import StateError  # noqa: F401, public
 
@@ -123,7 +123,7 @@ def accumulating(optimizer_class):
     base.check_stock_class(optimizer_class, (_stock.Optimizer,), (_stock.TFOptimizer,))
     if optimizer_class not in _made:
         base.check_members(AccumulatingOptimizer, optimizer_class)
-        is_of_keras = optimizer_class.__module__ == _stock.__name__
+        is_of_keras = ranges.is_of_keras(optimizer_class)
         members = {
             "__module__": __name__ if is_of_keras else optimizer_class.__module__,
             "_made_by": None if is_of_keras else (accumulating, (optimizer_class,)),

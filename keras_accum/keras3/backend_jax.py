@@ -9,7 +9,7 @@ import weakref
 import keras
 from keras import ops
 
-from keras_accum.callbacks import python_gate
+from keras_accum import train_functions
 from keras_accum.keras3.gates import SelectWrites
 
 _LEAKED = (
@@ -21,7 +21,7 @@ _LEAKED = (
 )
 
 
-class Picker(python_gate.Picker):
+class Picker(train_functions.Picker):
     """Two train functions on JAX, which take the whole state and return the next state.
 
     While Keras passes in the same counter arrays that the last call returned, Python knows their
@@ -54,8 +54,8 @@ class Picker(python_gate.Picker):
         found = self._read(arrays)
         if found != self._known:
             raise ValueError(
-                f"{python_gate.ONE_CALL} Received: the position in the window is {found[0]}, but "
-                f"this number of train steps should make it {self._known[0]}."
+                f"{train_functions.ONE_CALL} Received: the position in the window is {found[0]}, "
+                f"but this number of train steps should make it {self._known[0]}."
             )
 
     def _arrays(self, state):

@@ -11,13 +11,12 @@ import tensorflow as tf
 from keras import ops
 from tensorflow.python.ops import control_flow_util
 
-from keras_accum import kernels, rules
-from keras_accum.callbacks import python_gate
+from keras_accum import kernels, rules, train_functions
 from keras_accum.keras3 import backend_jax
 from keras_accum.keras3.gates import SelectAfter, SelectWrites
 from keras_accum.ranges import is_of_keras
 
-Picker = python_gate.Picker
+Picker = train_functions.Picker
 
 
 def _native(variable):

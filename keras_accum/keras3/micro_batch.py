@@ -10,8 +10,7 @@ import numbers
 import keras
 from keras import ops
 
-from keras_accum import arguments, rules, window
-from keras_accum.callbacks import monitor
+from keras_accum import arguments, base, rules, window
 from keras_accum.keras3.variables import dtype_of, path_of, to_numpy
 
 
@@ -112,10 +111,10 @@ class MicroBatches:
         return counted, grads
 
     def _write_norm_of_micro_batch(self, grads, variables, counted):
-        if monitor.MICRO_BATCH_NORM in self._watched:
+        if base.MICRO_BATCH_NORM in self._watched:
             overwritten = map(self._overwrite_variable_with_gradient, variables)
             summed = [g for g, skip in zip(grads, overwritten) if not skip]
-            self._write_norm(monitor.MICRO_BATCH_NORM, summed, counted)
+            self._write_norm(base.MICRO_BATCH_NORM, summed, counted)
 
     def _advance_window(self, counted, weight, absent):
         xp = self._counts_with
@@ -288,7 +287,7 @@ class SeenByAnUpdate:
     def _clip_gradients(self, grads):
         gate = self._open_gate
         if gate:
-            self._write_norm(monitor.UPDATE_NORM, grads, gate.step.switch)
+            self._write_norm(base.UPDATE_NORM, grads, gate.step.switch)
         return super()._clip_gradients(grads)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):

@@ -2,9 +2,8 @@
 
 import tensorflow as tf
 
-from keras_accum import base, names
+from keras_accum import base, names, train_functions
 from keras_accum.callbacks import monitor, partial_window, python_gate, weights
-from keras_accum.callbacks.base import inner
 from keras_accum.states import StateError  # noqa: F401
 from keras_accum.tf_keras import models, saving, stock
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
@@ -40,7 +39,7 @@ class _InTrainFunction:
     """A callback that needs the model's train function."""
 
     def on_train_begin(self, logs=None):
-        accumulates = getattr(inner(self.model.optimizer), "_accumulates", False)
+        accumulates = getattr(base.inner(self.model.optimizer), "_accumulates", False)
         if accumulates and not tf.compat.v1.executing_eagerly_outside_functions():
             raise ValueError(NO_TRAIN_FUNCTION.format(type(self).__name__))
         super().on_train_begin(logs)
@@ -52,7 +51,7 @@ class AccumulationMonitor(_InTrainFunction, monitor.AccumulationMonitor, keras.c
 
 class PythonGate(_InTrainFunction, python_gate.PythonGate, keras.callbacks.Callback):
     __doc__ = python_gate.PythonGate.__doc__.format(host="tf_keras", import_keras=IMPORT_KERAS)
-    _picker = python_gate.Picker
+    _picker = train_functions.Picker
 
 
 __getattr__ = names.fallback(__name__)

@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_accum import arguments, base, kernels, window
-from keras_accum.callbacks import monitor
 from keras_accum.tf_keras import gates, updates
 from keras_accum.tf_keras.library import keras
 
@@ -134,7 +133,7 @@ class MicroBatches(base.Optimizer):
         if self.skip_nonfinite:
             counted = tf.cast(kernels.all_finite(grads), tf.int64)
             grads = [kernels.gate(g, tf.cast(counted, g.dtype)) for g in grads]
-        self._write_norm(monitor.MICRO_BATCH_NORM, grads, counted)
+        self._write_norm(base.MICRO_BATCH_NORM, grads, counted)
         step = window.advance(tf, *self._window_state(), counted=counted)
         absent = self._absent(variables)
         if absent:

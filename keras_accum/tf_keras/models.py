@@ -7,7 +7,6 @@ import functools
 import weakref
 
 from keras_accum import base
-from keras_accum.callbacks.base import inner
 from keras_accum.tf_keras.library import keras
 
 # Not an attribute of the optimizer, whose copies belong to no model.
@@ -33,7 +32,7 @@ def remember_compiled_models():
     @functools.wraps(of_keras)
     def compile_and_remember(model, *args, **kwargs):
         result = of_keras(model, *args, **kwargs)
-        optimizer = inner(getattr(model, "optimizer", None))
+        optimizer = base.inner(getattr(model, "optimizer", None))
         if isinstance(optimizer, base.Optimizer):
             _models.setdefault(optimizer, weakref.WeakSet()).add(model)
         return result

@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from keras_accum import arguments, base, docs, kernels, ranges, states, window
-from keras_accum.callbacks import monitor
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 from keras_accum.tf_keras.models import InModels
 from keras_accum.tf_keras.new_style_state import (
@@ -334,7 +333,7 @@ class AccumulatingNewStyleOptimizer(State, InModels):
         if self.skip_nonfinite:
             counted = tf.cast(kernels.all_finite(grads), tf.int64)
             grads = [kernels.gate(g, tf.cast(counted, g.dtype)) for g in grads]
-        self._write_norm(monitor.MICRO_BATCH_NORM, grads, counted)
+        self._write_norm(base.MICRO_BATCH_NORM, grads, counted)
         step = window.advance(tf, *self._window_state(), counted=counted)
         known = range(len(self._trainable)) if self._accumulates else ()
         absent = sorted(set(known) - set(present))
@@ -399,7 +398,7 @@ class AccumulatingNewStyleOptimizer(State, InModels):
             return kernels.gate(total, scale)
 
         averages = list(map(average, steps, totals))
-        self._write_norm(monitor.UPDATE_NORM, averages, step.switch)
+        self._write_norm(base.UPDATE_NORM, averages, step.switch)
         averages = [
             tf.cast(a, getattr(v, "true_dtype", v.dtype))
             for a, v in zip(self._clip_gradients(averages), variables)

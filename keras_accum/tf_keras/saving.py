@@ -6,7 +6,6 @@ import importlib
 import tensorflow as tf
 
 from keras_accum import base
-from keras_accum.callbacks.base import inner
 from keras_accum.tf_keras.library import keras, legacy
 
 
@@ -46,7 +45,9 @@ class Saving(base.Optimizer):
             models = [
                 found
                 for found in objects
-                if isinstance(found, keras.Model) and found.built and inner(found.optimizer) is self
+                if isinstance(found, keras.Model)
+                and found.built
+                and base.inner(found.optimizer) is self
             ]
             for model in models:
                 self._create_all_weights(model.trainable_variables)
@@ -102,14 +103,14 @@ def compile_loaded_models_as_they_were():
     @functools.wraps(get_compile_config)
     def get_config(model):
         config = get_compile_config(model)
-        if config and isinstance(inner(model.optimizer), base.Optimizer):
+        if config and isinstance(base.inner(model.optimizer), base.Optimizer):
             config["optimizer"] = keras.saving.serialize_keras_object(model.optimizer)
         return config
 
     @functools.wraps(compile_from_config)
     def compile_and_build(model, config):
         compile_from_config(model, config)
-        optimizer = inner(getattr(model, "optimizer", None))
+        optimizer = base.inner(getattr(model, "optimizer", None))
         if isinstance(optimizer, base.Optimizer) and model.built:
             optimizer.build(model.trainable_variables)
 

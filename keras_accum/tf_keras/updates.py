@@ -9,8 +9,7 @@ from collections import namedtuple
 
 import tensorflow as tf
 
-from keras_accum import kernels, rules, window
-from keras_accum.callbacks import monitor
+from keras_accum import base, kernels, rules, window
 from keras_accum.tf_keras.library import legacy
 
 # Passed from the replicas to the write in cross-replica context. `averages`, `totals` and `scalars`
@@ -49,7 +48,7 @@ def from_totals(optimizer, step, totals, variables, absent, frozen):
     steps = [step] * (len(variables) - len(absent))
     steps += [window.of_variable(step, index) for index in absent]
     averages = _averages(optimizer, steps, totals)
-    optimizer._write_norm(monitor.UPDATE_NORM, averages, step.switch)
+    optimizer._write_norm(base.UPDATE_NORM, averages, step.switch)
     averages = _clipped(optimizer, steps, averages, variables)
     kind = optimizer._kind_of_update
     prepared = kind.prepare(optimizer, step, variables)
