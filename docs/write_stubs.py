@@ -8,7 +8,7 @@ makes the environments, these two lines write all stubs:
     .nox/tf_keras/bin/python docs/write_stubs.py
     .nox/keras2-keras-2-2-4/bin/python docs/write_stubs.py
 
-`tests/test_stubs.py` fails where a stub isn't what this script makes.
+`tests/package/test_stubs.py` fails where a stub isn't what this script makes.
 """
 
 import importlib

@@ -1,4 +1,7 @@
-"""What all tests share. This file imports only what the tests in `pure` have as well."""
+"""What all tests share. This file imports only what the tests in `pure` have as well.
+
+pytest puts this file's folder on the path, so that tests of all folders import the helpers here.
+"""
 
 import os
 from collections import Counter
@@ -26,22 +29,15 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", f"ignore:{warning}")
 
 
-# Tests of callbacks, whose code all hosts share. They are in the third tier, except on one backend.
-SHARED = {
-    *("test_monitor", "test_said_weights", "test_callback_order", "test_weighted"),
-    *("test_no_update", "test_python_gate"),
-}
-
-
 @pytest.hookimpl(tryfirst=True)  # before pytest selects tests by their marks
 def pytest_collection_modifyitems(config, items):
     """Move tests of callbacks to the third tier, and drop most rows with a conditional.
 
     A conditional has no mathematics, so one row is enough, except for tests marked `all_gates`.
     """
-    if HOST != "keras3" or BACKEND != "tensorflow":
+    if HOST != "keras3" or BACKEND != "tensorflow":  # all hosts share the code of callbacks
         for item in items:
-            if item.path.stem in SHARED:
+            if item.path.parent.name == "callbacks":
                 item.add_marker(pytest.mark.thorough)
     crossed = [item for item in items if _is_crossed(item)]
     items[:] = [item for item in items if item not in crossed]

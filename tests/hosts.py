@@ -8,9 +8,13 @@ import importlib.util
 import os
 import warnings
 import weakref
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
+
+TESTS = Path(__file__).resolve().parent
+PROJECT = TESTS.parent
 
 HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")
 IS_KERAS3 = HOST == "keras3"

@@ -1,10 +1,11 @@
-"""One of two JAX processes: `python jax_worker.py ADDRESS RESULT RANK CASE`.
+"""One of two JAX processes: `python jax_worker.py ADDRESS RESULT RANK CASE TRAININGS`.
 
 Each process has half of each micro-batch; keras.distribution.DataParallel spans both. The last
 window is left open, its state is read and set again, and then the window is closed as it is. See
 test_jax_processes.py.
 """
 
+import json
 import os
 import sys
 
@@ -13,10 +14,10 @@ import jax
 import numpy as np
 from cases import CASES
 from hosts import keras
-from test_jax_processes import PARTIAL, TRAININGS
+from processes import PARTIAL
 from training import LENGTH, MICRO, compiled, data, dense_model, fit, slots, weights
 
-address, result, rank, name = sys.argv[1:]
+address, result, rank, name, trainings = sys.argv[1:]
 rank = int(rank)
 os.environ["XLA_FLAGS"] = ""  # one device per process
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -27,7 +28,7 @@ assert jax.process_count() == len(jax.devices()) == 2
 
 case = CASES[name]
 share = [array[rank::2] for array in data()]
-for i, (arguments, callbacks) in enumerate(TRAININGS):
+for i, (arguments, callbacks) in enumerate(json.loads(trainings)):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **arguments)
     model = compiled(dense_model(), optimizer)
     callbacks = [getattr(hosts.accum, callback)() for callback in callbacks]

@@ -16,7 +16,7 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 import hosts  # noqa: E402
 import numpy as np  # noqa: E402
 from cases import CASES  # noqa: E402
-from test_distribution import in_strategy  # noqa: E402
+from replicas import in_strategy  # noqa: E402
 
 hosts.set_floatx(hosts.FLOATX)
 case = CASES["adam"]

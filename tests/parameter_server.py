@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from cases import CASES
 from hosts import keras
-from test_distribution import two_free_ports
+from processes import two_free_ports
 from training import EPOCHS, LENGTH, MICRO, SAMPLES, data, dense_model, initialize, weights
 
 hosts.set_floatx(hosts.FLOATX)

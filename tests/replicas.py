@@ -13,13 +13,72 @@ import hosts
 import numpy as np
 from cases import CASES
 from hosts import keras
-from training import compiled, data, dense_model, fit
+from processes import PARTIAL
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    batches,
+    compiled,
+    data,
+    dense_model,
+    fit,
+    linear_variables,
+    squares,
+    values,
+)
 
-LENGTH, MICRO, SAMPLES = 4, 6, 22  # the last micro-batch has 4 samples: 2, 2 and 0 on 3 devices
+MICRO_BATCH, SAMPLES = 6, 22  # the last micro-batch has 4 samples: 2, 2 and 0 on 3 devices
+
+
+def whole_and_partial():
+    """Arrays of seven windows, and arrays of two further micro-batches."""
+    arrays = [np.concatenate([array] * 3) for array in data()]
+    end = 7 * BIG
+    return [a[:end] for a in arrays], [a[end : end + PARTIAL * MICRO] for a in arrays]
+
+
+def in_strategy(strategy, case, options, **more):
+    """Our optimizer on micro-batches, each of which is split among the replicas."""
+    tf = hosts.tf
+    with strategy.scope():
+        variables = linear_variables()
+        arguments = {"accum_iters": LENGTH, **case.arguments, **options, **more}
+        optimizer = hosts.ours(case.name, **arguments)
+        if hosts.IS_KERAS3:
+            optimizer.build(variables)  # Keras 3 can't build an optimizer in a replica's graph
+
+    @tf.function
+    def step(x, y):
+        def replica(x, y):
+            native = [hosts.native(v) for v in variables]
+            with tf.GradientTape() as tape:
+                # A replica's part of the micro-batch's mean.
+                loss = tf.reduce_sum(squares(*native, x, y)) / (MICRO * y.shape[1])
+            optimizer.apply_gradients(zip(tape.gradient(loss, native), variables))
+
+        strategy.run(replica, (x, y))
+
+    def shared_out(array):
+        replicas = strategy.num_replicas_in_sync
+
+        def share(context):
+            return tf.constant(array[context.replica_id_in_sync_group :: replicas])
+
+        return strategy.experimental_distribute_values_from_function(share)
+
+    traces = []
+    for x, y in sum((batches(MICRO, arrays) for arrays in whole_and_partial()), []):
+        step(shared_out(x), shared_out(y))
+        traces.append(step.experimental_get_tracing_count())
+    assert traces[0] == traces[-1]
+    assert optimizer.window_position == PARTIAL
+    optimizer.apply_partial_window()
+    return values(optimizer, variables)
 
 
 def samples(first, last):
-    return [array[:SAMPLES][MICRO * first : MICRO * last] for array in data()]
+    return [array[:SAMPLES][MICRO_BATCH * first : MICRO_BATCH * last] for array in data()]
 
 
 def train(path, first, last, case, **late):
@@ -29,7 +88,8 @@ def train(path, first, last, case, **late):
         arguments = {"accum_iters": LENGTH, "reduction": "weighted", **case.arguments, **late}
         optimizer = hosts.ours(case.name, **arguments)
         model = compiled(dense_model(), optimizer, hosts.mean_squared_error())
-    fit(model, MICRO, samples(first, last), epochs=1, callbacks=[hosts.accum.MicroBatchWeights()])
+    weighs = hosts.accum.MicroBatchWeights()
+    fit(model, MICRO_BATCH, samples(first, last), epochs=1, callbacks=[weighs])
     return model
 
 

@@ -53,6 +53,36 @@ def dense_model(**arguments):
     return hosts.sequential((3,), layers)
 
 
+class DenseEmbedding(keras.layers.Layer):
+    """An embedding with a dense gradient, which sums repeated rows and covers all rows."""
+
+    def __init__(self, rows, width, **kwargs):
+        super().__init__(**kwargs)
+        self.rows, self.width = rows, width
+
+    def build(self, shape):
+        self.table = self.add_weight(
+            name="embeddings", shape=(self.rows, self.width), initializer="zeros"
+        )
+
+    def call(self, rows):
+        one_hot = keras.ops.one_hot if hosts.IS_KERAS3 else hosts.tf.one_hot
+        dot = keras.ops.matmul if hosts.IS_KERAS3 else keras.backend.dot
+        return dot(one_hot(rows, self.rows, dtype=hosts.FLOATX), self.table)
+
+    def compute_output_shape(self, shape):
+        return (*shape, self.width)
+
+
+def embedding_model(layer):
+    layers = [
+        layer(6, 3, name="embedding"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(2, name="out"),
+    ]
+    return hosts.sequential((5,), layers, dtype="int32")
+
+
 def registered(cls):
     if hosts.IS_KERAS2:
         keras.utils.get_custom_objects()[cls.__name__] = cls

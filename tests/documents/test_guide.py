@@ -1,0 +1,173 @@
+"""The code in docs/guide.md runs unchanged."""
+
+import functools
+import re
+
+import hosts
+import numpy as np
+import pytest
+from cases import thorough
+from hosts import keras
+from training import (
+    MICRO,
+    assert_equal,
+    compiled,
+    data,
+    dense_model,
+    fit,
+    go_on,
+    initialize,
+    weights,
+)
+
+PAGE = hosts.PROJECT / "docs" / "guide.md"
+BLOCKS = dict(re.findall(r"```python\n# ([^\n]+)\n(.*?)```", PAGE.read_text("utf-8"), re.S))
+keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
+
+
+def run(block, **names):
+    exec(BLOCKS[block], names)
+    return names
+
+
+def test_all_blocks_are_tested():
+    peers = {"GradientAccumulateModel", "GradientAccumulateOptimizer", "runai"}
+    pairs = {f"{when}: {who}" for when in ("before", "after") for who in ("Keras's own", *peers)}
+    alone = {
+        "a schedule in updates",
+        "the noise scale",
+        "one optimizer, two calls",
+        "another optimizer",
+        "first the head, then everything",
+    } | {f"weights in {where}" for where in ("fit", "a train step")}
+    assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no AccumulationMonitor")
+def test_noise_scale():
+    x, y = data()
+    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
+    assert len(run("the noise scale", model=model, x=x, y=y)["history"].history["noise_scale"]) == 5
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 refuses missing gradients")
+def test_two_calls():
+    class Network:
+        def __init__(self):
+            self.trainable_variables = [hosts.variable([1.0], "w")]
+
+    generator, discriminator = Network(), Network()
+    names = run("one optimizer, two calls", generator=generator, discriminator=discriminator)
+    one = hosts.native(hosts.variable([1.0], "g"))
+    for _ in range(3):
+        names["train_step"]([one], [one])
+    assert names["optimizer"].completed_updates == 1
+    for network in (generator, discriminator):
+        assert hosts.array(network.trainable_variables[0]) < 1
+
+
+@pytest.mark.skipif(
+    hosts.BACKEND == "jax" or not hasattr(keras.optimizers, "AdamW"),
+    reason="Keras on JAX can't train only some of an optimizer's variables; Keras 2 has no AdamW",
+)
+def test_frozen_layers(monkeypatch):
+    """The recipe equals the same lines with the stock optimizer at the big batch."""
+    block, found = BLOCKS["first the head, then everything"], []
+    stock = block.replace("AdamWAccumulate(1e-3, accum_iters=5)", "keras.optimizers.AdamW(1e-3)")
+    stock = stock.replace("batch_size=10, callbacks=[ApplyPartialWindow()]", "batch_size=50")
+    random = np.random.default_rng(1)
+    x, y = (random.uniform(0.5, 1, (100, n)).astype(hosts.FLOATX) for n in (3, 2))
+    fit = functools.partialmethod(keras.Model.fit, shuffle=False, verbose=0, epochs=2)
+    monkeypatch.setattr(keras.Model, "fit", fit)
+    for lines in (block, stock):
+        model = initialize(dense_model())
+        names = {"keras": keras, "model": model, "backbone": model.layers[-2], "x": x, "y": y}
+        exec(lines, names)
+        found.append(weights(model))
+    assert stock.count("50") == 2
+    assert_equal(*found)
+    before = weights(initialize(dense_model()))
+    assert all((found[0][name] != before[name]).all() for name in before)
+
+
+def test_another_optimizer():
+    class Yours(type(hosts.stock("SGD"))):
+        pass
+
+    names = run("another optimizer", Yours=Yours)
+    assert issubclass(names["YoursAccumulate"], Yours)
+    variable, one = hosts.variable([1.0], "w"), np.ones(1, hosts.FLOATX)
+    for _ in range(5):
+        assert hosts.array(variable) == [1]
+        hosts.apply(names["optimizer"], [one], [variable])
+    np.testing.assert_allclose(hosts.array(variable), [0.99], rtol=1e-6)
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no reduction='weighted'")
+def test_weights():
+    x, y = (array[:13] for array in data())
+    model = initialize(dense_model())
+    run("weights in fit", model=model, x=x, y=y)
+    assert model.optimizer.window_position == 2
+    assert model.optimizer.get_state()["window_weight"] == len(x)
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no reduction='weighted'")
+def test_weights_in_a_train_step():
+    optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=2, reduction="weighted")
+    variable, train_step = hosts.variable([1.0], "w"), run("weights in a train step")["train_step"]
+    for gradient, tokens in ((1.0, 3), (-1.0, 1)):
+        gradient = hosts.native(hosts.variable([gradient], "g")) + 0.0
+        train_step(optimizer, [gradient], [variable], tokens)
+    assert hosts.array(variable) == [1 - 0.5 * (3 - 1) / 4]
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no schedules")
+def test_a_schedule_that_ends_with_the_training():
+    with_keras = BLOCKS["a schedule in updates"].replace(
+        "import keras\n", hosts.IMPORT_KERAS + "\n"
+    )
+    names = {}
+    exec(with_keras, names)
+    assert names["updates"] == 400
+    assert float(names["schedule"](names["updates"])) == 0 < float(names["schedule"](399))
+    assert names["optimizer"].accum_iters == 5
+
+
+@thorough
+@keras3_only
+def test_keras_own():
+    """Where Keras's own accumulation is exact, ours gives the same numbers."""
+    ends = []
+    for when in ("before", "after"):
+        optimizer = run(f"{when}: Keras's own", keras=keras)["optimizer"]
+        model = compiled(dense_model(), optimizer)
+        fit(model, MICRO)
+        ends.append(weights(model))
+    assert_equal(ends[1], ends[0])
+
+
+@thorough
+@keras3_only
+def test_half_trained_with_keras_own():
+    optimizer = run("before: Keras's own", keras=keras)["optimizer"]
+    model = go_on(compiled(dense_model(), optimizer), 0, 7)
+    run("half trained: Keras's own", model=model)
+    assert (model.optimizer.accum_iters, model.optimizer.window_position) == (5, 2)
+    assert model.optimizer.completed_updates == 1
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="gradient-accumulator is for tf.keras")
+def test_after_gradient_accumulator():
+    optimizer = run("after: GradientAccumulateOptimizer")["optimizer"]
+    model = compiled(dense_model(), optimizer)
+    other = dense_model()
+    run("after: GradientAccumulateModel", model=other)
+    initialize(other)
+    assert_equal(weights(go_on(other)), weights(go_on(model)))
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS2, reason="runai is for Keras 2.2")
+def test_after_runai():
+    model = go_on(compiled(dense_model(), run("after: runai")["optimizer"]), 0, 7)
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 2)

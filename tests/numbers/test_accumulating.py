@@ -1,0 +1,626 @@
+"""`accumulating` on Keras 3: its arguments, its result, and an optimizer that isn't Keras's."""
+
+import copy
+import inspect
+import pickle
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import hosts
+import numpy as np
+import pytest
+from cases import thorough
+from hosts import accum, keras
+from training import LENGTH, assert_equal, compiled, dense_model, go_on
+
+if hosts.BACKEND == "jax":
+    import jax
+if not hosts.IS_KERAS3:
+    pytest.skip("about `accumulating` on Keras 3; Keras 2 has other files", allow_module_level=True)
+
+from steps import (
+    assert_windows_equal_big_batches,
+    gradients,
+    stepper,
+    variables,
+)
+
+from keras_accum import names
+
+
+@keras.saving.register_keras_serializable("tests")
+class Noted(keras.optimizers.Optimizer):
+    """Gradient descent with a slot, a scalar, and a learning rate that depends on `iterations`.
+
+    It writes in three ways: by the optimizer's `assign`, by a Keras variable's and, on TensorFlow,
+    by the native variable's own.
+    """
+
+    def __init__(self, learning_rate=0.1, fade=0.5, name="noted", **kwargs):
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.fade = fade
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self._traces = self.add_optimizer_variables(variables, "trace")
+        self._total = self.add_variable((), name="total")
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        self._total.assign_add(1.0)
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
+
+    def update_step(self, gradient, variable, learning_rate):
+        ops = keras.ops
+        trace = self._traces[self._get_variable_index(variable)]
+        rate = ops.cast(learning_rate, variable.dtype)
+        rate = rate / ops.cast(self.iterations + 1, variable.dtype)
+        self.assign(trace, self.fade * trace + ops.cast(gradient, variable.dtype))
+        variable.assign_sub(rate * trace * ops.cast(self._total, variable.dtype))
+
+    def get_config(self):
+        return {**super().get_config(), "fade": self.fade}
+
+
+NotedAccumulate = accum.accumulating(Noted)
+
+
+@pytest.mark.parametrize("gate", ["select", "conditional"])
+def test_another_optimizer_equals_its_big_batch(gate):
+    mine, theirs = variables(), variables()
+    ours, stock = NotedAccumulate(2**-4, accum_iters=LENGTH, gate=gate), Noted(2**-4)
+    hosts.build_on(ours, mine)
+    hosts.build_on(stock, theirs)
+    assert_windows_equal_big_batches(ours, stock, mine, theirs)
+    assert int(hosts.array(ours._total)) == 3
+
+
+# -- what other people's optimizers keep, and where -----------------------------------------------
+
+ops = keras.ops
+
+
+class Momentum(keras.optimizers.Optimizer):
+    """Momentum, with slots that each subclass keeps in another place."""
+
+    def __init__(self, learning_rate=2**-4, name=None, **kwargs):
+        super().__init__(learning_rate, name=name, **kwargs)
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.keep(variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        slot = self.slot_of(self._get_variable_index(variable))
+        slot.assign(ops.cast(gradient, slot.dtype) + 0.5 * slot)
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * slot)
+
+    def kept(self):
+        return [self.slot_of(index) for index in range(len(self._trainable_variables))]
+
+
+def slot_for(variable):
+    return keras.Variable(ops.zeros(variable.shape, variable.dtype), trainable=False)
+
+
+class InAnObject(Momentum):
+    def keep(self, variables):
+        self.memory = SimpleNamespace(slots=list(map(slot_for, variables)))
+
+    def slot_of(self, index):
+        return self.memory.slots[index]
+
+
+class InADictionary(Momentum):
+    """The keys differ from one process to the next."""
+
+    def keep(self, variables):
+        slots = {self._var_key(v): {"trace": slot_for(v)} for v in variables}
+        self.memory = SimpleNamespace(slots=slots)
+
+    def slot_of(self, index):
+        return list(self.memory.slots.values())[index]["trace"]
+
+
+class InTrackedDictionaries(Momentum):
+    def keep(self, variables):
+        self.slots = {"trace": {v.path: slot_for(v) for v in variables}}
+
+    def slot_of(self, index):
+        return list(self.slots["trace"].values())[index]
+
+
+class InLists(Momentum):
+    """The second slot holds a copy of the first one, so that two slots have the same shape."""
+
+    def keep(self, variables):
+        self.slots = [[slot_for(v), slot_for(v)] for v in variables]
+
+    def slot_of(self, index):
+        return self.slots[index][0]
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate)
+        slot, other = self.slots[self._get_variable_index(variable)]
+        other.assign(ops.convert_to_tensor(slot))
+
+    def kept(self):
+        return [slot for slots in self.slots for slot in slots]
+
+
+class WithAVector(Momentum):
+    """The last five sums of gradients are kept once for all variables."""
+
+    def keep(self, variables):
+        self.slots = list(map(slot_for, variables))
+        self.history = self.add_variable((5,), name="history")
+
+    def slot_of(self, index):
+        return self.slots[index]
+
+    def update_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate)
+        newest = ops.reshape(ops.cast(ops.sum(gradient), self.history.dtype), (1,))
+        older = ops.convert_to_tensor(self.history)[1:]
+        self.assign(self.history, ops.concatenate([older, newest]))
+
+    def kept(self):
+        return [*self.slots, self.history]
+
+
+class Lookahead(keras.optimizers.Optimizer):
+    """An optimizer inside the optimizer, and weights that follow slowly, each second update."""
+
+    def __init__(self, inner=None, learning_rate=1.0, name=None, **kwargs):
+        super().__init__(learning_rate, name=name, **kwargs)
+        self.inner = inner or keras.optimizers.Adam(2**-4)
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.inner.build(variables)
+            self.slow = list(map(slot_for, variables))
+            for slow, variable in zip(self.slow, variables):
+                slow.assign(ops.copy(variable))
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        self.inner.apply(grads, trainable_variables)
+        due = ops.equal((ops.convert_to_tensor(self.iterations) + 1) % 2, 0)
+        for variable in trainable_variables:
+            slow = self.slow[self._get_variable_index(variable)]
+            fast, old = map(ops.convert_to_tensor, (variable, slow))
+            slow.assign(ops.where(due, (fast + old) / 2, old))
+            variable.assign(ops.where(due, (fast + old) / 2, fast))
+
+    def kept(self):
+        return [*self.slow, *self.inner.variables]
+
+    def get_config(self):
+        inner = keras.optimizers.serialize(self.inner)
+        return {**super().get_config(), "inner": inner}
+
+    @classmethod
+    def from_config(cls, config):
+        inner = keras.optimizers.deserialize(config["inner"])
+        return super().from_config({**config, "inner": inner})
+
+
+PLACES = [InAnObject, InADictionary, InTrackedDictionaries, InLists, WithAVector, Lookahead]
+PLACES = {cls.__name__: keras.saving.register_keras_serializable("tests")(cls) for cls in PLACES}
+every_place = pytest.mark.parametrize(
+    "place",
+    [name if name == "Lookahead" else pytest.param(name, marks=thorough) for name in PLACES],
+)
+
+
+def accumulating_in(place, **arguments):
+    return accum.accumulating(PLACES[place])(accum_iters=LENGTH, **arguments)
+
+
+def values_of(optimizer, variables):
+    return {i: hosts.array(v) for i, v in enumerate([*variables, *optimizer.kept()])}
+
+
+@pytest.mark.parametrize("gate", ["select", pytest.param("conditional", marks=thorough)])
+@every_place
+def test_what_is_kept_elsewhere_equals_its_big_batch(place, gate):
+    mine, theirs = variables(), variables()
+    ours, stock = accumulating_in(place, gate=gate), PLACES[place]()
+    hosts.build_on(ours, mine)
+    hosts.build_on(stock, theirs)
+    step = stepper(ours, mine)
+    for micro_batches in gradients():
+        before = values_of(ours, mine)
+        for grads in micro_batches[:-1]:
+            step(grads)
+            assert_equal(values_of(ours, mine), before, rtol=0, atol=0)
+        step(micro_batches[-1])
+        # Not traced, because Keras on JAX loses what it doesn't track.
+        hosts.apply(stock, [np.mean(grads, axis=0) for grads in zip(*micro_batches)], theirs)
+        assert_equal(values_of(ours, mine), values_of(stock, theirs))
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@pytest.mark.parametrize(
+    "place",
+    [
+        "InLists",
+        pytest.param("InAnObject", marks=thorough),
+        pytest.param("InADictionary", marks=thorough),
+        pytest.param("InTrackedDictionaries", marks=thorough),
+    ],
+)
+def test_what_is_kept_elsewhere_without_a_gradient(place):
+    """A variable without a gradient in the second window: its slots stay as they are."""
+    mine, theirs = variables(), variables()
+    ours, stock = accumulating_in(place), PLACES[place]()
+    hosts.build_on(ours, mine)
+    hosts.build_on(stock, theirs)
+    for missing, micro_batches in zip((None, 1, None), gradients()):
+
+        def present(grads, missing=missing):
+            return [None if i == missing else ops.convert_to_tensor(g) for i, g in enumerate(grads)]
+
+        for grads in micro_batches:
+            ours.apply(present(grads), mine)
+        stock.apply(present([np.mean(grads, axis=0) for grads in zip(*micro_batches)]), theirs)
+        assert_equal(values_of(ours, mine), values_of(stock, theirs))
+
+
+def store_of(optimizer):
+    store, again = {}, type(optimizer).from_config(optimizer.get_config())
+    optimizer.save_own_variables(store)
+    again.load_own_variables(store)
+    return again
+
+
+def state_of(optimizer):
+    again = type(optimizer).from_config(optimizer.get_config())
+    again.set_state(optimizer.get_state())
+    return again
+
+
+COPIES = {
+    "state": state_of,
+    "store": store_of,
+    "pickle": lambda optimizer: pickle.loads(pickle.dumps(optimizer)),
+    "copy": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize(
+    "form", [n if n == "store" else pytest.param(n, marks=thorough) for n in COPIES]
+)
+@every_place
+def test_what_is_kept_elsewhere_is_copied(place, form):
+    micro_batches = [grads for window in gradients() for grads in window]
+    mine, optimizer = variables(), accumulating_in(place)
+    for grads in micro_batches[: LENGTH + 2]:
+        hosts.apply(optimizer, grads, mine)
+    others = variables()
+    for v, value in zip(others, mine):
+        hosts.assign(v, hosts.array(value))
+    again = COPIES[form](optimizer)
+    for grads in micro_batches[LENGTH + 2 :]:
+        hosts.apply(optimizer, grads, mine)
+        hosts.apply(again, grads, others)
+    assert_equal(values_of(again, others), values_of(optimizer, mine), rtol=0, atol=0)
+    assert_equal(again.get_state(), optimizer.get_state(), rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@pytest.mark.parametrize("end", [".keras", ".h5", ".weights.h5"])
+@pytest.mark.parametrize(
+    "place", [n if n == "WithAVector" else pytest.param(n, marks=thorough) for n in PLACES]
+)
+def test_what_is_kept_elsewhere_is_in_files(place, end, tmp_path):
+    def model():
+        return compiled(dense_model(), accumulating_in(place), hosts.mean_squared_error())
+
+    saved, path = go_on(model(), 0, LENGTH + 2), tmp_path / f"model{end}"
+    if end == ".weights.h5":
+        saved.save_weights(path)
+        again = model()
+        again.optimizer.build(again.trainable_variables)
+        again.load_weights(path)
+    else:
+        saved.save(path)
+        again = keras.models.load_model(path)
+    assert again.optimizer.window_position == 2
+    for each in (saved, again):
+        go_on(each, LENGTH + 2, 3 * LENGTH)
+    assert_equal(dict(enumerate(again.get_weights())), dict(enumerate(saved.get_weights())))
+    assert_equal(again.optimizer.get_state(), saved.optimizer.get_state())
+
+
+@every_place
+def test_from_and_to_what_is_kept_elsewhere(place):
+    theirs, stock = variables(), PLACES[place]()
+    for micro_batches in gradients()[:2]:
+        hosts.apply(stock, micro_batches[0], theirs)
+    ours = accum.accumulating(PLACES[place]).from_optimizer(stock, accum_iters=LENGTH)
+    assert_equal(values_of(ours, theirs), values_of(stock, theirs), rtol=0, atol=0)
+    again = ours.to_stock()
+    assert type(again) is PLACES[place]
+    assert_equal(values_of(again, theirs), values_of(stock, theirs), rtol=0, atol=0)
+
+
+def test_names_of_what_is_kept_elsewhere():
+    optimizer = accumulating_in("Lookahead")
+    hosts.build_on(optimizer, variables())
+    slots = [
+        f"{slot}.{i}" for slot in ("slow", "inner_momentums", "inner_velocities") for i in range(3)
+    ]
+    names = [*slots, "inner_iterations", "inner_learning_rate"]
+    assert {f"Lookahead.{name}" for name in names} < set(optimizer.get_state())
+
+
+class Native(Momentum):
+    """On JAX, an update must replace an array to write it."""
+
+    def keep(self, variables):
+        make = {"tensorflow": lambda v: hosts.tf.Variable(hosts.array(v))}
+        make = make.get(hosts.BACKEND, lambda v: ops.convert_to_tensor(hosts.array(v)))
+        self.memory = SimpleNamespace(slots=list(map(make, variables)))
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        self.memory.slots[index] = self.memory.slots[index] + gradient
+
+
+class Late(Momentum):
+    def keep(self, variables):
+        self.memory = SimpleNamespace(slots={})
+
+    def slot_of(self, index):
+        if index not in self.memory.slots:
+            self.memory.slots[index] = slot_for(self._trainable_variables[index])
+        return self.memory.slots[index]
+
+
+class LateAndNative(Late):
+    def slot_of(self, index):
+        slots = self.memory.slots
+        slots.setdefault(index, ops.zeros(self._trainable_variables[index].shape))
+        return slots[index]
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.slot_of(self._get_variable_index(variable)).add_(gradient)
+
+
+KEPT_BADLY = {
+    Native: r"Native can't accumulate: it keeps memory.slots\[0\], .*memory.slots\[2\].*`keras.Var",
+    Late: r"Late can't accumulate: it keeps memory_slots.0, which an update creates",
+}
+if hosts.BACKEND == "jax":
+    KEPT_BADLY[Late] += "|create a variable while in a stateless scope"  # Keras's own message
+if hosts.IS_TORCH:
+    KEPT_BADLY[LateAndNative] = r"it keeps memory.slots\[0\], which isn't a Keras variable"
+
+
+@pytest.mark.parametrize("accum_iters", [1, 2])
+@pytest.mark.parametrize("cls", KEPT_BADLY)
+def test_what_no_state_can_hold_is_refused(cls, accum_iters):
+    mine, optimizer = variables(), accum.accumulating(cls)(accum_iters=accum_iters)
+    with pytest.raises((TypeError, ValueError), match=KEPT_BADLY[cls]):
+        for grads in gradients()[0][:accum_iters]:
+            hosts.apply(optimizer, grads, mine)
+
+
+def test_constants_may_be_tensors():
+    class WithAConstant(InAnObject):
+        def keep(self, variables):
+            super().keep(variables)
+            self.half = (
+                np.float32(0.5) if hosts.IS_TORCH else ops.convert_to_tensor(0.5, hosts.FLOATX)
+            )
+            self.last = None
+
+        def update_step(self, gradient, variable, learning_rate):
+            self.last = ops.sum(gradient) * self.half
+            super().update_step(gradient, variable, learning_rate)
+
+    mine, optimizer = variables(), accum.accumulating(WithAConstant)(accum_iters=2)
+    for grads in gradients()[0]:
+        hosts.apply(optimizer, grads, mine)
+    assert optimizer.completed_updates == 2
+
+
+class KeepingAValue(InAnObject):
+    """The mean size of all gradients so far, in Python. It works as long as nothing is traced."""
+
+    size = 0.0
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.size = 0.5 * self.size + ops.mean(ops.abs(gradient))
+        super().update_step(gradient / self.size, variable, learning_rate)
+
+
+class WritingInACond(InAnObject):
+    def update_step(self, gradient, variable, learning_rate):
+        slot = self.slot_of(self._get_variable_index(variable))
+
+        def halve():
+            slot.assign(0.5 * slot)
+
+        ops.cond(ops.sum(gradient) > 0, halve, lambda: None)
+        super().update_step(gradient, variable, learning_rate)
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="about values of JAX's traces")
+@pytest.mark.parametrize("cls", [KeepingAValue, WritingInACond])
+def test_a_value_that_leaves_a_conditional(cls):
+    optimizer, mine = accum.accumulating(cls)(accum_iters=2, gate="conditional"), variables()
+    with pytest.raises(
+        TypeError, match=f"{cls.__name__} can't run with gate='conditional'"
+    ) as error:
+        for grads in gradients()[0]:
+            hosts.apply(optimizer, grads, mine)
+    assert "gate='select'" in str(error.value)
+    assert isinstance(error.value.__cause__, jax.errors.UnexpectedTracerError)
+
+
+def noted_model():
+    optimizer = NotedAccumulate(2**-4, 0.25, accum_iters=LENGTH)
+    return compiled(dense_model(), optimizer, hosts.mean_squared_error())
+
+
+@pytest.mark.parametrize("form", ["keras", "pickle", "copy"])
+def test_another_optimizer_continues_in_a_window(form, tmp_path):
+    saved = go_on(noted_model(), 0, LENGTH + 2)
+    if form == "keras":
+        saved.save(tmp_path / "model.keras")
+        again = keras.models.load_model(tmp_path / "model.keras")
+    else:
+        copied = copy.deepcopy if form == "copy" else lambda o: pickle.loads(pickle.dumps(o))
+        again = noted_model()
+        again.set_weights(saved.get_weights())
+        again.compile(copied(saved.optimizer), saved.loss, jit_compile=saved.jit_compile)
+    assert type(again.optimizer) is NotedAccumulate and again.optimizer.fade == 0.25
+    for model in (saved, again):
+        go_on(model, LENGTH + 2, 3 * LENGTH)
+    assert_equal(dict(enumerate(again.get_weights())), dict(enumerate(saved.get_weights())))
+    assert_equal(again.optimizer.get_state(), saved.optimizer.get_state())
+    assert {"Noted.trace.0", "Noted.total"} <= set(saved.optimizer.get_state())
+
+
+def test_to_stock_and_back():
+    saved = go_on(noted_model(), 0, LENGTH)
+    stock = saved.optimizer.to_stock()
+    assert type(stock) is Noted and stock.fade == 0.25
+    again = NotedAccumulate.from_optimizer(stock, accum_iters=LENGTH)
+    assert_equal(again.get_state(), saved.optimizer.get_state(), rtol=0, atol=0)
+
+
+def test_signature_and_docstring():
+    parameters = list(inspect.signature(NotedAccumulate).parameters)
+    assert parameters[:3] == ["learning_rate", "fade", "name"]
+    assert {"accum_iters", "gate", "clipnorm", "use_ema"} <= set(parameters)
+    assert NotedAccumulate(0.5, 0.75, clipnorm=1.0, accum_iters=2).get_config()["clipnorm"] == 1.0
+    for words in ("NotedAccumulate", "fade", "accum_iters", "one update per window"):
+        assert words in NotedAccumulate.__doc__
+
+
+class SignMomentum(keras.optimizers.Optimizer):
+    """It has no constructor. On TensorFlow, its parent passes on `*args` and `**kwargs`."""
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.traces = self.add_optimizer_variables(variables, "trace")
+
+    def update_step(self, gradient, variable, learning_rate):
+        trace = self.traces[self._get_variable_index(variable)]
+        self.assign(trace, 0.5 * trace + gradient)
+        rate = ops.cast(learning_rate, variable.dtype)
+        self.assign_sub(variable, rate * ops.sign(ops.convert_to_tensor(trace)))
+
+
+class Passing(SignMomentum):
+    def __init__(self, fade=0.5, *args, more=1, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("cls", "first"),
+    [
+        (SignMomentum, ["learning_rate", "weight_decay"]),
+        (Passing, ["fade", "more", "learning_rate"]),
+    ],
+)
+def test_a_constructor_that_passes_on_its_arguments(cls, first):
+    made = accum.accumulating(cls)
+    assert list(inspect.signature(made).parameters)[: len(first)] == first
+    ours, stock = made(learning_rate=2**-4, accum_iters=LENGTH), cls(learning_rate=2**-4)
+    mine, theirs = variables(), variables()
+    hosts.build_on(ours, mine)
+    hosts.build_on(stock, theirs)
+    assert_windows_equal_big_batches(ours, stock, mine, theirs)
+    assert made(learning_rate=0.5, clipnorm=1.0).get_config()["clipnorm"] == 1.0
+    with pytest.raises(ValueError, match="not recognized.*Did you mean `learning_rate`"):
+        made(learning_rates=0.5)
+
+
+def test_the_same_class_again():
+    assert accum.accumulating(Noted) is NotedAccumulate
+    assert accum.accumulating(keras.optimizers.Lion) is accum.LionAccumulate
+    assert NotedAccumulate.__module__ == Noted.__module__
+
+
+@pytest.mark.parametrize("name", [n for n in names.OPTIMIZERS if hasattr(keras.optimizers, n)])
+def test_every_stock_optimizer_has_a_name(name):
+    found = getattr(accum, f"{name}Accumulate")
+    assert found is accum.accumulating(getattr(keras.optimizers, name))
+    optimizer = found(accum_iters=2)
+    assert type(pickle.loads(pickle.dumps(optimizer))) is found
+    assert keras.saving.get_registered_name(found) == f"keras_accum>{name}Accumulate"
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        (lambda: keras.optimizers.Adam(), r"must be a class.*accumulating\(Adam\).from_optimizer"),
+        (lambda: keras.optimizers.LossScaleOptimizer, "wrap the result in LossScaleOptimizer"),
+        (lambda: keras.optimizers.MultiOptimizer, "wrap the result in MultiOptimizer"),
+        (lambda: accum.AdamAccumulate, "accumulates already"),
+        (lambda: accum.AdamAccumulate(), "accumulates already"),
+        (lambda: dict, "must be a subclass of.*Optimizer.*Received.*dict"),
+        (lambda: "adam", "must be a subclass of.*Received.*'adam'"),
+    ],
+)
+def test_what_it_refuses(given, said):
+    with pytest.raises(TypeError, match=said):
+        accum.accumulating(given())
+
+
+def test_names_that_are_taken():
+    class Gated(Noted):
+        def __init__(self, gate=1):
+            super().__init__()
+
+    class Received(Noted):
+        def _take_micro_batch(self):
+            pass
+
+    class Windowed(Noted):
+        def build(self, variables):
+            super().build(variables)
+            self._window = 3
+
+    with pytest.raises(TypeError, match="Windowed sets attributes.*_window"):
+        accum.accumulating(Windowed)(accum_iters=2).build(variables())
+    with pytest.raises(TypeError, match="Gated takes arguments.*gate"):
+        accum.accumulating(Gated)
+    with pytest.raises(TypeError, match="Received has members.*_take_micro_batch"):
+        accum.accumulating(Received)
+
+
+def test_old_names():
+    with pytest.warns(DeprecationWarning, match="HostGate is PythonGate now"):
+        assert accum.HostGate is accum.PythonGate
+    with pytest.warns(DeprecationWarning, match="gate='branch' is gate='conditional' now"):
+        optimizer = accum.AdamAccumulate(accum_iters=2, gate="branch")
+    config = {**optimizer.get_config(), "gate": "arithmetic", "all_reduce": "micro_batch"}
+    again = accum.AdamAccumulate.from_config(config)  # a config, which may be a file's: no warning
+    assert (again.gate, again.all_reduce) == ("select", "per_micro_batch")
+    with pytest.raises(ImportError, match="has no AdamZAccumulate|cannot import name"):
+        exec("from keras_accum.keras3 import AdamZAccumulate", {})
+
+
+@thorough
+def test_loads_in_a_new_process(tmp_path):
+    """A stock optimizer's accumulating class can be loaded once the host's module is imported."""
+    model = compiled(
+        dense_model(), accum.LionAccumulate(2**-6, accum_iters=LENGTH), hosts.mean_squared_error()
+    )
+    go_on(model, 0, LENGTH + 2).save(tmp_path / "model.keras")
+    program = f"""
+import keras, keras_accum.keras3
+model = keras.models.load_model({str(tmp_path / "model.keras")!r})
+print(type(model.optimizer).__name__, model.optimizer.window_position)
+"""
+    job = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert job.stdout.split() == ["LionAccumulate", "2"], job.stderr

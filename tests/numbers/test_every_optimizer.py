@@ -1,0 +1,162 @@
+"""Every optimizer with all features at once, which tests `accumulating` on the stock classes.
+
+There is no `fit`: train steps get given gradients and are traced as the backend traces them.
+"""
+
+from functools import partial
+
+import hosts
+import numpy as np
+import pytest
+from cases import CASES, NO_DECAY, every_special, every_state, thorough
+from formats import CLASSES
+from hosts import keras
+from steps import assert_windows_equal_big_batches, gradients, prepared, variables
+from training import LENGTH, UPDATES, assert_equal, compiled, dense_model, go_on
+
+
+def everything(case):
+    """Arguments for everything that the host's optimizer can do."""
+    rate = case.arguments["learning_rate"]
+    if hosts.IS_KERAS2:
+        decay = {} if case.name == "Nadam" else {"decay": 0.25}  # the stock Nadam has no decay
+        return {**case.arguments, **decay, "clipnorm": 0.5}
+    schedule = hosts.EachUpdate([rate / (1 + update) for update in range(UPDATES)])
+    more = {"learning_rate": rate if case.name in NO_DECAY else schedule, "global_clipnorm": 0.75}
+    if hosts.IS_KERAS3:
+        more.update(weight_decay=0.25, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
+    return {**case.arguments, **more}
+
+
+@thorough
+@every_special
+def test_everything_at_once_in_a_conditional(case):
+    everything_at_once(case, "conditional")
+
+
+@every_state
+def test_everything_at_once(case):
+    everything_at_once(case, "select")
+
+
+def everything_at_once(case, gate):
+    """Nothing moves inside a window, to the bit; its end has the big batch's weights and state."""
+    mine, theirs = variables(), variables()
+    more = everything(case)
+    ours = prepared(hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **more), mine)
+    stock = prepared(hosts.stock(case.name, **more), theirs)
+    assert_windows_equal_big_batches(ours, stock, mine, theirs)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are tested in test_saving.py")
+@every_state
+@thorough
+def test_saved_in_a_window(case, tmp_path):
+    saved_in_a_window(case, ".keras", tmp_path)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are tested in test_saving.py")
+@thorough
+@pytest.mark.parametrize("form", [".h5", ".weights.h5", "state"])
+@every_special
+def test_special_state_saved_in_a_window(case, form, tmp_path):
+    saved_in_a_window(case, form, tmp_path)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's lists are tested in test_old_files.py")
+@pytest.mark.parametrize("built", [False, True])
+@every_special
+def test_a_list_of_the_stock_optimizer(case, built):
+    """The slots of Adafactor and Muon depend on the variables, and a list has no names."""
+    theirs, stock = variables(), hosts.stock(case.name, **case.arguments)
+    hosts.apply(stock, gradients()[0][0], theirs)
+    arrays = [hosts.array(v) for v in stock.variables]
+
+    def optimizer(variables, arrays):
+        found = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+        if built:
+            found.build(variables)
+        found.set_weights(arrays)
+        found.build(variables)
+        return found
+
+    ours = optimizer(variables(), arrays)
+    assert ours.completed_updates == 1
+    for found, expected in zip(ours.variables, arrays):
+        np.testing.assert_array_equal(hosts.array(found), expected)
+    with pytest.raises(hosts.accum.StateError, match="is not a state of|doesn.t fit"):
+        optimizer(variables(), arrays[:-1])
+
+
+@pytest.mark.skipif(
+    not hosts.IS_KERAS3, reason="only Keras 3 keeps a list until its variables come"
+)
+def test_a_list_that_waited_for_other_variables():
+    """No later step starts with a fresh optimizer. Another state ends the error."""
+    mine, optimizer = variables(), hosts.ours("Adafactor", accum_iters=LENGTH)
+    hosts.apply(optimizer, gradients()[0][0], mine)
+    arrays = [hosts.array(v) for v in optimizer.variables]
+    again = hosts.ours("Adafactor", accum_iters=LENGTH)
+    again.set_weights(arrays)
+    assert again.window_position == 1
+    for _ in range(2):
+        with pytest.raises(hosts.accum.StateError, match="is not a state of this"):
+            hosts.apply(again, gradients()[0][0][:2], mine[:2])
+    again = hosts.ours("Adafactor", accum_iters=LENGTH)
+    again.set_weights(arrays)
+    with pytest.raises(hosts.accum.StateError):
+        again.build(mine[:2])
+    fresh = hosts.ours("Adafactor", accum_iters=LENGTH)
+    fresh.build(mine[:2])
+    again.set_state(fresh.get_state())
+    hosts.apply(again, gradients()[0][0][:2], mine[:2])
+
+
+def saved_in_a_window(case, form, tmp_path):
+    """The loaded model continues as if it had never stopped."""
+    def model():
+        optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+        return compiled(dense_model(), optimizer, hosts.mean_squared_error())
+
+    stop, end = LENGTH + 2, 3 * LENGTH
+    saved = go_on(model(), 0, stop)
+    path = str(tmp_path / f"model{form}")
+    if form == "state":
+        loaded = model()
+        loaded.set_weights(saved.get_weights())
+        loaded.optimizer.set_state(saved.optimizer.get_state())
+    elif form == ".weights.h5":
+        saved.save_weights(path)
+        loaded = model()
+        loaded.optimizer.build(loaded.trainable_variables)
+        loaded.load_weights(path)
+    elif form == ".h5" and case.name == "Adafactor":
+        pytest.skip("Keras 3 can't write Adafactor to .h5: two of its variables share a name")
+    else:
+        saved.save(path)
+        loaded = keras.models.load_model(path, custom_objects=CLASSES)
+    assert loaded.optimizer.window_position == 2
+    go_on(saved, stop, end)
+    go_on(loaded, stop, end)
+    assert_equal(dict(enumerate(loaded.get_weights())), dict(enumerate(saved.get_weights())))
+    assert_equal(loaded.optimizer.get_state(), saved.optimizer.get_state())
+
+
+@thorough
+@pytest.mark.skipif(
+    not hosts.IS_TENSORFLOW or "muon" not in CASES, reason="about Muon and TensorFlow's data types"
+)
+def test_muon_multiplies_a_rate_by_weights_of_another_type_as_the_stock_optimizer_does():
+    """The page on limits says so: a schedule of Keras is float32, the weights here are float64."""
+    of_keras = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    for rate, is_refused in ((of_keras, True), (hosts.EachUpdate([0.1]), False)):
+        for make in (hosts.stock, hosts.ours):
+            matrix = hosts.variable(np.eye(2, 3), "kernel")
+            muon = make("Muon", learning_rate=rate)
+            step = partial(hosts.apply, muon, [np.eye(2, 3)], [matrix])
+            if is_refused:
+                with pytest.raises(Exception, match="cannot compute Mul.* a double tensor"):
+                    step()
+            else:
+                step()
+                assert (hosts.array(matrix) != np.eye(2, 3)).any()

@@ -1,0 +1,126 @@
+"""TensorFlow graphs of one micro-batch: they have no conditional, and they use fused kernels."""
+
+import hosts
+import pytest
+from cases import CASES, LATE, every_case, few_cases, skip_file_on_keras2
+from graphs import conditionals, operations
+from training import Shrink
+
+skip_file_on_keras2("tf.function; test_keras2.py tests its graphs")
+if not hosts.IS_TENSORFLOW:
+    pytest.skip("about TensorFlow graphs, which other backends don't have", allow_module_level=True)
+
+tf = hosts.tf
+
+
+OPTIONS = {
+    "plain": {},
+    "sum": {"reduction": "sum"},
+    "weighted": {"reduction": "weighted"},
+    "clipnorm": {"clipnorm": 0.3},
+    "clipvalue": {"clipvalue": 0.1},
+    "global_clipnorm": {"global_clipnorm": 0.5},
+    "decay": {"decay": 0.25},
+    "skip_nonfinite": {"skip_nonfinite": True},
+}
+if hosts.IS_KERAS3:
+    OPTIONS["weight_decay"] = {"weight_decay": 0.2}
+    OPTIONS["ema_overwrite"] = {"use_ema": True, "ema_overwrite_frequency": 2}
+
+
+def operations_of_apply(optimizer, sparse=False, constraint=None, variables=1):
+    """Count the operations of apply_gradients with given gradients."""
+    ws = [hosts.variable([[1.0], [2.0]], f"w{i}", constraint=constraint) for i in range(variables)]
+
+    def apply(values):
+        if optimizer.reduction == "weighted":
+            optimizer.weigh(2.0)
+        if sparse:
+            values = tf.IndexedSlices(values, tf.constant([1, 1]), tf.constant([2, 1]))
+        optimizer.apply_gradients([(values, w) for w in ws])
+
+    return operations(apply, tf.TensorSpec([2, 1], hosts.FLOATX))
+
+
+def test_the_search_finds_a_conditional_in_a_function():
+    inner = tf.function(lambda x: tf.cond(x > 0, lambda: x, lambda: -x))
+    assert conditionals(operations(lambda x: inner(x), tf.TensorSpec([])))
+
+
+@every_case
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_no_conditional(case, options):
+    optimizer = hosts.ours(case.name, **{**case.arguments, "accum_iters": 4, **options})
+    assert not conditionals(operations_of_apply(optimizer))
+
+
+@every_case
+@pytest.mark.parametrize("accum_iters", [1, 2, 1000])
+def test_no_conditional_at_any_length(case, accum_iters):
+    optimizer = hosts.ours(case.name, accum_iters=accum_iters, **case.arguments)
+    assert not conditionals(operations_of_apply(optimizer))
+
+
+@every_case
+def test_no_conditional_where_every_micro_batch_updates(case):
+    optimizer = hosts.ours(case.name, gate="conditional", decay=0.25, **case.arguments)
+    assert not conditionals(operations_of_apply(optimizer))
+
+
+@every_case
+def test_no_conditional_with_a_constraint(case):
+    optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
+    assert not conditionals(operations_of_apply(optimizer, constraint=Shrink()))
+
+
+@every_case
+def test_no_conditional_with_a_sparse_gradient(case):
+    optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
+    assert not conditionals(operations_of_apply(optimizer, sparse=True))
+
+
+@few_cases
+@pytest.mark.parametrize("reduction", ["mean", "weighted"])
+@pytest.mark.parametrize("gated", [{}, LATE], ids=str)
+def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
+    with strategy.scope():
+        arguments = {**case.arguments, "accum_iters": 4, "reduction": reduction, **gated}
+        optimizer, variable = hosts.ours(case.name, **arguments), hosts.variable([1.0, 2.0], "w")
+        optimizer.build([variable])
+
+    def replica(value):
+        if reduction == "weighted":
+            optimizer.weigh(2.0)
+        optimizer.apply_gradients([(value + 1, variable)])
+
+    def step(value):
+        strategy.run(tf.autograph.experimental.do_not_convert(replica), (value,))
+
+    found = operations(step, tf.TensorSpec([2], hosts.FLOATX))
+    assert conditionals(found) == bool(gated)
+
+
+KERNELS = {
+    "sgd": "ResourceApplyGradientDescent",
+    "momentum": "ResourceApplyMomentum",
+    "nesterov": "ResourceApplyMomentum",
+    "adam": "ResourceApplyAdam",
+    "adam_betas": "ResourceApplyAdam",
+}
+
+
+@pytest.mark.parametrize("gate", ["select", "conditional"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_fused_kernel(name, gate):
+    case = CASES[name]
+    optimizer = hosts.ours(case.name, accum_iters=4, gate=gate, **case.arguments)
+    assert operations_of_apply(optimizer)[KERNELS[name]] == 1
+
+
+@every_case
+@pytest.mark.parametrize("sparse", [False, True])
+def test_one_conditional_for_all_variables(case, sparse):
+    arguments = {**case.arguments, "clipnorm": 0.3, "skip_nonfinite": True, "gate": "conditional"}
+    optimizer = hosts.ours(case.name, accum_iters=4, **arguments)
+    found = operations_of_apply(optimizer, sparse, constraint=Shrink(), variables=3)
+    assert conditionals(found) == 1

@@ -1,0 +1,131 @@
+"""The package as a user meets it: imports, the choice of the host, and docstrings."""
+
+import doctest
+import importlib
+import os
+import re
+import subprocess
+import sys
+
+import hosts
+import pytest
+from cases import thorough
+
+import keras_accum
+from keras_accum import host, names
+
+
+def python(program, **environment):
+    """Return what a new Python process prints."""
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+@thorough
+def test_import_takes_the_keras_in_use():
+    program = "from keras_accum import AdamAccumulate; print(AdamAccumulate.__module__)"
+    assert python(program) == f"keras_accum.{hosts.HOST}"
+    if hosts.IS_KERAS3:
+        assert python(program, TF_USE_LEGACY_KERAS="0") == "keras_accum.keras3"
+
+
+OTHERS = {"keras3": "Keras 3", "keras2": "standalone Keras 2.0 to 2.3"}
+OTHERS.pop(hosts.HOST, None)
+if hosts.IS_KERAS2:
+    OTHERS["tf_keras"] = "TensorFlow 2.4 or newer"
+
+
+@thorough
+@pytest.mark.parametrize("module", OTHERS)
+def test_module_of_another_keras(module):
+    """The error says what the module needs, what was found, and which module to use."""
+    version = "tensorflow" if module == "tf_keras" else "keras"
+    package = importlib.import_module(version)
+    if (module, package.__version__[0]) == ("keras3", "3"):
+        pytest.skip("keras_accum.keras3 can be imported, as Keras 3 is installed beside tf_keras")
+    found = ".".join(package.__version__.split(".")[: 3 if module == "tf_keras" else 2])
+    message = f"{module} needs {OTHERS[module]}. .*keras_accum.{hosts.HOST}.* Found: .*{found}"
+    program = f"""
+try:
+    import keras_accum.{module}
+except ImportError as error:
+    print(error)
+"""
+    assert re.search(message, python(program))
+
+
+@pytest.mark.parametrize("keras", ["2.3", "4.0", None])
+def test_keras3_of_another_version(monkeypatch, keras):
+    version = keras and tuple(map(int, keras.split(".")))
+    monkeypatch.setattr(host, "_keras_version", lambda: version)
+    with pytest.raises(ImportError, match=f"needs Keras 3.*keras2.*Found: .*{keras or 'no keras'}"):
+        host.import_keras_3()
+
+
+@thorough
+def test_the_environment_chooses_tf_keras():
+    pytest.importorskip("tf_keras")
+    program = "from keras_accum import AdamAccumulate; print(AdamAccumulate.__module__)"
+    assert python(program, TF_USE_LEGACY_KERAS="1") == "keras_accum.tf_keras"
+
+
+NAMES = [
+    name
+    for name in keras_accum.__all__
+    if names.WHERE[name] == "every Keras"
+    or hosts.IS_KERAS3
+    or hosts.IS_TF_KERAS
+    and "tf_keras" in names.WHERE[name]
+]
+
+
+def test_names():
+    assert set(keras_accum.__all__) <= set(dir(keras_accum))
+    readme = (hosts.PROJECT / "README.md").read_text("utf-8")
+    for name in NAMES:
+        assert getattr(keras_accum, name) is getattr(hosts.accum, name)
+        assert name in readme, f"README.md doesn't mention {name}"
+    with pytest.raises(AttributeError, match="no_such_name"):
+        keras_accum.no_such_name  # noqa: B018
+
+
+@thorough
+@pytest.mark.parametrize("name", NAMES)
+def test_docstring_example(name):
+    """Every public name has an example that runs."""
+    public = getattr(hosts.accum, name)
+    examples = doctest.DocTestFinder(recurse=False).find(public, name, globs={})
+    assert examples and examples[0].examples, f"{name} has no example"
+    failures, attempted = doctest.DocTestRunner().run(examples[0])
+    assert attempted and not failures
+
+
+def test_a_name_that_this_keras_does_not_have():
+    """The error says which Keras has it."""
+    missing = [name for name in names.WHERE if name not in vars(hosts.accum)]
+    if not missing:
+        pytest.skip("this Keras has every public name")
+    for name in missing:
+        with pytest.raises(ImportError, match=f"no {name} on this Keras. It is there on"):
+            exec(f"from keras_accum.{hosts.HOST} import {name}", {})
+
+
+def test_a_name_that_has_changed():
+    if hosts.IS_KERAS2:
+        pytest.skip("Keras 2.0 to 2.3 never had HostGate")
+    with pytest.warns(DeprecationWarning, match="HostGate is PythonGate now.*version 0.3") as one:
+        assert hosts.accum.HostGate is hosts.accum.PythonGate
+    with pytest.warns(DeprecationWarning, match="HostGate is PythonGate now") as two:
+        from_module = f"from keras_accum.{hosts.HOST} import HostGate"
+        exec(compile(from_module, __file__, "exec"), {"__name__": __name__})
+    with pytest.warns(DeprecationWarning, match="gate='branch' is gate='conditional' now") as three:
+        assert hosts.accum.AdamAccumulate(accum_iters=2, gate="branch").gate == "conditional"
+    # Python hides a DeprecationWarning that points into another file than the script that runs.
+    assert {warning.filename for found in (one, two, three) for warning in found} == {__file__}

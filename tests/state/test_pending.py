@@ -1,0 +1,348 @@
+"""A state that waits for its variables: every read, save, copy and change sees it."""
+
+import copy
+import pickle
+
+import hosts
+import numpy as np
+import pytest
+from copies import (
+    SAVED,
+    checkpoint,
+    fresh,
+    like,
+    load,
+    loaded_weights,
+    set_state,
+    set_weights,
+    to_checkpoint,
+)
+from formats import assert_same, everything
+from hosts import accum, keras
+from training import LENGTH, MICRO, compiled, data, dense_model, fit, go_on
+
+pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+tf_keras_only = pytest.mark.skipif(
+    not hosts.IS_TF_KERAS, reason="only tf_keras has TensorFlow's checkpoints"
+)
+
+STOP = LENGTH + 2  # two micro-batches into the second window
+LATER = 2 * LENGTH + 3
+REMEDY = r"optimizer\.build\(model\.trainable_variables\)"
+
+
+@pytest.fixture
+def source():
+    return go_on(fresh(), 0, STOP)
+
+
+# -- ways in which a state comes to wait -----------------------------------------------------------
+
+
+def unpickled(source, folder):
+    return like(source, pickle.loads(pickle.dumps(source.optimizer)))
+
+
+def from_optimizer(source, folder):
+    waiting = pickle.loads(pickle.dumps(source.optimizer))
+    return like(source, accum.AdamAccumulate.from_optimizer(waiting))
+
+
+def loaded(source, folder):
+    """Load from a format for which the host doesn't build the optimizer by itself."""
+    path = str(folder / ("waits.keras" if hosts.IS_TF_KERAS else "waits.h5"))
+    source.save(path)
+    return load(path)
+
+
+def restored(source, folder):
+    path = checkpoint(source).save(str(folder / "waits"))
+    model = fresh()
+    checkpoint(model).restore(path)
+    return model
+
+
+WAYS = [set_state, unpickled]
+if hosts.IS_KERAS3:
+    WAYS += [loaded]
+elif hosts.IS_TF_KERAS:
+    WAYS += [loaded, restored]
+MORE_WAYS = [from_optimizer, loaded_weights if hosts.IS_KERAS3 else set_weights]
+# With these the model is known, so the optimizer has been built.
+BUILT = [loaded, restored] if hosts.IS_TF_KERAS else []
+
+every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+
+
+def refused_or_not(way, act, model, is_refused=True):
+    """Call `act`; where it needs variables, expect a refusal with the remedy, and build first."""
+    if is_refused and way not in BUILT:
+        before = everything(model)
+        with pytest.raises(ValueError, match=REMEDY):
+            act(model)
+        assert_same(everything(model), before)
+        hosts.build(model)
+    return act(model)
+
+
+# -- who sees the state ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS + MORE_WAYS, ids=lambda way: way.__name__)
+def test_read(way, source, tmp_path):
+    model = way(source, tmp_path)
+    assert_same(everything(model), everything(source))
+    optimizer = model.optimizer
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 2)
+    updates = optimizer.iterations
+    assert int(hosts.array(updates)) == 1
+    assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
+
+
+@pytest.mark.parametrize("form", SAVED)
+@every_way
+def test_saved_before_the_first_step(way, form, source, tmp_path):
+    model = SAVED[form](way(source, tmp_path), tmp_path)
+    assert_same(everything(model), everything(source))
+    assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
+
+
+def to_tf_weights(model, folder):
+    model.save_weights(str(folder / "then"))
+    other = fresh()
+    other.load_weights(str(folder / "then"))
+    return other
+
+
+def to_saved_model(model, folder):
+    model.save(str(folder / "then"), save_format="tf")
+    other = fresh()
+    other.load_weights(str(folder / "then" / "variables" / "variables")).expect_partial()
+    return other
+
+
+@tf_keras_only
+@pytest.mark.parametrize("save", [to_checkpoint, to_tf_weights, to_saved_model])
+@every_way
+def test_saved_as_a_checkpoint_before_the_first_step(way, save, source, tmp_path):
+    """A checkpoint needs variables, since slots belong to them."""
+    waiting = way(source, tmp_path)
+    model = refused_or_not(way, lambda waiting: save(waiting, tmp_path), waiting)
+    assert_same(everything(model), everything(source))
+    assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
+
+
+@tf_keras_only
+@every_way
+def test_copied_before_the_first_step(way, source, tmp_path):
+    """The copy has the model's variables and continues to train them."""
+    model = way(source, tmp_path)
+    state = everything(model)
+    model.optimizer = copy.deepcopy(model.optimizer)
+    assert_same(everything(model), state)
+    assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
+
+
+@every_way
+def test_accum_iters_can_be_set(way, source, tmp_path):
+    model = way(source, tmp_path)
+    for some in (model, source):
+        some.optimizer.accum_iters = 2
+        assert some.optimizer.accum_iters == 2
+    go_on(model, STOP, STOP + 5)
+    assert (model.optimizer.accum_iters, model.optimizer.completed_updates) == (2, 3)
+    assert_same(everything(model), everything(go_on(source, STOP, STOP + 5)))
+
+
+@every_way
+def test_apply_partial_window(way, source, tmp_path):
+    model = way(source, tmp_path)
+    refused_or_not(way, lambda model: model.optimizer.apply_partial_window(), model)
+    source.optimizer.apply_partial_window()
+    assert model.optimizer.completed_updates == 2
+    assert_same(everything(model), everything(source))
+
+
+@every_way
+def test_to_stock(way, tmp_path):
+    source = go_on(fresh(), 0, 2 * LENGTH)
+    model = way(source, tmp_path)
+    is_refused = not hosts.IS_KERAS2
+    stock = refused_or_not(way, lambda model: model.optimizer.to_stock(), model, is_refused)
+    again = accum.AdamAccumulate.from_optimizer(stock, accum_iters=LENGTH)
+    assert_same(everything(like(source, again)), everything(source))
+
+
+@every_way
+def test_a_newer_state_wins(way, source, tmp_path):
+    model = way(source, tmp_path)
+    go_on(source, STOP, LATER)
+    model.set_weights(source.get_weights())
+    model.optimizer.set_state(source.optimizer.get_state())
+    assert_same(everything(model), everything(source))
+    hosts.build(model)
+    assert_same(everything(model), everything(source))
+
+
+@tf_keras_only
+@every_way
+def test_a_newer_checkpoint_wins(way, source, tmp_path):
+    model = way(source, tmp_path)
+    go_on(source, STOP, LATER)
+    checkpoint(model).restore(checkpoint(source).save(str(tmp_path / "later")))
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (2, 3)
+    assert_same(everything(model), everything(source))
+    assert_same(everything(go_on(model, LATER)), everything(go_on(source, LATER)))
+
+
+@tf_keras_only
+def test_a_state_newer_than_the_checkpoint_wins(source, tmp_path):
+    model = restored(source, tmp_path)
+    go_on(source, STOP, LATER)
+    model.set_weights(source.get_weights())
+    model.optimizer.set_state(source.optimizer.get_state())
+    assert_same(everything(go_on(model, LATER)), everything(go_on(source, LATER)))
+
+
+@pytest.mark.skipif(
+    hosts.IS_KERAS2, reason="the optimizer's variables belong to the graph on Keras 2"
+)
+@every_way
+def test_values_assigned_to_variables_are_kept(way, source, tmp_path):
+    model = way(source, tmp_path)
+    for some in (model, source):
+        for variable in hosts.stock_variables(some.optimizer):
+            if "velocity" in variable.name or "/v" in variable.name:
+                hosts.assign(variable, hosts.array(variable) + 1)
+    assert any(hosts.array(v).min() >= 1 for v in hosts.stock_variables(model.optimizer)[2:])
+    assert_same(everything(model), everything(source))
+    hosts.build(model)
+    assert_same(everything(model), everything(source))
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has state trees")
+@pytest.mark.parametrize("target", ["fitted", "built"])
+@pytest.mark.parametrize("source", ["fitted", "built"])
+def test_state_trees(source, target):
+    """Variables have the same paths whoever built the optimizer. Keras ignores unknown paths."""
+
+    def made(how, micro_batches):
+        model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, name="adam"))
+        if how == "built":
+            hosts.build(model)
+            go_on(model, 0, micro_batches)
+        else:
+            x, y = (array[: micro_batches * MICRO] for array in data())
+            fit(model, MICRO, arrays=(x, y), epochs=1)
+        return model
+
+    one, other = made(source, STOP), made(target, LENGTH + 1)
+    other.set_state_tree(one.get_state_tree(value_format="numpy_array"))
+    assert_same(everything(other), everything(one))
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has state trees")
+@every_way
+def test_a_state_tree_of_a_waiting_state(way, source, tmp_path):
+    model = way(source, tmp_path)
+    tree = model.get_state_tree(value_format="numpy_array")
+    later = pickle.loads(pickle.dumps(everything(model)))
+    for variable in model.optimizer.variables:
+        hosts.assign(variable, np.zeros_like(hosts.array(variable)))
+    model.set_state_tree(tree)
+    assert_same(everything(model), later)
+
+
+# -- TensorFlow's checkpoints in the middle of a window ----------------------------------------
+
+FITTED = {"epochs": 2, "initial_epoch": 1}
+
+
+@tf_keras_only
+@pytest.mark.parametrize("position", [1, LENGTH - 1])
+def test_python_gate_after_a_checkpoint(position, tmp_path):
+    source = go_on(fresh(), 0, LENGTH + position)
+    model = restored(source, tmp_path)
+    for some, callbacks in ((model, [accum.PythonGate()]), (source, [])):
+        some.compile(some.optimizer, some.loss)
+        fit(some, MICRO, callbacks=callbacks, **FITTED)
+    assert_same(everything(model), everything(source))
+
+
+@tf_keras_only
+def test_python_gate_with_backup_and_restore(tmp_path):
+    class Interrupt(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if batch == STOP:
+                raise KeyboardInterrupt
+
+    def train(*callbacks):
+        backup = keras.callbacks.BackupAndRestore(str(tmp_path), save_freq=STOP)
+        model = fresh()
+        model.compile(model.optimizer, model.loss)
+        fit(model, MICRO, epochs=1, callbacks=[backup, accum.PythonGate(), *callbacks])
+        return model
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Interrupt())
+    model = train()
+    # Keras 2 continues in the middle of the epoch, but with the batches of its beginning.
+    source = go_on(fresh(), 0, STOP)
+    go_on(source, 0, 3 * LENGTH - STOP)
+    assert model.optimizer.completed_updates == 3
+    assert_same(everything(model), everything(source))
+
+
+@tf_keras_only
+def test_a_checkpoint_of_a_custom_loop(tmp_path):
+    """No model tells the order of the variables: counters can be read, but not the whole state."""
+    values = [np.ones((2, 3)), np.ones(3)]
+
+    def made():
+        vs = [hosts.variable(value, f"v{i}") for i, value in enumerate(values)]
+        optimizer = hosts.ours("Adam", learning_rate=0.5, accum_iters=3)
+        return optimizer, vs, hosts.tf.train.Checkpoint(b=vs[0], a=vs[1], optimizer=optimizer)
+
+    optimizer, vs, whole = made()
+    for _ in range(4):
+        hosts.apply(optimizer, values, vs)
+    path = whole.save(str(tmp_path / "own"))
+    other, others, whole = made()
+    whole.restore(path)
+    assert (other.completed_updates, other.window_position, other.accum_iters) == (1, 1, 3)
+    with pytest.raises(accum.StateError, match=REMEDY):
+        other.get_state()
+    with pytest.raises(accum.StateError, match=REMEDY):
+        pickle.dumps(other)
+    with pytest.raises(accum.StateError, match=REMEDY):
+        other.get_weights()
+    other.apply_partial_window()
+    optimizer.apply_partial_window()
+    other.build(others)
+    assert_same(other.get_state(), optimizer.get_state())
+
+
+@tf_keras_only
+def test_a_checkpoint_of_a_model_without_variables(source, tmp_path):
+    """The first batch makes the variables.
+
+    Until then the optimizer doesn't pass for a fresh one.
+    """
+
+    def unbuilt():
+        layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(2)]
+        model = keras.Sequential(layers)
+        model.compile(hosts.ours("Adam", accum_iters=LENGTH), "mse", run_eagerly=True)
+        return model
+
+    hosts.set_random_seed()
+    source = go_on(unbuilt(), 0, STOP)
+    path = checkpoint(source).save(str(tmp_path / "unbuilt"))
+    model = unbuilt()
+    checkpoint(model).restore(path)
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 2)
+    with pytest.raises(accum.StateError, match=REMEDY):
+        model.optimizer.get_state()
+    model.optimizer.accum_iters = 2
+    source.optimizer.accum_iters = 2
+    assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))

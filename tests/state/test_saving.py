@@ -1,0 +1,164 @@
+"""A model saved inside a window continues in a new process, to the bit, in every file format."""
+
+import json
+import os
+import subprocess
+import sys
+
+import hosts
+import numpy as np
+import pytest
+import training
+from cases import CASES, each_version, few_cases, keras2_has_no, quick_first, thorough
+from formats import (
+    CLASSES,
+    FORMATS,
+    MAIN,
+    RUNS,
+    SAVED,
+    STOP,
+    assert_same,
+    everything,
+    model_for,
+)
+from hosts import keras
+from training import (
+    LENGTH,
+    MICRO,
+    assert_moved,
+    go_on,
+    weights,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+
+
+# -- formats -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory):
+    """For each of SAVED the result of an uninterrupted run.
+
+    A new process has written its own results, or its errors, beside the files.
+    """
+    root = tmp_path_factory.mktemp("saved")
+    hosts.set_floatx(hosts.FLOATX)
+    expected = {}
+    for run, (case, more) in RUNS.items():
+        hosts.set_random_seed()  # on TensorFlow 1 this empties the graph too
+        model = model_for(case, **more)
+        start = weights(model)
+        go_on(model, 0, STOP)
+        forms = [form for r, form in SAVED if r == run]
+        # Once saved as HDF5, Keras 3 leaves the optimizer out of a model's `.keras` file.
+        for form in sorted(forms, key=lambda form: "h5" in form):
+            folder = root / run / form
+            folder.mkdir(parents=True)
+            FORMATS[form].save(model, folder)
+        expected[run] = everything(go_on(model, STOP))
+        assert_moved(start, weights(model), by=0.005)
+    subprocess.run([sys.executable, hosts.TESTS / "formats.py", root], env=os.environ, check=True)
+    return root, expected
+
+
+@thorough
+@each_version
+@pytest.mark.parametrize(("run", "form"), SAVED, ids=map("-".join, SAVED))
+def test_continues_in_a_new_process(run, form, continued):
+    root, expected = continued
+    loaded = json.loads((root / run / form / "loaded.json").read_text())
+    assert "error" not in loaded, loaded["error"]
+    assert loaded["position"] == (0 if run == "accum_iters_1" else 3)
+    with np.load(root / run / form / "end.npz") as end:
+        assert_same(dict(end), expected[run])
+
+
+@quick_first("form", list(MAIN))
+def test_after_a_partial_window(form, tmp_path):
+    """The file has the counters of a closed window, and an update more."""
+    model = model_for(CASES["adam"])
+    for x, y in training.batches(MICRO)[:STOP]:
+        model.train_on_batch(x, y)
+    model.optimizer.apply_partial_window()
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (2, 0)
+    expected = everything(model)
+    MAIN[form].save(model, tmp_path)
+    loaded = MAIN[form].load(tmp_path, lambda: model_for(CASES["adam"]))
+    assert_same(everything(loaded), expected)
+    for x, y in training.batches(MICRO)[STOP : STOP + LENGTH + 1]:
+        for some in (model, loaded):
+            some.train_on_batch(x, y)
+    assert (loaded.optimizer.completed_updates, loaded.optimizer.window_position) == (3, 1)
+    assert_same(everything(loaded), everything(model))
+
+
+@pytest.mark.skipif(
+    not hosts.IS_KERAS3, reason="about LossScaleOptimizer in HDF5, which only Keras 3 can't read"
+)
+def test_loss_scale_optimizer_in_hdf5(tmp_path):
+    """Keras 3 can't read its LossScaleOptimizer from HDF5. Training must not begin afresh then."""
+    model = go_on(model_for(CASES["adam"], scaled=True), 0, STOP)
+    model.save(tmp_path / "m.h5")
+    model = keras.models.load_model(tmp_path / "m.h5", custom_objects=CLASSES)
+    with pytest.raises(ValueError, match="variable"):
+        go_on(model, STOP)
+
+
+# -- Keras's callbacks -------------------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Interrupt(keras.callbacks.Callback):
+    """End the training like a crash, in the middle of an epoch and of a window."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == STOP:
+            raise Interrupted
+
+
+class Restored(keras.callbacks.Callback):
+    """Record what a callback before this one has restored."""
+
+    def on_train_begin(self, logs=None):
+        # TensorFlow restores a value when its variable is created.
+        hosts.build(self.model)
+        self.found = everything(self.model)
+
+
+def fit(model, *callbacks):
+    training.fit(model, MICRO, epochs=1, callbacks=list(callbacks))
+    return model
+
+
+@keras2_has_no("ModelCheckpoint in the middle of an epoch")
+@few_cases
+def test_model_checkpoint(case, tmp_path):
+    path = tmp_path / ("m.keras" if hosts.IS_KERAS3 else "m.h5")
+    save = keras.callbacks.ModelCheckpoint(str(path), save_freq=STOP)
+    with pytest.raises(Interrupted):
+        fit(model_for(case), save, Interrupt())
+    model = keras.models.load_model(path, custom_objects=CLASSES)
+    assert model.optimizer.window_position == 2
+    assert_same(everything(go_on(model, STOP)), everything(go_on(model_for(case), 0)))
+
+
+@keras2_has_no("BackupAndRestore")
+@few_cases
+def test_backup_and_restore(case, tmp_path):
+    """Only the restored state is compared.
+
+    After it, Keras 3 repeats the epoch, and Keras 2 continues in the middle of the epoch with the
+    batches of its beginning.
+    """
+    backup = {"backup_dir": str(tmp_path / "backup"), "save_freq": STOP}
+    with pytest.raises(Interrupted):
+        fit(model_for(case), keras.callbacks.BackupAndRestore(**backup), Interrupt())
+    restored = Restored()
+    fit(model_for(case), keras.callbacks.BackupAndRestore(**backup), restored)
+    assert_same(restored.found, everything(go_on(model_for(case), 0, STOP)))
+
+
