@@ -157,7 +157,9 @@ class Accumulation:
         """Add the gradients of a micro-batch to their sums, without an update."""
         if self.window is not None:
             sums = list(map(self.window.sum_of, variables))
-            self.port.across(lambda *gradients: self.port.add_all(sums, gradients), *gradients)
+            self.port.across(
+                lambda *gradients: self.port.add_all(sums, gradients, variables), *gradients
+            )
 
     def _update(self, step, gradients, variables, absent):
         """Make the update from the window's sums and these gradients.
@@ -167,26 +169,28 @@ class Accumulation:
         """
         port, known = self.port, self.port.variables
         absent, frozen = self._apart_from_frozen(absent)
+        steps = port.steps_of(step, absent)
         if self.window is None:
             totals = [port.dense(gradient) for gradient in gradients]
         else:
             totals = port.totals(list(map(self.window.sum_of, variables)), gradients, variables)
-        others = [known[index] for index in absent]
+        others = [known[index] for index in steps]
         totals += [port.value(self.window.sum_of(variable)) for variable in others]
-        self._update_from(step, totals, [*variables, *others], absent, frozen)
+        steps = [step] * len(variables) + list(steps.values())
+        self._update_from(step, steps, totals, [*variables, *others], frozen)
 
-    def _update_from(self, step, totals, variables, absent=(), frozen=()):
+    def _update_from(self, step, steps, totals, variables, frozen):
         """Make the update from the sums of a window.
 
-        The `frozen` variables aren't updated, and their sums are dropped.
+        `steps` has the step of each variable. The `frozen` variables aren't updated, and their sums
+        are dropped.
         """
         port = self.port
         if self.options.reduces_late:
             weight = step.divisor if self.options.weighs else None
             totals, weight = self._over_replicas(totals, weight, variables)
-            step = step if weight is None else step._replace(divisor=weight)
-        steps = [step] * (len(variables) - len(absent))
-        steps += [window.of_variable(step, index) for index in absent]
+            if weight is not None:
+                step, *steps = [s._replace(divisor=weight) for s in (step, *steps)]
         averages = port.averages(totals, variables, steps, self.options.reduction)
         with self._updating():
             port.update(step, averages, variables, [step.switch for step in steps])
@@ -225,7 +229,7 @@ class Accumulation:
         if self.options.weighs:
             step = step._replace(divisor=self.port.value(open_window.weight))
         totals = [self.port.value(open_window.sum_of(v)) for v in variables]
-        self._update_from(step, totals, variables, frozen=frozen)
+        self._update_from(step, [step] * len(variables), totals, variables, frozen)
         self._count(step)
 
     @contextlib.contextmanager

@@ -21,6 +21,7 @@ class Port(abc.ABC):
     optimizer: the accumulating optimizer.
     ops: a namespace with `where`, `logical_and`, `zeros_like` and `ones_like`.
     counts_with: the namespace that computes with counters, with `where`, `equal` and `ones_like`.
+    tells_of_the_end: True if Keras itself tells the optimizer that a training ends.
     scalar_dtype: the data type of weights and norms, float64 if Keras's floatx is.
     window_order: the names of the window's variables, in the order in which they are made.
     """
@@ -28,6 +29,7 @@ class Port(abc.ABC):
     ops = counts_with = None
     window_order = ()
     scalar_dtype = "float32"
+    tells_of_the_end = False
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
@@ -148,6 +150,10 @@ class Port(abc.ABC):
         """Return the window's sums including these gradients."""
         return list(map(self.plus, map(self.value, sums), gradients))
 
+    def steps_of(self, step, absent):
+        """Return, by index, the steps of variables whose gradients are missing in a micro-batch."""
+        return {index: window.of_variable(step, index) for index in absent}
+
     def averages(self, totals, variables, steps, reduction):
         """Return what the sums of a window become in an update: zeros inside a window."""
         found = {}  # each scale is computed once
@@ -187,8 +193,8 @@ class Port(abc.ABC):
     def add_to(self, target, gradient):
         """Add a gradient in place to a copy of a sum."""
 
-    def add_all(self, sums, gradients):
-        """Add gradients in place to their sums, in the context of all replicas."""
+    def add_all(self, sums, gradients, variables):
+        """Add the gradients of variables in place to sums, in the context of all replicas."""
         for total, gradient in zip(sums, gradients):
             self.on(total, lambda _, target, gradient: self.add_to(target, gradient), gradient)
 

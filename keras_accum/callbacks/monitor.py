@@ -4,8 +4,9 @@ import math
 import numbers
 import sys
 
-from keras_accum.base import MICRO_BATCH_NORM, UPDATE_NORM, inner
+from keras_accum.base import inner
 from keras_accum.callbacks.base import SubstitutesTrainFunction, steps_per_execution
+from keras_accum.norms import MICRO_BATCH_NORM, UPDATE_NORM
 from keras_accum.warn import warn
 
 _BATCH, _SCALE = "effective_batch", "noise_scale"
@@ -160,9 +161,9 @@ class AccumulationMonitor(SubstitutesTrainFunction):
             self._show_in(bar)
         self._seen = optimizer.window_position, optimizer.completed_updates
         self._squares = []  # the squared norms of the open window's micro-batches
-        if not optimizer._accumulates:
+        if not optimizer._accumulation.options.accumulates:
             return
-        optimizer._watch([UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale))
+        optimizer._accumulation.norms.watch([UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale))
         if optimizer is not model.optimizer:
             _keep_out_of_files(model.optimizer)
         self._put_substitute()
@@ -171,13 +172,13 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         super().on_train_end(logs)
         for bar in self._bars:
             _leave(bar)
-        inner(self.model.optimizer)._watch(())
+        inner(self.model.optimizer)._accumulation.norms.watch(())
         for name in _FILES:
             vars(self.model.optimizer).pop(name, None)
 
     def on_train_batch_end(self, batch, logs=None):
         optimizer = inner(self.model.optimizer)  # on JAX, this updates the optimizer's variables
-        position, length, _ = optimizer._count_window()
+        position, length, _ = optimizer._accumulation.counts()
         updates = optimizer.completed_updates
         if self._noise_scale:
             self._look_at_micro_batch(optimizer, position, updates)
@@ -185,13 +186,13 @@ class AccumulationMonitor(SubstitutesTrainFunction):
 
     def on_epoch_end(self, epoch, logs=None):
         optimizer = inner(self.model.optimizer)
-        position, length, _ = optimizer._count_window()  # a callback may have closed the window
+        position, length, _ = optimizer._accumulation.counts()  # a callback may have closed the window
         self._add_to(logs, optimizer, position, length, optimizer.completed_updates)
 
     def _check_noise_scale(self, model, optimizer):
         steps = steps_per_execution(model)
         for what, refused in (
-            (f"accum_iters={optimizer.accum_iters}", not optimizer._accumulates),
+            (f"accum_iters={optimizer.accum_iters}", not optimizer._accumulation.options.accumulates),
             ("reduction='weighted'", optimizer.reduction == "weighted"),
             ("all_reduce='per_window'", optimizer.all_reduce == "per_window"),
             (f"steps_per_execution={steps}", steps != 1),
@@ -209,11 +210,11 @@ class AccumulationMonitor(SubstitutesTrainFunction):
             return
         if position == 1:  # a new window, also after a window that was closed early
             self._squares = []
-        self._squares.append(optimizer._read_norm(MICRO_BATCH_NORM) ** 2)
+        self._squares.append(optimizer._accumulation.norms.read(MICRO_BATCH_NORM) ** 2)
         if self._seen == (0, last_updates + 1):
             count = len(self._squares)
             if count == last_position + 1 > 1:  # the whole window was seen
-                big = optimizer._read_norm(UPDATE_NORM)
+                big = optimizer._accumulation.norms.read(UPDATE_NORM)
                 if optimizer.reduction == "sum":
                     big /= count
                 small = sum(self._squares) / count
@@ -270,8 +271,8 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         logs["completed_updates"] = updates
         logs["window_position"] = position
         logs["learning_rate"] = optimizer._rate_in_use()
-        if optimizer._accumulates:
-            logs[UPDATE_NORM] = optimizer._read_norm(UPDATE_NORM)
+        if optimizer._accumulation.options.accumulates:
+            logs[UPDATE_NORM] = optimizer._accumulation.norms.read(UPDATE_NORM)
         if self._batch_size is not None:
             logs["effective_batch"] = self._batch_size * length
         if self._noise_scale:
@@ -344,12 +345,12 @@ def _keep_out_of_files(wrapper):
     def unwatched(method):
         def call(store):
             optimizer = inner(wrapper)
-            watched = optimizer._watched
-            optimizer._watch(())
+            watched = optimizer._accumulation.norms.watched
+            optimizer._accumulation.norms.watch(())
             try:
                 method(wrapper, store)
             finally:
-                optimizer._watch(watched)
+                optimizer._accumulation.norms.watch(watched)
 
         return call
 

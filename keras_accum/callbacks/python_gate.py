@@ -48,7 +48,7 @@ class PythonGate(SubstitutesTrainFunction):
         super().on_train_begin(logs)
         model = self.model
         optimizer = inner(model.optimizer)
-        if self._picker is None or not optimizer._accumulates:
+        if self._picker is None or not optimizer._accumulation.options.accumulates:
             return
         if model.built and not model.trainable_variables:
             return  # without trainable variables, a train step doesn't call the optimizer

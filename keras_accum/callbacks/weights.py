@@ -67,7 +67,7 @@ class MicroBatchWeights(SubstitutesTrainFunction):
                 f"reduction='weighted'. Received: reduction={optimizer.reduction!r}"
             )
         weight = self._weight or self._weight_of_loss(self.model.loss)
-        self._dtype = optimizer._scalar_dtype
+        self._dtype = optimizer._accumulation.port.scalar_dtype
         self._restore_compute_loss()
         self._is_training = True
         attributes, compute_loss = vars(self.model), self.model.compute_loss
@@ -97,7 +97,7 @@ class MicroBatchWeights(SubstitutesTrainFunction):
     def _restore_compute_loss(self):
         """Restore the model's own `compute_loss`, also after a training that was aborted."""
         # `evaluate` in another callback sets weights, too, and no micro-batch takes the last.
-        inner(self.model.optimizer)._forget_weights()
+        inner(self.model.optimizer)._accumulation.weights.forget()
         attributes = vars(self.model)
         own = getattr(attributes.get("compute_loss"), "in_place_of", None)
         if own is not None:
