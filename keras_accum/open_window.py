@@ -63,7 +63,7 @@ class OpenWindow:
 
     def read(self):
         """Return position, length and next length of the window, as values of a train step."""
-        return [self._port.count(counter) for counter in self.counters.values()]
+        return [self._port.count_of(counter) for counter in self.counters.values()]
 
     def write(self, step):
         """Write the counters and the weight after a step. This runs once for all replicas."""

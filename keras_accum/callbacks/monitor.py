@@ -163,7 +163,8 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         self._squares = []  # the squared norms of the open window's micro-batches
         if not optimizer._accumulation.options.accumulates:
             return
-        optimizer._accumulation.norms.watch([UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale))
+        norms = [UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale)
+        optimizer._accumulation.norms.watch(norms)
         if optimizer is not model.optimizer:
             _keep_out_of_files(model.optimizer)
         self._put_substitute()
@@ -186,13 +187,14 @@ class AccumulationMonitor(SubstitutesTrainFunction):
 
     def on_epoch_end(self, epoch, logs=None):
         optimizer = inner(self.model.optimizer)
-        position, length, _ = optimizer._accumulation.counts()  # a callback may have closed the window
+        # A callback may have closed the window.
+        position, length, _ = optimizer._accumulation.counts()
         self._add_to(logs, optimizer, position, length, optimizer.completed_updates)
 
     def _check_noise_scale(self, model, optimizer):
-        steps = steps_per_execution(model)
+        steps, options = steps_per_execution(model), optimizer._accumulation.options
         for what, refused in (
-            (f"accum_iters={optimizer.accum_iters}", not optimizer._accumulation.options.accumulates),
+            (f"accum_iters={optimizer.accum_iters}", not options.accumulates),
             ("reduction='weighted'", optimizer.reduction == "weighted"),
             ("all_reduce='per_window'", optimizer.all_reduce == "per_window"),
             (f"steps_per_execution={steps}", steps != 1),

@@ -39,7 +39,8 @@ class _InTrainFunction:
     """A callback that needs the model's train function."""
 
     def on_train_begin(self, logs=None):
-        accumulates = getattr(base.inner(self.model.optimizer), "_accumulates", False)
+        accumulation = getattr(base.inner(self.model.optimizer), "_accumulation", None)
+        accumulates = accumulation is not None and accumulation.options.accumulates
         if accumulates and not tf.compat.v1.executing_eagerly_outside_functions():
             raise ValueError(NO_TRAIN_FUNCTION.format(type(self).__name__))
         super().on_train_begin(logs)
