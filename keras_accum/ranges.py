@@ -93,6 +93,7 @@ EXCEPTIONS = {
     "Adagrad on keras2": {"learning_rate": "float >= 0, default 0.01"},
     "Adamax on keras2": {"learning_rate": "float >= 0, default 0.002"},
     "Nadam on keras2": {"learning_rate": "float >= 0, default 0.002"},
+    "RMSprop on new_style": {"ema_overwrite_frequency": "integer >= 1 or None, default 100"},
     "Lion on new_style": {"learning_rate": "float >= 0, default 0.0001"},
 }
 
