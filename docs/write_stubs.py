@@ -1,7 +1,8 @@
 """Write the stubs, which editors and the reference read: `python docs/write_stubs.py`.
 
 The classes are made at run time, so an editor finds neither their arguments nor their docstrings in
-the source. This script takes both from the classes themselves, and the types from the tables below.
+the source. This script takes both from the classes themselves, and the types from the table in
+`ranges.py` and from the tables below.
 It writes the stubs of those Keras of `VERSIONS` that are installed. After `nox -r -s rest`, which
 makes the environments, these two lines write all stubs:
 
@@ -51,7 +52,7 @@ _RATE = "float | LearningRateSchedule | Callable[[], float]"
 _TENSORS = "float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable"
 _OPTIMIZERS = "keras.optimizers.Optimizer | keras.optimizers.legacy.Optimizer"
 
-# The type of each argument.
+# The type of each argument. Those of the table in `ranges.py` are derived.
 ARGUMENTS = {
     **_types(ranges.entries("keras3")),
     "learning_rate": _RATE,

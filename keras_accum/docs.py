@@ -66,7 +66,7 @@ def _sections(file):
     if file not in (*names.OPTIMIZERS, "arguments", "optimizer"):
         return []
     text = pkgutil.get_data("keras_accum", f"texts/{file}.txt").decode("utf-8")
-    _, *parts = _HEADING.split("\n".join(text.splitlines()))
+    parts = ["Description", None, *_HEADING.split("\n".join(text.splitlines()))]
     return [
         (title, of and of.split(", "), text.strip("\n"))
         for title, of, text in zip(parts[::3], parts[1::3], parts[2::3])

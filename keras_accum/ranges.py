@@ -9,7 +9,7 @@ import numbers
 import re
 import warnings
 
-# What each argument may be, and its default. None as a default can mean that the host has one.
+# What each argument may be and its default, in the words of a docstring.
 OURS = {
     "accum_iters": "integer >= 1 and below `2**31`, default 1",
     "reduction": '`"mean"` (default), `"sum"` or `"weighted"`',
@@ -63,7 +63,8 @@ OF_KERAS = {
     "jit_compile": "boolean, default True",
 }
 
-# Arguments that are different on a host, for an optimizer of Keras, or for this optimizer there.
+# Where this is different: on a host, for an optimizer of Keras, or for an optimizer on a host. The
+# names of the hosts are explained in texts/optimizer.txt.
 EXCEPTIONS = {
     "keras2": {
         "reduction": '`"mean"` (default) or `"sum"`',
