@@ -35,7 +35,12 @@ monitor.introduce(keras.callbacks.CallbackList)
 
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor, _InTrainFunction)
-PythonGate = _callback(python_gate.PythonGate, _InTrainFunction, _picker=train_functions.Picker)
+PythonGate = _callback(
+    python_gate.PythonGate,
+    _InTrainFunction,
+    _picker=train_functions.Picker,
+    _without_waiting=tf.distribute.experimental.ParameterServerStrategy,
+)
 MicroBatchWeights = _callback(
     weights.MicroBatchWeights,
     _ops=tf,
