@@ -17,7 +17,7 @@ RMSprop run their rule with gated scalars (see `rules`). All other classes run t
 import math
 
 from keras_accum import base, host, names, ranges, rules
-from keras_accum.callbacks import partial_window
+from keras_accum.callbacks import of_host, partial_window
 from keras_accum.states import StateError  # noqa: F401, public
 
 keras = host.import_standalone_keras_2()
@@ -139,18 +139,16 @@ for _name in names.OPTIMIZERS:
         globals()[f"{_name}Accumulate"] = accumulating(getattr(_stock, _name))
 
 
-class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Callback):
-    __doc__ = partial_window.ApplyPartialWindow.__doc__.format(
-        host="keras2", import_keras="import keras"
-    )
+def _on_batch_end(callback, batch, logs=None):
+    # Keras 2.2 validates before it calls `on_epoch_end`, and has no `on_test_begin`.
+    steps = callback.params["steps"]
+    if not steps:
+        steps = math.ceil(callback.params["samples"] / callback.params["batch_size"])
+    if batch + 1 == steps:
+        callback._close()
 
-    def on_batch_end(self, batch, logs=None):
-        # Keras 2.2 validates before it calls `on_epoch_end`, and has no `on_test_begin`.
-        steps = self.params["steps"]
-        if not steps:
-            steps = math.ceil(self.params["samples"] / self.params["batch_size"])
-        if batch + 1 == steps:
-            self._close()
 
+_callback = of_host(keras, "keras2", "import keras")
+ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow, on_batch_end=_on_batch_end)
 
 __getattr__ = names.fallback(__name__)
