@@ -205,7 +205,7 @@ class Port(abc.ABC):
         holds = [rests[total.dtype] for total in totals]
 
         def write(variable, target, total, hold):
-            sum_of(variable).assign(self.rest(total, hold, target))
+            return sum_of(variable).assign(self.rest(total, hold, target))
 
         def across(*tensors):
             for variable, total, hold in zip(variables, tensors, tensors[len(variables) :]):
@@ -244,7 +244,10 @@ class Port(abc.ABC):
         function(*tensors)
 
     def on(self, variable, function, *tensors):
-        """Call `function(variable, target, *tensors)` for each copy (target) of a variable."""
+        """Call `function(variable, target, *tensors)` for each copy (target) of a variable.
+
+        The function returns what a write returns: in TensorFlow 1, the operation.
+        """
         function(variable, variable, *tensors)
 
     def known(self, step):

@@ -1,14 +1,14 @@
 """The optimizers for standalone Keras 2.2 and 2.3 on TensorFlow 1.
 
-Each class is the stock optimizer of its name with a new `get_updates`, which adds the gradients to
-the accumulators and makes the update from their average, also with `accum_iters=1`. SGD, Adam and
-RMSprop run their rule with gated scalars (see `rules`). All other classes run the stock
-`get_updates` and select its writes.
+Each class is the stock optimizer of its name with a new `get_updates`, which hands the gradients to
+the engine (`accumulation`), also with `accum_iters=1`. In an update, SGD, Adam and RMSprop run
+their rule with gated scalars (see `rules`). All other classes run the stock `get_updates` and
+select its writes.
 
 | file | holds |
 | --- | --- |
 | `optimizer` | the optimizer: arguments and config |
-| `micro_batch` | one micro-batch: the sums, the update, the order of all writes |
+| `port` | what this Keras does for the engine: variables, an update, the order of all writes |
 | `recording` | runs the stock `get_updates` and records its writes |
 | `state` | slots, counters and sums, and their names |
 | `stock` | conversion from and to stock optimizers |
@@ -25,7 +25,6 @@ keras = host.import_standalone_keras_2()
 from keras_accum.keras2.optimizer import AccumulatingOptimizer  # noqa: E402, checked just above
 
 _stock = keras.optimizers
-K = keras.backend
 
 
 def _register(cls):
@@ -48,12 +47,9 @@ def _register(cls):
 
 @_register
 class SGDAccumulate(AccumulatingOptimizer, _stock.SGD):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._has_momentum = K.get_value(self.momentum) != 0
-
     def _rule(self):
-        return rules.SGD(momentum=self._has_momentum, nesterov=self.nesterov)
+        has_momentum = bool(self._accumulation.port.given.get("momentum"))
+        return rules.SGD(has_momentum, self.nesterov)
 
 
 @_register
