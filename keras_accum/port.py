@@ -205,7 +205,7 @@ class Port(abc.ABC):
         holds = [rests[total.dtype] for total in totals]
 
         def write(variable, target, total, hold):
-            sum_of(variable).assign(self.rest(total, hold, target))
+            return sum_of(variable).assign(self.rest(total, hold, target))
 
         def across(*tensors):
             for variable, total, hold in zip(variables, tensors, tensors[len(variables) :]):
