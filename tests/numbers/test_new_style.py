@@ -509,7 +509,7 @@ def test_python_gate_needs_no_selects():
     specs = [tf.TensorSpec(s, "float64") for s in SHAPES]
     counts = []
     for picked in (None, True, False):
-        with optimizer._deciding(picked):
+        with optimizer._accumulation.deciding(picked):
             found = operations(lambda g: optimizer.apply_gradients(list(zip(g, ws))), specs)
         counts.append((found["SelectV2"], found["Sqrt"]))
     (selected, _), (known, _), (inside, roots) = counts
@@ -658,7 +658,7 @@ def test_two_replicas(strategy, name, more):
     steps = [tf.function(step) for _ in range(2)]
     for i, grad in enumerate(gradients()):
         closes = (i + 1) % LENGTH == 0
-        with optimizer._deciding(closes if picks else None):
+        with optimizer._accumulation.deciding(closes if picks else None):
             steps[closes and picks](list(map(tf.constant, grad)))
     reference, expected = trained_by_stock(getattr(O, name), arguments, constraint=Shrink())
     expected = everything(reference, expected, of=optimizer)
