@@ -104,13 +104,14 @@ class Accumulation:
 
     def _count(self, step):
         """Write the counters after all other writes of a step."""
+        values = {} if self.window is None else self.window.after(step)
         with self.port.after_writes():
-            self.port.across(self._write_counters, step)
+            self.port.across(self._write_counters, values, step.switch)
 
-    def _write_counters(self, step):
-        if self.window is not None:
-            self.window.write(step)
-        self.port.count_updates(step.switch)
+    def _write_counters(self, values, switch):
+        for name, value in values.items():
+            self.port.assign(self.window.named[name], value)
+        self.port.count_updates(switch)
 
     def _finite(self, gradients):
         """Return 1 and the gradients, or 0 and zero gradients if the micro-batch is dropped."""

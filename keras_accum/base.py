@@ -107,7 +107,8 @@ class Optimizer:
     def _build_window(self):
         """Create counters and accumulators if the model's variables are known."""
         accumulation = self._accumulation
-        if accumulation.options.accumulates and accumulation.port.variables:
+        is_needed = accumulation.options.accumulates and accumulation.window is None
+        if is_needed and accumulation.port.variables:
             accumulation.window = OpenWindow(accumulation.port, accumulation.options)
 
     def _counters(self):

@@ -65,16 +65,14 @@ class OpenWindow:
         """Return position, length and next length of the window, as values of a train step."""
         return [self._port.count_of(counter) for counter in self.counters.values()]
 
-    def write(self, step):
-        """Write the counters and the weight after a step. This runs once for all replicas."""
-        port = self._port
+    def after(self, step):
+        """Return the values of counters and weight after a step, by name."""
         values = {"window_position": step.position, "window_length": step.length}
         if "unapplied" in self.named:
             values["unapplied"] = 0
         if step.missing is not None:
             values[states.MISSING] = step.missing
         if self.weight is not None:
-            hold = port.cast(1 - step.switch, step.divisor.dtype)
+            hold = self._port.cast(1 - step.switch, step.divisor.dtype)
             values[states.WEIGHT] = step.divisor * hold
-        for name, value in values.items():
-            port.assign(self.named[name], value)
+        return values

@@ -75,12 +75,12 @@ class TensorFlowPort(Port):
         return kernels.sums_of_replicas(self.strategy)
 
     def across(self, function, *tensors):
-        tf.__internal__.distribute.interim.maybe_merge_call(
+        return tf.__internal__.distribute.interim.maybe_merge_call(
             lambda strategy, *values: function(*values), tf.distribute.get_strategy(), *tensors
         )
 
     def on(self, variable, function, *tensors):
-        tf.distribute.get_strategy().extended.update(
+        return tf.distribute.get_strategy().extended.update(
             variable,
             lambda target, *values: function(variable, target, *values),
             args=tensors,
@@ -88,12 +88,11 @@ class TensorFlowPort(Port):
         )
 
     def branch(self, step, gradients, update, add):
-        def across(strategy, step, gradients):
-            kernels.branch(strategy, step.switch, update, add, step, gradients)
+        def across(step, gradients):
+            strategy = tf.distribute.get_strategy()
+            return kernels.branch(strategy, step.switch, update, add, step, gradients)
 
-        tf.__internal__.distribute.interim.maybe_merge_call(
-            across, tf.distribute.get_strategy(), step, gradients
-        )
+        self.across(across, step, gradients)
 
     def between_steps(self, function, *arguments):
         kernels.in_replicas(self.strategy, lambda: function(*arguments))

@@ -79,14 +79,14 @@ class Picker(Substitute):
         position, length, next_length = self._before(arguments)
         step = window.advance(np, position, length, next_length, counted=1)
         checked = self._checked(self._model.train_step)  # Keras 2 looks it up while tracing
-        with self._optimizer._deciding(bool(step.switch)), train_step_of(self._model, checked):
+        with self._optimizer._accumulation.deciding(bool(step.switch)), train_step_of(self._model, checked):
             results = self._functions[int(step.switch)](*arguments)
         self._keep([int(step.position), int(step.length), next_length], results)
         return results
 
     def _before(self, arguments):
         """Return position, length and next length of the window before the micro-batch."""
-        return self._optimizer._count_window()
+        return self._optimizer._accumulation.counts()
 
     def _keep(self, counters, results):
         """Remember the window's counters after the micro-batch, if the backend can use them."""
@@ -98,9 +98,9 @@ class Picker(Substitute):
         """Wrap a train step: tracing raises an error unless the step makes one micro-batch."""
 
         def checked_train_step(*arguments):
-            before = self._optimizer._micro_batches_traced()
+            before = self._optimizer._accumulation.micro_batches_traced()
             result = train_step(*arguments)
-            calls = self._optimizer._micro_batches_traced() - before
+            calls = self._optimizer._accumulation.micro_batches_traced() - before
             if calls != 1:
                 raise ValueError(
                     f"{ONE_CALL} Received: a train step that calls the optimizer {calls} times."

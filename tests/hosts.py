@@ -290,9 +290,8 @@ def accumulators(optimizer):
         return [v for name, v in _ours_of_keras2(optimizer).items() if "accumulator" in name]
     if IS_KERAS3:
         return [v for v in optimizer.variables if "window_accumulator" in v.name]
-    if isinstance(optimizer, keras.optimizers.Optimizer) and hasattr(optimizer, "_sums"):
-        return optimizer._sums  # of the newer style
-    return list(optimizer._accumulators.values())
+    found = optimizer._accumulation.window.named
+    return [found[name] for name in found if name.startswith("accumulator")]
 
 
 def slots(optimizer, weights):
@@ -312,8 +311,9 @@ def slots(optimizer, weights):
     found = {"iterations": optimizer.iterations}
     if getattr(optimizer, "_m_cache", None) is not None:  # Nadam's running product
         found["momentum_cache"] = optimizer._m_cache
+    accumulation = getattr(optimizer, "_accumulation", None)
     for slot in optimizer.get_slot_names():
-        is_ours = slot == getattr(optimizer, "_sum_slot", None)
+        is_ours = accumulation is not None and slot == accumulation.port.sum_slot
         for v in weights:
             try:
                 found[f"{v.name}/{ACCUMULATOR if is_ours else slot}"] = optimizer.get_slot(v, slot)

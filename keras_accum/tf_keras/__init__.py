@@ -7,8 +7,8 @@ from keras_accum.callbacks import monitor, of_host, partial_window, python_gate,
 from keras_accum.states import StateError  # noqa: F401
 from keras_accum.tf_keras import models, saving, stock
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
-from keras_accum.tf_keras.micro_batch import NO_TRAIN_FUNCTION
 from keras_accum.tf_keras.optimizer import AccumulatingOptimizer  # noqa: F401
+from keras_accum.tf_keras.port import NO_TRAIN_FUNCTION
 from keras_accum.tf_keras.stock import accumulating  # noqa: F401
 
 globals().update(stock.ready())  # SGDAccumulate, ...

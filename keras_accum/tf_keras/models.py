@@ -13,16 +13,14 @@ from keras_accum.tf_keras.library import keras
 _models = weakref.WeakKeyDictionary()
 
 
-class InModels(base.Optimizer):
-    """The part of an optimizer that asks its models."""
-
-    def _are_frozen(self, variables):
-        if not variables:
-            return []
-        models = list(_models.get(self, ()))
-        trainable = {id(v) for model in models for v in model.trainable_weights}
-        others = {id(v) for model in models for v in model.non_trainable_weights}
-        return [id(v) in others - trainable for v in variables]
+def are_frozen(optimizer, variables):
+    """Return a list: for each of these variables, True if its layer is frozen now."""
+    if not variables:
+        return []
+    models = list(_models.get(optimizer, ()))
+    trainable = {id(v) for model in models for v in model.trainable_weights}
+    others = {id(v) for model in models for v in model.non_trainable_weights}
+    return [id(v) in others - trainable for v in variables]
 
 
 def remember_compiled_models():

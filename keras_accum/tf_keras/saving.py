@@ -6,6 +6,7 @@ import importlib
 import tensorflow as tf
 
 from keras_accum import base
+from keras_accum.open_window import OpenWindow
 from keras_accum.tf_keras.library import keras, legacy
 
 
@@ -32,8 +33,10 @@ class Saving(base.Optimizer):
         # The counters must exist before TensorFlow looks for variables to restore.
         super(Saving, type(self))._update_uid.fset(self, uid)
         self._pending.drop()
-        with tf.init_scope():
-            self._build_counters()
+        accumulation = self._accumulation
+        if accumulation.options.accumulates and accumulation.window is None:
+            with tf.init_scope():
+                accumulation.window = OpenWindow(accumulation.port, accumulation.options)
 
     def _create_or_restore_slot_variable(
         self, slot_variable_position, slot_name, variable, *args, **kwargs
@@ -61,7 +64,7 @@ class Saving(base.Optimizer):
         return base.restored, (*self._how_made(), self.get_config(), self.get_state())
 
     def __deepcopy__(self, memo):
-        memo.update({id(variable): variable for variable in self._variables})  # the model's
+        memo.update({id(v): v for v in self._accumulation.port.variables})  # the model's
         # Symbolic tensors that a stock optimizer keeps from the last trace can't be copied.
         traced = [v for v in vars(self).values() if tf.is_tensor(v) and not hasattr(v, "numpy")]
         memo.update({id(tensor): tensor for tensor in traced})

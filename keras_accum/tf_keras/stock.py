@@ -2,11 +2,11 @@
 
 from keras_accum import base, names, ranges
 from keras_accum.tf_keras import new_style
-from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
+from keras_accum.tf_keras.library import IMPORT_KERAS, StockOptimizer, keras, legacy
 from keras_accum.tf_keras.optimizer import AccumulatingOptimizer
 
 # Both are the same class up to TensorFlow 2.10.
-_KINDS = (legacy.Optimizer, new_style.StockOptimizer)
+_KINDS = (legacy.Optimizer, StockOptimizer)
 
 _WRAPPERS = tuple(
     kind

@@ -64,7 +64,7 @@ def meet(optimizer, *parts):
 
 
 def numbers(optimizer):
-    return [round(float(v.numpy()[0])) for v in optimizer._variables]
+    return [round(float(v.numpy()[0])) for v in optimizer._accumulation.port.variables]
 
 
 ONE, TWO, THREE, FOUR = range(4)

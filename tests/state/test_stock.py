@@ -221,7 +221,7 @@ def test_to_stock_and_back(case):
     optimizer = ours_after(1, case).optimizer
     back = cls_of(case).from_optimizer(optimizer.to_stock(), accum_iters=LENGTH)
     if not hosts.IS_KERAS3:
-        hosts.build_on(back, optimizer._variables)
+        hosts.build_on(back, optimizer._accumulation.port.variables)
     state, expected = back.get_state(), optimizer.get_state()
     assert sorted(state) == sorted(expected)
     for name in expected:
