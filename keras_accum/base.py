@@ -104,6 +104,10 @@ class Optimizer:
         """The one attribute of ours, out of reach of Keras's tracking and of other classes."""
         return vars(self)["_accumulation"]
 
+    @_accumulation.setter
+    def _accumulation(self, value):
+        check_taken(self._stock_class, ["_accumulation"], ["_accumulation"])
+
     def _build_window(self):
         """Create counters and accumulators if the model's variables are known."""
         accumulation = self._accumulation
