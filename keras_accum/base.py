@@ -97,8 +97,12 @@ class Optimizer:
         return {"AdamW": "Adam"}.get(name, name)
 
     def _start_accumulating(self, own, port):
-        """Set the one attribute of ours. `__dict__` bypasses Keras's attribute tracking."""
-        self.__dict__["_accumulation"] = Accumulation(self, Options(**own), port)
+        vars(self)["_accumulation"] = Accumulation(self, Options(**own), port)
+
+    @property
+    def _accumulation(self):
+        """The one attribute of ours, out of reach of Keras's tracking and of other classes."""
+        return vars(self)["_accumulation"]
 
     def _build_window(self):
         """Create counters and accumulators if the model's variables are known."""

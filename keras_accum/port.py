@@ -244,7 +244,10 @@ class Port(abc.ABC):
         function(*tensors)
 
     def on(self, variable, function, *tensors):
-        """Call `function(variable, target, *tensors)` for each copy (target) of a variable."""
+        """Call `function(variable, target, *tensors)` for each copy (target) of a variable.
+
+        The function returns what a write returns: in TensorFlow 1, the operation.
+        """
         function(variable, variable, *tensors)
 
     def known(self, step):

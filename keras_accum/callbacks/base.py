@@ -1,6 +1,6 @@
-"""What the callbacks share: finding optimizers, trainings, the place of the train function.
+"""What the callbacks share: optimizers, trainings, the model's train function.
 
-No host is imported here. The docstring of a callback has fields for the host's name and import.
+No host is imported here.
 """
 
 from keras_accum.base import inner

@@ -43,6 +43,7 @@ class PythonGate(SubstitutesTrainFunction):
     """
 
     _picker = None  # the Picker class of the host or backend, None if the callback does nothing
+    _without_waiting = ()  # the class of strategies for whose workers Python doesn't wait
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -58,8 +59,8 @@ class PythonGate(SubstitutesTrainFunction):
             self._refuse("skip_nonfinite=True")
         if steps_per_execution(model) != 1:
             self._refuse(f"steps_per_execution={steps_per_execution(model)}")
-        if getattr(model, "_cluster_coordinator", None) is not None:
-            self._refuse("ParameterServerStrategy")  # Python doesn't wait for its workers
+        if isinstance(getattr(model, "distribute_strategy", None), self._without_waiting):
+            self._refuse("ParameterServerStrategy")
         self._put_substitute(self._picker)
 
     def on_epoch_end(self, epoch, logs=None):

@@ -20,6 +20,7 @@ keras = host.import_keras_3()
 
 from keras_accum.callbacks import (  # noqa: E402, the line above raises the clearer error
     monitor,
+    of_host,
     partial_window,
     python_gate,
     weights,
@@ -96,31 +97,19 @@ for _name in names.OPTIMIZERS:
 
 base.hand_on(keras.optimizers.LossScaleOptimizer)
 
+_callback = of_host(keras, "keras3", "import keras")
+monitor.introduce(keras.callbacks.CallbackList)
 
-class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Callback):
-    __doc__ = partial_window.ApplyPartialWindow.__doc__.format(
-        host="keras3", import_keras="import keras"
-    )
-
-
-class MicroBatchWeights(weights.MicroBatchWeights, keras.callbacks.Callback):
-    __doc__ = weights.MicroBatchWeights.__doc__.format(host="keras3", import_keras="import keras")
-    _ops, _sum = keras.ops, staticmethod(keras.ops.sum)
-    _flatten = staticmethod(keras.tree.flatten)
-
-    @staticmethod
-    def _mask(output):
-        # Keras finds the mask also on JAX, whose tensors can't have attributes.
-        return keras.src.backend.get_keras_mask(output)
-
-
-class AccumulationMonitor(monitor.AccumulationMonitor, keras.callbacks.Callback):
-    __doc__ = monitor.AccumulationMonitor.__doc__.format(host="keras3", import_keras="import keras")
-
-
-class PythonGate(python_gate.PythonGate, keras.callbacks.Callback):
-    __doc__ = python_gate.PythonGate.__doc__.format(host="keras3", import_keras="import keras")
-    _picker = optimizer.backend.Picker
-
+ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
+AccumulationMonitor = _callback(monitor.AccumulationMonitor)
+PythonGate = _callback(python_gate.PythonGate, _picker=optimizer.backend.Picker)
+MicroBatchWeights = _callback(
+    weights.MicroBatchWeights,
+    _ops=keras.ops,
+    _sum=staticmethod(keras.ops.sum),
+    _flatten=staticmethod(keras.tree.flatten),
+    # Keras finds the mask also on JAX, whose tensors can't have attributes.
+    _mask=staticmethod(lambda output: keras.src.backend.get_keras_mask(output)),
+)
 
 __getattr__ = names.fallback(__name__)

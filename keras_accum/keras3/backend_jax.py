@@ -4,7 +4,7 @@ import weakref
 
 import keras
 
-from keras_accum.callbacks import python_gate
+from keras_accum import train_functions
 from keras_accum.keras3 import backend
 from keras_accum.keras3.backend import Hooks  # noqa: F401, as on every backend
 
@@ -17,7 +17,7 @@ _LEAKED = (
 )
 
 
-class Picker(python_gate.Picker):
+class Picker(train_functions.Picker):
     """Two train functions on JAX, which take the whole state and return the next state.
 
     While Keras passes in the same counter arrays that the last call returned, Python knows their
@@ -50,7 +50,7 @@ class Picker(python_gate.Picker):
         found = self._read(arrays)
         if found != self._known:
             raise ValueError(
-                f"{python_gate.ONE_CALL} Received: the position in the window is {found[0]}, but "
+                f"{train_functions.ONE_CALL} Received: the position in the window is {found[0]}, but "
                 f"this number of train steps should make it {self._known[0]}."
             )
 

@@ -12,13 +12,13 @@ from keras import ops
 from tensorflow.python.ops import control_flow_util
 
 from keras_accum import kernels, rules
-from keras_accum.callbacks import python_gate
+from keras_accum import train_functions
 from keras_accum.keras3 import backend
 from keras_accum.keras3.selection import SelectAfter, SelectWrites
 from keras_accum.ranges import is_of_keras
 from keras_accum.tensorflow_port import TensorFlowPort
 
-Picker = python_gate.Picker
+Picker = train_functions.Picker
 
 
 def _native(variable):

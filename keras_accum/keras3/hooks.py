@@ -35,18 +35,14 @@ class Hooks(backend.Hooks):
             pairs = self._filter_empty_gradients(grads, trainable_variables)
             accumulation.micro_batch(*map(list, pairs))
 
-    @property
-    def learning_rate(self):
-        rate = super().learning_rate
+    def _get_current_learning_rate(self):
+        # Not the property `learning_rate`: weight decay on PyTorch calls this method.
+        rate = super()._get_current_learning_rate()
         decay, is_updating = self._accumulation.options.decay, self._accumulation.port.selection
         if not (decay and is_updating):
             return rate
         dtype = self._accumulation.port.scalar_dtype
         return rules.decayed(ops.cast(rate, dtype), decay, ops.cast(self._iterations, dtype))
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate):
-        keras.optimizers.Optimizer.learning_rate.fset(self, learning_rate)
 
     @property
     def ema_overwrite_frequency(self):

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_accum import base, names, train_functions
-from keras_accum.callbacks import monitor, partial_window, python_gate, weights
+from keras_accum.callbacks import monitor, of_host, partial_window, python_gate, weights
 from keras_accum.states import StateError  # noqa: F401
 from keras_accum.tf_keras import models, saving, stock
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
@@ -20,21 +20,6 @@ models.remember_compiled_models()
 base.hand_on(keras.mixed_precision.LossScaleOptimizer)
 
 
-class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Callback):
-    __doc__ = partial_window.ApplyPartialWindow.__doc__.format(
-        host="tf_keras", import_keras=IMPORT_KERAS
-    )
-
-
-class MicroBatchWeights(weights.MicroBatchWeights, keras.callbacks.Callback):
-    __doc__ = weights.MicroBatchWeights.__doc__.format(host="tf_keras", import_keras=IMPORT_KERAS)
-    _ops, _sum, _flatten = tf, staticmethod(tf.reduce_sum), staticmethod(tf.nest.flatten)
-
-    @staticmethod
-    def _mask(output):
-        return getattr(output, "_keras_mask", None)
-
-
 class _InTrainFunction:
     """A callback that needs the model's train function."""
 
@@ -46,13 +31,23 @@ class _InTrainFunction:
         super().on_train_begin(logs)
 
 
-class AccumulationMonitor(_InTrainFunction, monitor.AccumulationMonitor, keras.callbacks.Callback):
-    __doc__ = monitor.AccumulationMonitor.__doc__.format(host="tf_keras", import_keras=IMPORT_KERAS)
+_callback = of_host(keras, "tf_keras", IMPORT_KERAS)
+monitor.introduce(keras.callbacks.CallbackList)
 
-
-class PythonGate(_InTrainFunction, python_gate.PythonGate, keras.callbacks.Callback):
-    __doc__ = python_gate.PythonGate.__doc__.format(host="tf_keras", import_keras=IMPORT_KERAS)
-    _picker = train_functions.Picker
-
+ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
+AccumulationMonitor = _callback(monitor.AccumulationMonitor, _InTrainFunction)
+PythonGate = _callback(
+    python_gate.PythonGate,
+    _InTrainFunction,
+    _picker=train_functions.Picker,
+    _without_waiting=tf.distribute.experimental.ParameterServerStrategy,
+)
+MicroBatchWeights = _callback(
+    weights.MicroBatchWeights,
+    _ops=tf,
+    _sum=staticmethod(tf.reduce_sum),
+    _flatten=staticmethod(tf.nest.flatten),
+    _mask=staticmethod(lambda output: getattr(output, "_keras_mask", None)),
+)
 
 __getattr__ = names.fallback(__name__)

@@ -236,13 +236,14 @@ def test_files_and_state_do_not_have_the_monitor_s_variables(tmp_path):
 
 def test_traced_once_and_gone_afterwards():
     model, monitor = compiled(dense_model(), sgd()), Monitor(MICRO)
-    traced, notes = [], hosts.accum.AccumulatingOptimizer._write_norm
+    norms, traced = model.optimizer._accumulation.norms, []
+    write = norms.write
 
-    def note(self, name, tensors, switch):
-        traced.append(name in self._watched)
-        notes(self, name, tensors, switch)
+    def note(name, tensors, switch):
+        traced.append(name in norms.watched)
+        write(name, tensors, switch)
 
-    model.optimizer._write_norm = lambda *arguments: note(model.optimizer, *arguments)
+    norms.write = note
     fit(model, MICRO, epochs=1)
     plain, before = model.train_function, len(traced)
     assert not any(traced)
@@ -252,9 +253,9 @@ def test_traced_once_and_gone_afterwards():
     fit(model, MICRO, epochs=2, callbacks=[monitor])
     if not hosts.IS_TORCH:  # PyTorch doesn't trace
         assert len(traced) == watching
-    norm = model.optimizer._read_norm("gradient_norm")
+    norm = model.optimizer._accumulation.norms.read("gradient_norm")
     fit(model, MICRO, epochs=1)
-    assert model.optimizer._read_norm("gradient_norm") == norm
+    assert model.optimizer._accumulation.norms.read("gradient_norm") == norm
 
 
 @quick_first("eagerly", [False, True])

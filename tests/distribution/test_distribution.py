@@ -439,8 +439,9 @@ def test_jax_model_parallel(case, callbacks):
     assert_same_training(actual, big_batch(case))
     variables = optimizer._trainable_variables
     specs = [tuple(variable.value.sharding.spec) for variable in variables]
+    sums = [optimizer._accumulation.window.sum_of(variable) for variable in variables]
     assert specs[0] == (None, "model") and specs[2] == ("model", None)
-    assert [tuple(a.value.sharding.spec) for a in optimizer._window.sums] == specs
+    assert [tuple(a.value.sharding.spec) for a in sums] == specs
     for (_, key), slot in optimizer._slots_by_name.items():
         index = optimizer._trainable_variables_indices[key]
         assert tuple(slot.value.sharding.spec) == specs[index]
