@@ -11,7 +11,7 @@ import numpy as np
 from keras_accum import arguments, states
 from keras_accum.accumulation import Accumulation
 from keras_accum.open_window import OpenWindow
-from keras_accum.options import Options, ReadOnly
+from keras_accum.options import Options, ReadOnly, check_taken
 from keras_accum.warn import warn
 
 _NO_ACCUM_ITERS = (
