@@ -6,7 +6,7 @@ import keras
 
 from keras_accum import arguments, docs, family
 from keras_accum.keras2 import stock
-from keras_accum.keras2.port import Port, barrier
+from keras_accum.keras2.port import Port
 from keras_accum.keras2.state import State, shapes_of
 
 K = keras.backend
@@ -60,13 +60,12 @@ class AccumulatingOptimizer(stock.FromAndToStock, State):
 
     def get_updates(self, loss, params):
         """Return a list with the operation that makes the step of one micro-batch."""
-        accumulation, port = self._accumulation, self._accumulation.port
+        port = self._accumulation.port
         with port.unclipped():
             gradients = keras.optimizers.Optimizer.get_gradients(self, loss, params)
         state = self._take_waiting(shapes_of(params))
         self._build(params)
-        with barrier(loss):
-            self.updates = [port.grouped(accumulation.micro_batch, gradients, params)]
+        self.updates = [port.train_step(loss, gradients, params)]
         if state is not None:
             self._write_state(state)
         self.weights = list(self._state_variables().values())
