@@ -37,7 +37,7 @@ class State(variables.StateByNames, base.Optimizer):
         if state is not None:
             with port.eagerly():
                 self._write_waiting(state)
-                accumulation.start_training()
+                accumulation.training.start()
 
     def _write_waiting(self, state):
         try:
