@@ -106,7 +106,9 @@ class Port(TensorFlowPort):
     # -- values ------------------------------------------------------------------------------------
 
     def one_after(self, gradients):
-        return tf.ones([], tf.int64)  # all writes wait for the gradients, see `update`
+        # All writes wait for the gradients anyway. Values that wait, too, would make TensorFlow add
+        # the parts of a gradient to its sum in another order.
+        return tf.ones([], tf.int64)
 
     # -- an update ---------------------------------------------------------------------------------
 
