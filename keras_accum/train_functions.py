@@ -79,7 +79,8 @@ class Picker(Substitute):
         position, length, next_length = self._before(arguments)
         step = window.advance(np, position, length, next_length, counted=1)
         checked = self._checked(self._model.train_step)  # Keras 2 looks it up while tracing
-        with self._optimizer._accumulation.deciding(bool(step.switch)), train_step_of(self._model, checked):
+        deciding = self._optimizer._accumulation.deciding(bool(step.switch))
+        with deciding, train_step_of(self._model, checked):
             results = self._functions[int(step.switch)](*arguments)
         self._keep([int(step.position), int(step.length), next_length], results)
         return results
