@@ -64,7 +64,8 @@ class AccumulatingOptimizer(stock.FromAndToStock, State):
         with port.unclipped():
             gradients = keras.optimizers.Optimizer.get_gradients(self, loss, params)
         state = self._take_waiting(shapes_of(params))
-        self._build(params)
+        self._accumulation.has_stepped = True
+        port.start_model(params)
         self.updates = [port.train_step(loss, gradients, params)]
         if state is not None:
             self._write_state(state)
@@ -100,7 +101,6 @@ class AccumulatingOptimizer(stock.FromAndToStock, State):
             config["decay"] = self._accumulation.options.decay
         config.update(arguments.own_config(self))
         return config
-
 
 
 def _clips(given):
