@@ -36,7 +36,8 @@ class Port(TensorFlowPort):
         self.given, self.rate = given, None
         self._variables, self.slots = [], {}
         self._made = None  # the variables that the stock optimizer has made for the model
-        self._operations = None  # the writes of the step that is being built
+        self._loss = None  # of the train step that is being built
+        self._operations = None  # the writes of the train step
         self._closing = None  # the operation that closes the model's window
         self._accum_iters = None  # shared by all models, as are `iterations` and learning rate
         self._positions = {}  # positions in the windows of models, by the keys of their variables
@@ -102,6 +103,11 @@ class Port(TensorFlowPort):
         others = [p for model, p in self._positions.items() if model != self._model]
         return any(K.batch_get_value(others))
 
+    # -- values ------------------------------------------------------------------------------------
+
+    def one_after(self, gradients):
+        return tf.ones([], tf.int64)  # all writes wait for the gradients, see `update`
+
     # -- an update ---------------------------------------------------------------------------------
 
     def update(self, step, averages, variables, switches):
@@ -111,7 +117,7 @@ class Port(TensorFlowPort):
             values = {dtype: self._scalars(step, dtype) for dtype in set(map(K.dtype, variables))}
         else:
             values = self._selected(step.switch, averages)
-        with barrier([averages, values, step]):
+        with _barrier([self._loss, averages, values, step]):
             if self.optimizer._rule():
                 self._write_by_rule(step.switch, averages, variables, values)
             else:
@@ -225,7 +231,15 @@ class Port(TensorFlowPort):
 
     # -- the order of a train step -----------------------------------------------------------------
 
-    def grouped(self, function, *arguments):
+    def train_step(self, loss, gradients, variables):
+        """Return the operation of a train step."""
+        self._loss = loss
+        try:
+            return self._grouped(self.accumulation.micro_batch, gradients, variables)
+        finally:
+            self._loss = None
+
+    def _grouped(self, function, *arguments):
         """Call a function of a train step, and return one operation that makes all its writes."""
         outer, self._operations = self._operations, []
         try:
@@ -238,27 +252,27 @@ class Port(TensorFlowPort):
         self._operations.append(function(variable, variable, *tensors))
 
     def after_writes(self):
-        return barrier(self._operations)
+        return _barrier(self._operations)
 
     def is_traced(self):
         return False
 
     def branch(self, step, gradients, update, add):
-        with barrier([gradients, step]):
+        with _barrier([self._loss, gradients, step]):
             operation = tf.cond(
                 step.switch > 0,
-                lambda: self.grouped(update, step, gradients),
-                lambda: self.grouped(add, step, gradients),
+                lambda: self._grouped(update, step, gradients),
+                lambda: self._grouped(add, step, gradients),
             )
         self._operations.append(operation)
 
     def between_steps(self, function, *arguments):
         if self._closing is None:
-            self._closing = self.grouped(function, *arguments)
+            self._closing = self._grouped(function, *arguments)
         K.get_session().run(self._closing)
 
 
-def barrier(values):
+def _barrier(values):
     """A scope whose operations run after all values, by way of one operation to keep edges few."""
     values = [v for v in tf.nest.flatten(values) if hasattr(v, "device")]  # not numbers and None
     return tf.control_dependencies([tf.group(*values)])

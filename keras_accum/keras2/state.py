@@ -26,6 +26,7 @@ class State(base.Optimizer):
         """
         accumulation, rule = self._accumulation, self._rule()
         accumulation.port.start_model(params)
+        accumulation.window = None
         accumulation.has_stepped = True  # the graph has a train step
         for slot in rule.slots if rule else ():
             for i, variable in enumerate(params):

@@ -50,8 +50,8 @@ class Picker(train_functions.Picker):
         found = self._read(arrays)
         if found != self._known:
             raise ValueError(
-                f"{train_functions.ONE_CALL} Received: the position in the window is {found[0]}, but "
-                f"this number of train steps should make it {self._known[0]}."
+                f"{train_functions.ONE_CALL} Received: the position in the window is {found[0]}, "
+                f"but this number of train steps should make it {self._known[0]}."
             )
 
     def _arrays(self, state):

@@ -11,8 +11,7 @@ import tensorflow as tf
 from keras import ops
 from tensorflow.python.ops import control_flow_util
 
-from keras_accum import kernels, rules
-from keras_accum import train_functions
+from keras_accum import kernels, rules, train_functions
 from keras_accum.keras3 import backend
 from keras_accum.keras3.selection import SelectAfter, SelectWrites
 from keras_accum.ranges import is_of_keras

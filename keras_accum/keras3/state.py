@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_accum import base, rules, states
+from keras_accum import base, family, rules, states
 from keras_accum.keras3 import variables
 from keras_accum.keras3.backend import to_numpy
 
@@ -31,13 +31,13 @@ class State(variables.StateByNames, base.Optimizer):
             before = set(vars(self))
             super().build(variables)
             port.variables = self._trainable_variables
-            base.check_attributes(self, set(vars(self)) - before)
+            family.check_attributes(self, set(vars(self)) - before)
             self._track_all()
             self._build_window()
         if state is not None:
             with port.eagerly():
                 self._write_waiting(state)
-                accumulation.start_training()
+                accumulation.training.start()
 
     def _write_waiting(self, state):
         try:

@@ -12,7 +12,7 @@ import inspect
 import numpy as np
 import tensorflow as tf
 
-from keras_accum import arguments, base, docs, gates, kernels, ranges, states
+from keras_accum import arguments, base, docs, family, gates, kernels, ranges, states
 from keras_accum.norms import UPDATE_NORM
 from keras_accum.tf_keras import port
 from keras_accum.tf_keras.library import IMPORT_KERAS, StockOptimizer, keras, utilities
@@ -403,7 +403,7 @@ def make(stock, made_by):
 
 def _check(stock):
     """Raise a TypeError if a class changes more of an update than `update_step`."""
-    base.check_members(AccumulatingNewStyleOptimizer, stock)
+    family.check_members(AccumulatingNewStyleOptimizer, stock)
     own = [cls for cls in stock.__mro__ if not ranges.is_of_keras(cls) and cls is not object]
     overridden = sorted({name for cls in own for name in _STEPS if name in vars(cls)})
     if issubclass(stock, keras.optimizers.Nadam) and any("update_step" in vars(c) for c in own):

@@ -8,7 +8,7 @@ import inspect
 
 import tensorflow as tf
 
-from keras_accum import arguments, base, docs
+from keras_accum import arguments, docs, family
 from keras_accum.tf_keras import layout
 from keras_accum.tf_keras.legacy import Hooks, Port
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
@@ -67,9 +67,9 @@ class AccumulatingOptimizer(Hooks, State, Variables, Saving, Moving):
         self._start_accumulating(own, Port(self, given))
         super().__init__(**given)
         accumulation = self._accumulation
-        base.check_attributes(self, {*vars(self), *self._hyper} - {"_accumulation"})
+        family.check_attributes(self, {*vars(self), *self._hyper} - {"_accumulation"})
         if not (accumulation.options.is_stock or accumulation.port.rule):
-            base.check_attributes(self, accumulation.port.layout.attributes)
+            family.check_attributes(self, accumulation.port.layout.attributes)
         accumulation.is_ready = True
 
     def get_config(self):

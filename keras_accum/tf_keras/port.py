@@ -99,7 +99,7 @@ class Port(TensorFlowPort):
     # -- a train step ------------------------------------------------------------------------------
 
     def apply(self, pairs, is_summed):
-        """Take the micro-batch of these pairs, and return its last operation, None in eager mode."""
+        """Take a micro-batch, and return its last operation; None in eager mode."""
         self._check_summed(is_summed)
         gradients, variables = map(list, zip(*pairs))
         if not is_summed:

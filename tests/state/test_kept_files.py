@@ -85,7 +85,8 @@ def test_the_files_of_a_release_are_complete(release):
         checkpoints = checkpoints_of(writer, release)
         assert found == {*rows_of(writer, release), *checkpoints}
         for row, forms in checkpoints.items():
-            found = {path.name.split(".")[1] for path in (FILES / release / writer).glob(f"{row}.*")}
+            files = (FILES / release / writer).glob(f"{row}.*")
+            found = {path.name.split(".")[1] for path in files}
             assert found == {*forms, "truth"}
 
 
