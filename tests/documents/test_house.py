@@ -37,5 +37,5 @@ def test_the_page_names_files_and_functions_that_exist():
         path = PACKAGE / name
         assert path.is_dir() or path.with_suffix(".py").is_file(), name
     source = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
-    for method in re.findall(r"`(?:\w+\.)?[A-Z]\w+\.(\w+)`", page):
+    for method in re.findall(r"`(?:\w+\.)?[A-Z][a-z]\w*\.(\w+)`", page):
         assert re.search(rf"(def|class) {method}\b|\b{method} = ", source), method
