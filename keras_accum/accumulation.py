@@ -181,9 +181,10 @@ class Accumulation:
             totals, weight = self._over_replicas(totals, weight, variables)
             if weight is not None:
                 step, *steps = [s._replace(divisor=weight) for s in (step, *steps)]
-        averages = port.averages(totals, variables, steps, self.options.reduction)
-        with self._updating():
-            port.update(step, averages, variables, [step.switch for step in steps])
+        if variables:  # a partial window can be one of frozen variables only
+            averages = port.averages(totals, variables, steps, self.options.reduction)
+            with self._updating():
+                port.update(step, averages, variables, [step.switch for step in steps])
         if self.window is not None:
             totals = [*totals, *(port.value(self.window.sum_of(v)) for v in frozen)]
             port.keep(step, totals, [*variables, *frozen])
