@@ -180,7 +180,8 @@ class Accumulation:
             weight = step.divisor if self.options.weighs else None
             totals, weight = self._over_replicas(totals, weight, variables)
             if weight is not None:
-                step, *steps = [s._replace(divisor=weight) for s in (step, *steps)]
+                reduced = {id(s): s._replace(divisor=weight) for s in (step, *steps)}
+                step, *steps = [reduced[id(s)] for s in (step, *steps)]
         if variables:  # a partial window can be one of frozen variables only
             averages = port.averages(totals, variables, steps, self.options.reduction)
             with self._updating():
