@@ -61,6 +61,11 @@ class Port(TensorFlowPort):
         return self.optimizer.iterations
 
     @property
+    @abc.abstractmethod
+    def rate(self):
+        """The learning rate: a number, a variable or a tensor; a schedule or another callable."""
+
+    @property
     def scalar_dtype(self):
         return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
 
