@@ -46,10 +46,12 @@ CASES.update(
         "schedule_free": Case("ScheduleFreeAdamW", {"learning_rate": 2**-5}),
     }
 )
+if hosts.IS_NEW_STYLE:  # which has no class for AMSGrad
+    CASES["amsgrad"] = Case("Adam", {**CASES["amsgrad"].arguments, "amsgrad": True})
 CASES = {name: case for name, case in CASES.items() if hosts.has(f"{case.name}Accumulate")}
 
 # Stock optimizers whose `decay` isn't that of the learning rate. They take no schedule.
-NO_DECAY = ("Nadam",) if hosts.IS_TF_KERAS else ()
+NO_DECAY = ("Nadam",) if hosts.IS_TF_KERAS and not hosts.IS_NEW_STYLE else ()
 
 if hosts.IS_KERAS2:  # RMSprop of Keras 2 has neither momentum nor centered
     CASES = {
@@ -74,6 +76,9 @@ every_name = pytest.mark.parametrize(
 
 def keras2_has_no(what):
     return pytest.mark.skipif(hosts.IS_KERAS2, reason=f"Keras 2.0 to 2.3 has no {what}")
+
+
+needs_decay = pytest.mark.skipif(not hosts.HAS_DECAY, reason="the newer style has no `decay`")
 
 
 def skip_file_on_keras2(what):

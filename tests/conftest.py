@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")  # as in `hosts.py`
+HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow") if HOST == "keras3" else "tensorflow"
 
 # Warnings are errors in the tests, except for these. Most come from the hosts' own code.

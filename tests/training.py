@@ -138,7 +138,7 @@ def inner(optimizer):
 
 
 def is_ours(optimizer):
-    return isinstance(inner(optimizer), hosts.accum.AccumulatingOptimizer)
+    return hasattr(type(inner(optimizer)), "completed_updates")
 
 
 def slots(model):
