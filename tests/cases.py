@@ -51,7 +51,7 @@ if hosts.IS_NEW_STYLE:  # which has no class for AMSGrad
 CASES = {name: case for name, case in CASES.items() if hosts.has(f"{case.name}Accumulate")}
 
 # Stock optimizers whose `decay` isn't that of the learning rate. They take no schedule.
-NO_DECAY = ("Nadam",) if hosts.IS_TF_KERAS and not hosts.IS_NEW_STYLE else ()
+NO_DECAY = ("Nadam",) if hosts.IS_LEGACY else ()
 
 if hosts.IS_KERAS2:  # RMSprop of Keras 2 has neither momentum nor centered
     CASES = {

@@ -26,6 +26,7 @@ if IS_NEW_STYLE:
     HOST = "tf_keras"  # for the package, it is one host
 IS_KERAS3 = HOST == "keras3"
 IS_TF_KERAS = HOST == "tf_keras"
+IS_LEGACY = IS_TF_KERAS and not IS_NEW_STYLE
 IS_KERAS2 = HOST == "keras2"
 
 # Devices for the tests of distribution. Both settings must be made before a framework starts.
@@ -101,7 +102,7 @@ def stock(optimizer, **arguments):
             arguments["lr"] = arguments.pop("learning_rate")
         return in_order(getattr(keras.optimizers, optimizer)(**arguments))
     optimizers = keras.optimizers
-    if IS_TF_KERAS and not IS_NEW_STYLE:
+    if IS_LEGACY:
         optimizers = getattr(optimizers, "legacy", optimizers)  # up to 2.10 there is only one style
     return getattr(optimizers, optimizer)(**arguments)
 
@@ -179,10 +180,15 @@ if not IS_KERAS2:
             return {"rates": self.rates}
 
 
+def our_decay(decay):
+    """Return our argument `decay` where the host has it, for tests of many arguments at once."""
+    return {"decay": decay} if HAS_DECAY else {}
+
+
 def decayed(learning_rate, decay, updates):
-    """Return the stock arguments that are equivalent to our argument `decay`."""
-    if HAS_DECAY and not IS_KERAS3:
-        return {"learning_rate": learning_rate, "decay": decay}
+    """Return the stock arguments that are equivalent to `our_decay(decay)`."""
+    if not IS_KERAS3:
+        return {"learning_rate": learning_rate, **our_decay(decay)}
     rates = [learning_rate / (1 + decay * update) for update in range(updates)]
     return {"learning_rate": EachUpdate(rates)}
 
@@ -341,6 +347,8 @@ def slots(optimizer, weights):
     if IS_NEW_STYLE:
         scope = f"{optimizer.name}/"  # of variables that a train function creates
         found = {v.name.replace(scope, ""): v for v in optimizer.variables}
+        if not getattr(optimizer, "momentum", True):  # SGD creates the slots even with momentum 0
+            found = {name: v for name, v in found.items() if not name.startswith("m/")}
         found.pop("Variable:0", None)  # Nadam's, which the stock optimizer doesn't list
         if isinstance(optimizer, keras.optimizers.Nadam):
             found["u_product"] = optimizer._u_product

@@ -86,7 +86,7 @@ def test_equals_big_batch(case):
 @few_cases
 def test_equals_big_batch_with_several_options(case):
     both = {**case.arguments, "clipnorm": 0.3}
-    if hosts.IS_KERAS3:
+    if hosts.HAS_EMA:
         both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
     stock = {**both, **hosts.decayed(case.arguments["learning_rate"], 0.25, updates=9)}
 
@@ -94,7 +94,8 @@ def test_equals_big_batch_with_several_options(case):
         return dense_model(kernel_constraint=Shrink())
 
     expected = train(hosts.stock(case.name, **stock), BIG, build)
-    optimizer = hosts.ours(case.name, accum_iters=LENGTH, decay=0.25, **both)
+    both.update(hosts.our_decay(0.25))
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **both)
     assert_same_training(train(optimizer, MICRO, build, callbacks=[python_gate()]), expected)
 
 

@@ -74,7 +74,7 @@ OPTIONS = {
     "clipvalue": {"clipvalue": 0.1},
     "global_clipnorm": {"global_clipnorm": 0.5},
 }
-if hosts.IS_KERAS3:
+if hosts.HAS_EMA:
     OPTIONS["all"] = {
         "weight_decay": 0.2,
         "use_ema": True,
@@ -96,7 +96,7 @@ def test_mirrored_strategy(strategy, case, options):
 @few_cases
 @pytest.mark.parametrize("gated", [{"gate": "conditional"}, LATE], ids=["conditional", "window"])
 def test_mirrored_strategy_with_a_conditional(strategy, case, gated):
-    options = OPTIONS["all" if hosts.IS_KERAS3 else "global_clipnorm"]
+    options = OPTIONS["all" if hosts.HAS_EMA else "global_clipnorm"]
     assert_equal(in_strategy(strategy, case, options, **gated), single_device(case, options))
 
 
@@ -118,7 +118,7 @@ def test_mirrored_strategy_with_fit(strategy, case, callbacks, late):
 def test_mirrored_strategy_with_everything_that_acts_on_an_update(strategy, case, late):
     rates = [case.arguments["learning_rate"] / (1 + update) for update in range(UPDATES + 1)]
     both = {**case.arguments, "learning_rate": hosts.EachUpdate(rates), "clipnorm": 0.3}
-    if hosts.IS_KERAS3:
+    if hosts.HAS_EMA:
         both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
 
     def build():
@@ -265,7 +265,7 @@ def test_a_float8_scale_refuses_all_reduce_per_window(strategy):
             hosts.ours("Adam", accum_iters=LENGTH, **LATE).build([scale])
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras has gradient_aggregator")
+@pytest.mark.skipif(not hosts.IS_LEGACY, reason="only legacy optimizers have gradient_aggregator")
 @few_cases
 @every_reduction
 def test_a_gradient_aggregator(case, late):

@@ -22,7 +22,7 @@ from training import (
 
 skip_file_on_keras2("moving average of the weights")
 
-pytestmark = pytest.mark.skipif(not hosts.IS_KERAS3, reason="tf_keras's legacy Adam has no use_ema")
+pytestmark = pytest.mark.skipif(not hosts.HAS_EMA, reason="tf_keras's legacy Adam has no use_ema")
 every_gate = pytest.mark.usefixtures("every_gate")
 AVERAGE = {"use_ema": True, "ema_momentum": 0.5}
 BITWISE = {"rtol": 0, "atol": 0}

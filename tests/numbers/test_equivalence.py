@@ -15,6 +15,7 @@ from cases import (
     every_row,
     few_cases,
     keras2_has_no,
+    needs_decay,
     quick_first,
     thorough,
 )
@@ -49,7 +50,10 @@ callbacks = keras.callbacks
 
 keras3_only = pytest.mark.skipif(
     not hosts.IS_KERAS3,
-    reason="Keras 2's optimizers have no weight_decay, use_ema, loss_scale_factor or float8",
+    reason="Keras 2's optimizers have no loss_scale_factor or float8",
+)
+needs_ema = pytest.mark.skipif(
+    not hosts.HAS_EMA, reason="this style of optimizers has no weight_decay and no use_ema"
 )
 
 
@@ -75,6 +79,7 @@ def test_schedule_counts_updates(case, schedule):
     assert_equals_big_batch(case, both={"learning_rate": schedule(case.arguments["learning_rate"])})
 
 
+@needs_decay
 @every_case
 def test_decay_counts_updates(case):
     stock = hosts.decayed(case.arguments["learning_rate"], 0.25, UPDATES)
@@ -103,6 +108,7 @@ def test_callback_sets_learning_rate(case, make):
 
 
 @keras2_has_no("schedules to compare with")
+@needs_decay
 @few_cases
 @quick_first("make, factors", RATE_CALLBACKS)
 def test_callback_sees_the_undecayed_rate(case, make, factors):
@@ -130,13 +136,13 @@ def test_clipping_acts_on_the_average(case, clipping):
     assert_equals_big_batch(case, both={clipping: CLIPPING[clipping]})
 
 
-@keras3_only
+@needs_ema
 @every_case
 def test_weight_decay(case):
     assert_equals_big_batch(case, both={"weight_decay": 0.2})
 
 
-@keras3_only
+@needs_ema
 @few_cases
 @quick_first("by", ["name", "variable"])
 def test_weight_decay_with_exclusion(case, by):
@@ -158,7 +164,7 @@ EMA = {
 }
 
 
-@keras3_only
+@needs_ema
 @every_case
 @quick_first("ema", EMA)
 def test_moving_average_of_weights(case, ema):
@@ -177,13 +183,13 @@ def test_constraint(case, constraint):
     )
 
 
-@keras3_only
+@needs_ema
 @few_cases
 def test_several_features_at_once(case):
     assert_equals_big_batch(
         case,
         both={"weight_decay": 0.2, "clipnorm": 0.3, **EMA["ema_overwrite"]},
-        ours={"decay": 0.25},
+        ours=hosts.our_decay(0.25),
         stock=hosts.decayed(case.arguments["learning_rate"], 0.25, UPDATES),
         build=lambda: dense_model(kernel_constraint=Shrink()),
     )
@@ -459,7 +465,7 @@ def test_one_micro_batch_is_the_stock_optimizer(case):
 # -- what only one host has --------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras has gradient_transformers")
+@pytest.mark.skipif(not hosts.IS_LEGACY, reason="only legacy optimizers have gradient_transformers")
 @few_cases
 def test_gradient_transformers_see_the_average(case):
     """One that shifts zeros. No micro-batch inside a window may see the shift."""
@@ -473,7 +479,7 @@ def test_gradient_transformers_see_the_average(case):
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras takes a tensor as learning rate")
 @few_cases
 def test_learning_rate_that_is_a_tensor(case):
-    assert_equals_big_batch(case, both={"learning_rate": hosts.tf.constant(0.0625)})
+    assert_equals_big_batch(case, both={"learning_rate": hosts.tf.constant(0.0625, hosts.FLOATX)})
 
 
 @keras2_has_no("callable learning rates")

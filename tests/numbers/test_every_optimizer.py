@@ -23,7 +23,7 @@ def everything(case):
         return {**case.arguments, **decay, "clipnorm": 0.5}
     schedule = hosts.EachUpdate([rate / (1 + update) for update in range(UPDATES)])
     more = {"learning_rate": rate if case.name in NO_DECAY else schedule, "global_clipnorm": 0.75}
-    if hosts.IS_KERAS3:
+    if hosts.HAS_EMA:
         more.update(weight_decay=0.25, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
     return {**case.arguments, **more}
 

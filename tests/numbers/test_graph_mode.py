@@ -20,7 +20,7 @@ from training import (
     inner,
 )
 
-if not hosts.IS_TF_KERAS:
+if not hosts.IS_LEGACY:
     pytest.skip("about tf_keras's graph mode, which others don't have", allow_module_level=True)
 
 tf = hosts.tf

@@ -25,6 +25,10 @@ pytestmark = [
 ]
 
 EXACT = {"rtol": 0, "atol": 0}
+# The argument that says that the user has summed the gradients over the replicas.
+SUMMED = {"experimental_aggregate_gradients": False}
+if hosts.IS_NEW_STYLE:
+    SUMMED = {"skip_gradients_aggregation": True}
 
 
 # -- reduction="weighted" ----------------------------------------------------------------------
@@ -98,13 +102,13 @@ def test_gradients_summed_by_the_user_are_refused(case, every_gate):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     scaled, vs = hosts.loss_scaled(optimizer, 8.0), [hosts.variable([1.0], "w")]
     pairs = [(hosts.tf.constant([2.0], hosts.FLOATX), vs[0])]
-    with pytest.raises(ValueError, match="LossScaleOptimizer.*leave experimental_aggregate_grad"):
-        scaled.apply_gradients(pairs, experimental_aggregate_gradients=False)
+    with pytest.raises(ValueError, match=f"LossScaleOptimizer.*leave {next(iter(SUMMED))}"):
+        scaled.apply_gradients(pairs, **SUMMED)
     for _ in range(LENGTH):
         scaled.apply_gradients(pairs)
     assert optimizer.completed_updates == 1
-    with pytest.raises(ValueError, match="LossScaleOptimizer.*leave experimental_aggregate_grad"):
-        scaled.apply_gradients(pairs, experimental_aggregate_gradients=False)
+    with pytest.raises(ValueError, match=f"LossScaleOptimizer.*leave {next(iter(SUMMED))}"):
+        scaled.apply_gradients(pairs, **SUMMED)
 
 
 def test_gradients_summed_by_the_user_are_refused_on_replicas(strategy):
@@ -116,12 +120,12 @@ def test_gradients_summed_by_the_user_are_refused_on_replicas(strategy):
     def step(aggregate):
         def replica():
             pairs = [(hosts.tf.ones_like(w), w)]
-            scaled.apply_gradients(pairs, experimental_aggregate_gradients=aggregate)
+            scaled.apply_gradients(pairs, **({} if aggregate else SUMMED))
 
         strategy.run(replica)
 
     hosts.tf.function(step)(True)
-    with pytest.raises(ValueError, match="LossScaleOptimizer.*leave experimental_aggregate_grad"):
+    with pytest.raises(ValueError, match=f"LossScaleOptimizer.*leave {next(iter(SUMMED))}"):
         hosts.tf.function(step)(False)
 
 
@@ -134,7 +138,7 @@ def test_gradients_summed_by_the_user_are_accepted_without_a_loss_scale(case):
         for i in range(0, len(gradients), size):
             gradient = hosts.tf.constant(gradients[i : i + size].mean(0), hosts.FLOATX)
             pairs = [(gradient, variables[0])]
-            optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+            optimizer.apply_gradients(pairs, **SUMMED)
         found = {name: hosts.array(v) for name, v in hosts.slots(optimizer, variables).items()}
         return start, {"w": variables[0].numpy(), **found}
 
@@ -152,6 +156,6 @@ def test_accum_iters_1_is_the_stock_optimizer_inside_as_well(case):
         scaled, w = hosts.loss_scaled(optimizer, 8.0), hosts.variable([1.0], "w")
         for gradient in (2.0, np.inf, 3.0):
             pairs = [(hosts.tf.constant([gradient], hosts.FLOATX), w)]
-            scaled.apply_gradients(pairs, experimental_aggregate_gradients=False)
+            scaled.apply_gradients(pairs, **SUMMED)
         found.append((int(optimizer.iterations), w.numpy().tolist()))
     assert found[0] == found[1] and found[0][0] == 3

@@ -18,7 +18,7 @@ from training import (
 )
 
 pytestmark = pytest.mark.skipif(
-    not hosts.IS_TF_KERAS, reason="only tf_keras has gradient_transformers"
+    not hosts.IS_LEGACY, reason="only legacy optimizers have gradient_transformers"
 )
 
 

@@ -46,10 +46,10 @@ def stock_model():
 def everything(case):
     """Options that act on an update, as arguments of ours and of the stock optimizer."""
     both = {"clipnorm": 0.3}
-    if hosts.IS_KERAS3:
+    if hosts.HAS_EMA:
         both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
     decayed = hosts.decayed(case.arguments["learning_rate"], 0.25, updates=9)
-    return {"decay": 0.25, **both}, {**both, **decayed}
+    return {**hosts.our_decay(0.25), **both}, {**both, **decayed}
 
 
 # -- nothing moves inside a window -----------------------------------------------------------------
