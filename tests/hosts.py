@@ -321,6 +321,13 @@ ACCUMULATOR = "accumulator" if IS_KERAS2 else "window_accumulator"
 
 
 def accumulators(optimizer):
+    """All accumulators of an optimizer that has some."""
+    found = _accumulators(optimizer)
+    assert found, "the optimizer has no accumulators: nothing is tested"
+    return found
+
+
+def _accumulators(optimizer):
     if IS_KERAS2:
         return [v for name, v in _ours_of_keras2(optimizer).items() if "accumulator" in name]
     if IS_KERAS3:

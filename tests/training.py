@@ -206,7 +206,9 @@ def values(optimizer, variables):
 
 @functools.lru_cache(maxsize=None)
 def _big_batch(name, arguments):
-    return train(hosts.stock(name, **dict(arguments)), BIG)
+    trained = train(hosts.stock(name, **dict(arguments)), BIG)
+    assert_moved(trained.start, trained.weights)
+    return trained
 
 
 def big_batch(case):

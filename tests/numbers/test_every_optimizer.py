@@ -24,7 +24,7 @@ def everything(case):
     schedule = hosts.EachUpdate([rate / (1 + update) for update in range(UPDATES)])
     more = {"learning_rate": rate if case.name in NO_DECAY else schedule, "global_clipnorm": 0.75}
     if hosts.HAS_EMA:
-        more.update(weight_decay=0.25, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
+        more.update(weight_decay=0.25, use_ema=True, ema_momentum=0.25, ema_overwrite_frequency=2)
     return {**case.arguments, **more}
 
 

@@ -29,7 +29,7 @@ def trained(case, gate, steps):
 @quick_first("first", GATES)
 def test_one_gate_continues_from_the_state_of_the_other(case, first):
     second = GATES[1 - GATES.index(first)]
-    arguments = {"accum_iters": LENGTH, "decay": 0.25, "clipnorm": 0.3}
+    arguments = {"accum_iters": LENGTH, "clipnorm": 0.3, **hosts.our_decay(0.25)}
     model = trained(case, {**arguments, "gate": first}, STOP)
     start, kept, values = weights(model), model.optimizer.get_state(), model.get_weights()
     arguments["gate"] = second

@@ -57,9 +57,11 @@ def test_weighted_has_the_same_state_inside_and_alone(case, every_gate):
     stepped(hosts.loss_scaled(inside, 1.0), batches(MICRO)[: LENGTH + 2])
     assert_equal(inside.get_state(), alone.get_state())
     assert list(inside.get_state()) == list(alone.get_state())
-    assert [w.shape for w in inside.get_weights()] == [w.shape for w in alone.get_weights()]
     again = pickle.loads(pickle.dumps(inside))
     assert_equal(again.get_state(), inside.get_state(), **EXACT)
+    if hosts.IS_NEW_STYLE:  # which has no get_weights
+        return
+    assert [w.shape for w in inside.get_weights()] == [w.shape for w in alone.get_weights()]
     inside.set_weights(inside.get_weights())
     assert_equal(again.get_state(), inside.get_state(), **EXACT)
 

@@ -97,9 +97,7 @@ def build(optimizer, variables):
 
 
 def assert_nothing_pending(optimizer):
-    accumulators = hosts.accumulators(optimizer)
-    assert accumulators
-    for accumulator in accumulators:
+    for accumulator in hosts.accumulators(optimizer):
         assert not hosts.array(accumulator).any()
 
 
