@@ -178,6 +178,8 @@ def train(optimizer, batch_size, build=dense_model, compile=None, callbacks=(), 
     model = compiled(build(), optimizer, **(compile or {}))
     start = weights(model)
     fit(model, batch_size, callbacks=list(callbacks), **fit_arguments)
+    if not is_ours(optimizer):  # a reference that hardly moves would test nothing
+        assert max(np.abs(w - start[name]).max() for name, w in weights(model).items()) > 0.02
     return Trained(start, weights(model), slots(model), again)
 
 
@@ -206,9 +208,7 @@ def values(optimizer, variables):
 
 @functools.lru_cache(maxsize=None)
 def _big_batch(name, arguments):
-    trained = train(hosts.stock(name, **dict(arguments)), BIG)
-    assert_moved(trained.start, trained.weights)
-    return trained
+    return train(hosts.stock(name, **dict(arguments)), BIG)
 
 
 def big_batch(case):
