@@ -171,6 +171,8 @@ VALUES = {
     "clipnorm": 0.5,
     "clipvalue": None,  # only one kind of clipping at a time
     "global_clipnorm": None,
+    "adaptive_epsilon": True,
+    "jit_compile": False,
     "use_ema": True,
     "ema_momentum": 0.5,
     "ema_overwrite_frequency": 3,

@@ -232,6 +232,11 @@ def stock_variables(optimizer):
     return list(optimizer.variables) if IS_KERAS3 or IS_NEW_STYLE else optimizer.variables()
 
 
+def listed(optimizer):
+    """The variables of a list for `set_weights`, in its order."""
+    return list(optimizer.variables if IS_KERAS3 or IS_NEW_STYLE else optimizer.weights)
+
+
 def build(model):
     """Give a compiled model's optimizer its variables before the first step."""
     if IS_KERAS2:

@@ -35,7 +35,7 @@ def micro_batches():
 
 
 def assert_equals_stock(stock, arguments, trace=None, **more):
-    """With `trace(function)` as the traced train step. Inside a window nothing moves, to the bit."""
+    """With `trace(function)` as the traced train step."""
     mine, theirs = variables(), variables()
     optimizer = prepared(accum.accumulating(stock)(**arguments, accum_iters=LENGTH, **more), mine)
     reference = prepared(stock(**arguments), theirs)

@@ -10,7 +10,7 @@ from hosts import accum
 from training import LENGTH, compiled, dense_model, go_on
 
 pytestmark = [
-    pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras adds variables step by step"),
+    pytest.mark.skipif(not hosts.IS_LEGACY, reason="only legacy optimizers add variables"),
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
 ]
 

@@ -171,8 +171,7 @@ def test_complex_variables(form):
     if form != "waiting":
         hosts.build_on(again, others)
     if form == "list":
-        kept = optimizer.variables if hosts.IS_KERAS3 else optimizer.weights
-        again.set_weights(list(map(hosts.array, kept)))
+        again.set_weights(list(map(hosts.array, hosts.listed(optimizer))))
     else:
         again.set_state(optimizer.get_state())
     assert again.get_state()["SGD.momentum.0"].dtype == "complex64"
@@ -320,7 +319,7 @@ def ways_to_load(optimizer):
     ]
 
 
-@pytest.mark.parametrize("built", [True, False])
+@pytest.mark.parametrize("built", [True] if hosts.IS_NEW_STYLE else [True, False])
 def test_impossible_numbers_change_nothing(built):
     source = trained(CASES["adam"], 3)[0]
     ways, expected = ways_to_load(source), {**source.get_state(), "completed_updates": 3}
@@ -372,6 +371,7 @@ def test_a_training_that_diverged_continues(built):
     assert_same(optimizer.get_state(), state)
 
 
+@pytest.mark.skipif(hosts.IS_NEW_STYLE, reason="files of Keras 2.2 have the legacy style")
 def test_a_refused_list_leaves_a_count_of_micro_batches():
     """An old file counts micro-batches. The count of the next list is converted, too."""
     config = ours(CASES["adam"]).get_config()
@@ -425,8 +425,7 @@ def test_a_learning_rate_is_refused_where_a_schedule_is():
 def test_a_list_of_weights_that_does_not_fit(change):
     optimizer, _ = trained(CASES["adam"])
     before = optimizer.get_state()
-    vs = optimizer.variables if hosts.IS_KERAS3 else optimizer.weights
-    arrays = [hosts.array(v) for v in vs]
+    arrays = [hosts.array(v) for v in hosts.listed(optimizer)]
     with pytest.raises(StateError, match="arrays.*is not a state of this AdamAccumulate"):
         optimizer.set_weights(change(arrays))
     assert_same(optimizer.get_state(), before)
@@ -553,7 +552,7 @@ def test_a_skipped_micro_batch_is_no_update():
     assert (int(state["completed_updates"]), int(state["window_position"])) == (1, 1)
     again = ours(CASES["adam"])
     hosts.build_on(again, vs)
-    again.set_weights(optimizer.get_weights())
+    again.set_weights([v.numpy() for v in hosts.listed(optimizer)])
     assert_same(
         {**again.get_state(), "learning_rate": 0}, {**optimizer.get_state(), "learning_rate": 0}
     )
