@@ -6,7 +6,7 @@ import re
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, quick_first, skip_file_on_keras2, thorough
+from cases import LATE, quick_first, quick_once, skip_file_on_keras2, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -23,6 +23,8 @@ from training import (
     initialize,
     train,
 )
+
+pytestmark = quick_once
 
 skip_file_on_keras2("AccumulationMonitor")
 

@@ -5,7 +5,7 @@ import functools
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, every_kind, few_cases, skip_file_on_keras2, thorough
+from cases import CASES, on_adam, on_each_kind_of_state, quick_once, skip_file_on_keras2, thorough
 from hosts import keras
 from training import (
     BIG,
@@ -29,6 +29,8 @@ from training import (
     train,
     weights,
 )
+
+pytestmark = quick_once
 
 skip_file_on_keras2("PythonGate")
 
@@ -96,13 +98,13 @@ class CountsTraces(keras.Model):
         return super().train_step(*arguments)
 
 
-@every_kind
+@on_each_kind_of_state
 def test_equals_big_batch(case):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     assert_same_training(train(optimizer, MICRO, callbacks=[python_gate()]), big_batch(case))
 
 
-@few_cases
+@on_adam
 def test_equals_big_batch_with_several_options(case):
     both = {**case.arguments, "clipnorm": 0.3}
     if hosts.HAS_EMA:
@@ -118,7 +120,7 @@ def test_equals_big_batch_with_several_options(case):
     assert_same_training(train(optimizer, MICRO, build, callbacks=[python_gate()]), expected)
 
 
-@few_cases
+@on_adam
 def test_only_the_end_of_a_window_moves_anything(case):
     model = model_of(case)
     hosts.build(model)
@@ -136,7 +138,7 @@ def test_only_the_end_of_a_window_moves_anything(case):
     assert len(moved) == 2 * len(batches(MICRO))
 
 
-@few_cases
+@on_adam
 def test_windows_that_span_epochs_and_calls_of_fit(case):
     """The window's length doesn't divide the number of micro-batches."""
     some = [array[: 7 * MICRO] for array in data()]
@@ -185,7 +187,7 @@ def test_a_model_that_is_compiled_again():
     assert_big_batches(model, CASES["sgd"], ends)
 
 
-@few_cases
+@on_adam
 def test_changes_of_the_window_from_outside(case):
     """Partial windows are closed and accum_iters is changed, between epochs and inside one."""
     model = model_of(case)
@@ -201,7 +203,7 @@ def test_changes_of_the_window_from_outside(case):
     assert_big_batches(model, case, [4, 8, 11, 12, 15, 17, 20, 23, 24, 27, 30, 33, 36])
 
 
-@few_cases
+@on_adam
 def test_a_training_that_is_interrupted_in_a_window(case):
     class Stop(Exception):
         pass
@@ -223,7 +225,7 @@ def test_a_training_that_is_interrupted_in_a_window(case):
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-@few_cases
+@on_adam
 def test_a_model_that_was_saved_in_a_window(case, tmp_path):
     x, y = data()
     stop = (LENGTH + 1) * MICRO
@@ -239,7 +241,7 @@ def test_a_model_that_was_saved_in_a_window(case, tmp_path):
     assert_equal(dict(enumerate(loaded.get_weights())), dict(enumerate(model.get_weights())))
 
 
-@few_cases
+@on_adam
 def test_without_tracing(case):
     """With run_eagerly, too, PythonGate changes no number."""
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
@@ -248,7 +250,7 @@ def test_without_tracing(case):
 
 
 @thorough
-@few_cases
+@on_adam
 @pytest.mark.skipif(
     hosts.IS_TORCH, reason="torch.compile takes longer than all other tests of PythonGate"
 )
@@ -258,7 +260,7 @@ def test_jit_compile(case):
     assert_same_training(actual, big_batch(case))
 
 
-@few_cases
+@on_adam
 def test_embedding(case):
     """On TensorFlow the gradients are sparse."""
     arrays = np.arange(24 * 5).reshape(24, 5) % 6, data()[1]
@@ -270,7 +272,7 @@ def test_embedding(case):
     assert_same_training(actual, expected)
 
 
-@few_cases
+@on_adam
 def test_accum_iters_1_is_unchanged(case):
     optimizer = hosts.ours(case.name, **case.arguments)
     actual = train(optimizer, MICRO, callbacks=[python_gate()])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import hosts
 import pytest
-from cases import NAMES, skip_file_on_keras2
+from cases import NAMES, skip_file_on_keras2, thorough
 
 skip_file_on_keras2("tests of its optimizers in its wheel")
 
@@ -49,6 +49,8 @@ def case(module, suite, test):
     marks = list(getattr(getattr(suite, test), "pytestmark", ()))  # a skip for other backends
     if name in OTHERWISE:
         marks += [pytest.mark.skip(reason=OTHERWISE[name])]
+    if not suite.__name__.startswith(("SGD", "Adam", "RMSprop", "LossScale")):
+        marks += [thorough]
     return pytest.param(module, suite, test, id=name, marks=marks)
 
 

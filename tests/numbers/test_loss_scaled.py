@@ -5,7 +5,7 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-from cases import few_cases
+from cases import on_adam
 from hosts import keras
 from training import (
     BIG,
@@ -50,7 +50,7 @@ def stepped(optimizer, batches, model=None):
     return model
 
 
-@few_cases
+@on_adam
 def test_weighted_has_the_same_state_inside_and_alone(case, every_gate):
     alone = stepped(weighted(case), batches(MICRO)[: LENGTH + 2]).optimizer
     inside = weighted(case)
@@ -66,7 +66,7 @@ def test_weighted_has_the_same_state_inside_and_alone(case, every_gate):
     assert_equal(again.get_state(), inside.get_state(), **EXACT)
 
 
-@few_cases
+@on_adam
 def test_weighted_on_replicas_has_the_same_state_inside_and_alone(strategy, case):
     states = []
     for wrap in (lambda optimizer: optimizer, lambda optimizer: hosts.loss_scaled(optimizer, 8.0)):
@@ -81,7 +81,7 @@ def test_weighted_on_replicas_has_the_same_state_inside_and_alone(strategy, case
     assert list(inside) == list(alone)
 
 
-@few_cases
+@on_adam
 def test_weighted_continues_from_a_file(case, tmp_path):
     model = stepped(hosts.loss_scaled(weighted(case), 8.0), batches(MICRO)[: LENGTH + 2])
     path = str(tmp_path / "model.keras")
@@ -98,7 +98,7 @@ def test_weighted_continues_from_a_file(case, tmp_path):
 # -- skipped micro-batches ---------------------------------------------------------------------
 
 
-@few_cases
+@on_adam
 def test_gradients_summed_by_the_user_are_refused(case, every_gate):
     """A LossScaleOptimizer then doesn't report skipped micro-batches, and counts an update."""
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
@@ -131,7 +131,7 @@ def test_gradients_summed_by_the_user_are_refused_on_replicas(strategy):
         hosts.tf.function(step)(False)
 
 
-@few_cases
+@on_adam
 def test_gradients_summed_by_the_user_are_accepted_without_a_loss_scale(case):
     def trained(optimizer, size):
         variables = [hosts.variable([1.0, -1.0], "w")]
@@ -150,7 +150,7 @@ def test_gradients_summed_by_the_user_are_accepted_without_a_loss_scale(case):
     assert_equal(trained(ours, MICRO)[1], expected)
 
 
-@few_cases
+@on_adam
 def test_accum_iters_1_is_the_stock_optimizer_inside_as_well(case):
     """The stock optimizer accepts gradients summed by the user, and counts skipped steps."""
     found = []

@@ -9,7 +9,7 @@ import contextlib
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, KINDS, LATE, SPECIAL, few_cases, over, quick_first, thorough
+from cases import CASES, KINDS, LATE, SPECIAL, on_adam, over, quick_first, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -161,7 +161,7 @@ if hosts.HAS_EMA:
     OPTIONS["use_ema"] = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 3}
 
 
-@few_cases
+@on_adam
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_with_options_that_act_on_an_update(case, options):
     both(case, **options)
@@ -170,7 +170,7 @@ def test_with_options_that_act_on_an_update(case, options):
 @pytest.mark.skipif(
     not hosts.IS_TENSORFLOW, reason="about gradients in several functions of TensorFlow"
 )
-@few_cases
+@on_adam
 @quick_first("jit_compile", [False, True])
 def test_any_traced_function_can_close_the_window(case, jit_compile):
     """Each set of gradients has its own function, traced once and without a conditional."""

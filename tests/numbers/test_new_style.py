@@ -11,7 +11,7 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, LATE, NAMES, quick_first, thorough
+from cases import CASES, LATE, NAMES, each_version, quick_first, thorough
 from formats import CLASSES, STOP, assert_same
 from hosts import accum, keras
 from steps import assert_windows_equal_big_batches, gradients, prepared, variables
@@ -23,7 +23,10 @@ if not hosts.IS_NEW_STYLE:
 tf = hosts.tf
 O = keras.optimizers  # noqa: E741
 few_rows = quick_first("name", ["adamw", "nadam", "adafactor"])
-pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
+    each_version,
+]
 
 
 def ours(**arguments):
@@ -118,10 +121,10 @@ def test_each_class_is_made_once():
 def test_rate_of_a_schedule_is_unchanged_in_a_window():
     optimizer, ws = ours(learning_rate=hosts.EachUpdate([0.5, 0.25])), variables()
     rates = []
-    for grads in micro_batches()[:LENGTH]:
+    for grads in micro_batches()[: 2 * LENGTH]:
         hosts.apply(optimizer, grads, ws)
         rates.append(float(optimizer.learning_rate))
-    assert rates == [0.5] * (LENGTH - 1) + [0.25]
+    assert rates == [0.5] * (2 * LENGTH - 1) + [0.25]
 
 
 def test_at_accum_iters_1_the_variables_are_those_of_the_stock_optimizer():

@@ -9,9 +9,9 @@ import pytest
 from cases import (
     NO_DECAY,
     arguments_of,
-    every_case,
     every_name,
     keras2_has_no,
+    on_adam_and_amsgrad,
     quick_first,
     thorough,
 )
@@ -100,7 +100,7 @@ def assert_same(actual, expected):
 
 
 @quick_first("way", [through_pickle, copy.deepcopy])
-@every_case
+@on_adam_and_amsgrad
 def test_a_copy_has_the_state(case, way):
     """Copied in a window; the copy continues training and the original stays as it was."""
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)

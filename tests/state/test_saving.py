@@ -9,7 +9,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, each_version, few_cases, keras2_has_no, quick_first, thorough
+from cases import CASES, each_version, keras2_has_no, on_adam, quick_first, thorough
 from formats import (
     CLASSES,
     FORMATS,
@@ -135,7 +135,7 @@ def fit(model, *callbacks):
 
 
 @keras2_has_no("ModelCheckpoint in the middle of an epoch")
-@few_cases
+@on_adam
 def test_model_checkpoint(case, tmp_path):
     path = tmp_path / ("m.keras" if hosts.IS_KERAS3 else "m.h5")
     save = keras.callbacks.ModelCheckpoint(str(path), save_freq=STOP)
@@ -147,7 +147,7 @@ def test_model_checkpoint(case, tmp_path):
 
 
 @keras2_has_no("BackupAndRestore")
-@few_cases
+@on_adam
 def test_backup_and_restore(case, tmp_path):
     """Only the restored state is compared.
 

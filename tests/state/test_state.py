@@ -6,7 +6,7 @@ import h5py
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, every_row, keras2_has_no
+from cases import CASES, keras2_has_no, on_each_rule
 from hosts import accum, keras
 from training import LENGTH, MICRO, batches, compiled, dense_model, weights
 
@@ -122,7 +122,7 @@ def test_half_precision_is_accumulated_in_float32():
 
 
 @pytest.mark.parametrize("built", [True, False])
-@every_row
+@on_each_rule
 def test_continues(case, built):
     """The state goes through a NumPy file, to variables that exist or are made later."""
     optimizer, vs = trained(case)

@@ -10,11 +10,11 @@ import pytest
 import training
 from cases import (
     CASES,
-    every_case,
-    every_kind,
-    few_cases,
     keras2_has_no,
     needs_decay,
+    on_adam,
+    on_adam_and_amsgrad,
+    on_each_kind_of_state,
     quick_first,
     thorough,
 )
@@ -86,7 +86,7 @@ def assert_goes_on_from(case, optimizer):
 
 
 @pytest.mark.parametrize("which", [0, 1] if hosts.IS_LEGACY else [0])
-@every_kind
+@on_each_kind_of_state
 def test_from_stock(case, which):
     optimizer = stocks(case)[which]
     if which and case.name == "RMSprop" and "momentum" not in case.arguments:
@@ -139,7 +139,7 @@ def test_from_adamw_with_exclusions():
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2 has no accumulation of its own")
-@every_case
+@on_adam_and_amsgrad
 def test_from_keras_own_accumulation(case):
     """In the middle of a window, whose gradients are taken over."""
     theirs = hosts.stock(case.name, **case.arguments, gradient_accumulation_steps=LENGTH)
@@ -211,7 +211,7 @@ def ours_after(updates, case, **more):
     return go_on(compiled(dense_model(), optimizer), MICRO, 0, updates)
 
 
-@every_kind
+@on_each_kind_of_state
 def test_to_stock(case):
     """It has the stock class itself and the same slots, and continues with big batches."""
     expected = go_on(compiled(dense_model(), hosts.stock(case.name, **case.arguments)), BIG, 0, 1)
@@ -226,7 +226,7 @@ def test_to_stock(case):
     assert (optimizer.completed_updates, optimizer.window_position) == (1, 0)
 
 
-@every_kind
+@on_each_kind_of_state
 def test_to_stock_and_back(case):
     model = ours_after(1, case)
     optimizer = model.optimizer
@@ -294,7 +294,7 @@ if hosts.IS_KERAS2:  # Keras 2's stock steps aren't repeatable
 
 @thorough
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-@few_cases
+@on_adam
 def test_a_stock_file_loads_without_this_package(case, tmp_path):
     model = ours_after(1, case)
     with_optimizer(model, model.optimizer.to_stock(), loss=hosts.mean_squared_error())
