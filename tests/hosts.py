@@ -335,13 +335,16 @@ def accumulators(optimizer):
 
 
 def _accumulators(optimizer):
-    if IS_KERAS2:
-        return [v for name, v in _ours_of_keras2(optimizer).items() if "accumulator" in name]
-    if IS_KERAS3:
+    if IS_KERAS3 or IS_NEW_STYLE:
         return [v for v in optimizer.variables if "window_accumulator" in v.name]
-    if IS_NEW_STYLE:
-        return [v for v in optimizer.variables if "window_accumulator" in v.name]
-    return list(optimizer._accumulators.values())
+    return [v for v in _own(optimizer) if "accumulator" in v.name]
+
+
+def _own(optimizer):
+    """Our variables, which follow those of the stock optimizer in its list."""
+    found = listed(optimizer)
+    starts = [i for i, v in enumerate(found) if v.name.startswith("state_format")]
+    return found[starts[0] :] if starts else []
 
 
 def slots(optimizer, weights):
@@ -371,18 +374,24 @@ def slots(optimizer, weights):
     found = {"iterations": optimizer.iterations}
     if getattr(optimizer, "_m_cache", None) is not None:  # Nadam's running product
         found["momentum_cache"] = optimizer._m_cache
+    sums = {id(v) for v in _accumulators(optimizer)}
     for slot in optimizer.get_slot_names():
-        is_ours = slot == getattr(optimizer, "_sum_slot", None)
         for v in weights:
             try:
-                found[f"{v.name}/{ACCUMULATOR if is_ours else slot}"] = optimizer.get_slot(v, slot)
+                variable = optimizer.get_slot(v, slot)
             except KeyError:  # a variable that never had a gradient
                 continue
+            found[f"{v.name}/{ACCUMULATOR if id(variable) in sums else slot}"] = variable
     return found
 
 
 def _ours_of_keras2(optimizer):
-    found = optimizer._state_variables()
+    """The variables by their names in a state, whose order is that of the list."""
+    names = [name for name in optimizer.get_state() if name != "learning_rate"]
+    own = [name for name in names if name[0].islower() and name != "completed_updates"]
+    found = dict(zip([name for name in names if name not in own], optimizer.weights))
+    found.update(zip(own, _own(optimizer)))
+    assert len(found) >= len(optimizer.weights)
     found["iterations"] = found.pop("completed_updates")
     return {_slot(name) if name[0].isupper() else name: v for name, v in found.items()}
 

@@ -307,15 +307,13 @@ IMPOSSIBLE += [np.nan, True, [[1], [1, 2]]]
 def ways_to_load(optimizer):
     """Return functions that load a changed state: by names, as a list, and from Keras's files."""
     named = optimizer.get_state()
-    found = optimizer._state_variables()
-    arrays = {name: hosts.array(variable) for name, variable in found.items()}
+    arrays = {str(i): hosts.array(v) for i, v in enumerate(hosts.listed(optimizer))}
+    assert arrays["0"] == named["completed_updates"]
     return [
         lambda o, **changed: o.set_state({**named, **changed}),
         lambda o, **changed: o.load_own_variables({**named, **changed}),
-        lambda o, **changed: o.set_weights([*{**arrays, **changed}.values()]),
-        lambda o, **changed: o.load_own_variables(
-            {str(i): array for i, array in enumerate({**arrays, **changed}.values())}
-        ),
+        lambda o, completed_updates: o.set_weights([*{**arrays, "0": completed_updates}.values()]),
+        lambda o, completed_updates: o.load_own_variables({**arrays, "0": completed_updates}),
     ]
 
 
