@@ -343,7 +343,7 @@ def _accumulators(optimizer):
 def _own(optimizer):
     """Our variables, which follow those of the stock optimizer in its list."""
     found = listed(optimizer)
-    starts = [i for i, v in enumerate(found) if v.name.startswith("state_format")]
+    starts = [i for i, v in enumerate(found) if "state_format" in v.name]
     return found[starts[0] :] if starts else []
 
 
