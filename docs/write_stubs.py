@@ -1,7 +1,8 @@
 """Write the stubs, which editors and the reference read: `python docs/write_stubs.py`.
 
 The classes are made at run time, so an editor finds neither their arguments nor their docstrings in
-the source. This script takes both from the classes themselves, and the types from the tables below.
+the source. This script takes both from the classes themselves, and the types from the table in
+`ranges.py` and from the tables below.
 It writes the stubs of those Keras of `VERSIONS` that are installed. After `nox -r -s rest`, which
 makes the environments, these two lines write all stubs:
 
@@ -22,7 +23,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(PROJECT))  # before an installed keras_accum, which can be older
 
 import keras_accum  # noqa: E402
-from keras_accum import arguments, host, names  # noqa: E402
+from keras_accum import host, names, ranges  # noqa: E402
 from keras_accum.base import Optimizer  # noqa: E402
 
 # What the stubs are made from. Another version of a Keras can have other arguments.
@@ -31,48 +32,36 @@ VERSIONS = {"keras3": ("keras", 3, 15), "tf_keras": ("tf_keras", 2, 21), "keras2
 # -- types ---------------------------------------------------------------------------------------
 
 
-def _one_of(values):
-    return "Literal[{}]".format(", ".join(f'"{value}"' for value in values))
+_KINDS = {"float": "float", "integer": "int", "boolean": "bool", "list of strings": "list[str]"}
+
+
+def _types(entries):
+    """{argument: type} for entries of the table in `ranges.py`."""
+    return {name: _type(entry) for name, entry in entries.items()}
+
+
+def _type(entry):
+    choices = ranges.choices_of(entry)
+    if choices:
+        return "Literal[{}]".format(", ".join(f'"{choice}"' for choice in choices))
+    kind = next(kind for kind in _KINDS if entry.startswith(kind))
+    return _KINDS[kind] + (" | None" if "None" in entry else "")
 
 
 _RATE = "float | LearningRateSchedule | Callable[[], float]"
 _TENSORS = "float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable"
 _OPTIMIZERS = "keras.optimizers.Optimizer | keras.optimizers.legacy.Optimizer"
 
-# The type of each argument.
+# The type of each argument. Those of the table in `ranges.py` are derived.
 ARGUMENTS = {
-    # of every optimizer
-    "accum_iters": "int",
-    "reduction": _one_of(arguments.REDUCTIONS),
-    "skip_nonfinite": "bool",
-    "gate": _one_of(arguments.GATES),
-    "all_reduce": _one_of(arguments.ALL_REDUCES),
+    **_types(ranges.entries("keras3")),
+    "learning_rate": _RATE,
     "lr": f"{_RATE} | None",
     "decay": "float | None",
-    # of every optimizer of a host
-    "learning_rate": _RATE,
     "name": "str | None",
-    **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm"), "float | None"),
-    **dict.fromkeys(("weight_decay", "loss_scale_factor"), "float | None"),
-    "use_ema": "bool",
-    "ema_momentum": "float",
-    **dict.fromkeys(("ema_overwrite_frequency", "gradient_accumulation_steps"), "int | None"),
-    "jit_compile": "bool",
+    "gradient_accumulation_steps": "int | None",
     "gradient_aggregator": "Callable[..., Any] | None",
     "gradient_transformers": "Sequence[Callable[..., Any]] | None",
-    # of a rule
-    **dict.fromkeys(("momentum", "rho", "beta", "beta_1", "beta_2", "beta_2_decay"), "float"),
-    **dict.fromkeys(("epsilon", "rms_rate", "adam_weight_decay"), "float | None"),
-    **dict.fromkeys(("nesterov", "amsgrad", "centered", "relative_step"), "bool"),
-    **dict.fromkeys(("initial_accumulator_value", "learning_rate_power"), "float"),
-    **dict.fromkeys(("l1_regularization_strength", "l2_regularization_strength"), "float"),
-    "l2_shrinkage_regularization_strength": "float",
-    **dict.fromkeys(("epsilon_1", "epsilon_2", "clip_threshold", "schedule_decay"), "float"),
-    **dict.fromkeys(("muon_a", "muon_b", "muon_c"), "float"),
-    **dict.fromkeys(("adam_beta_1", "adam_beta_2", "adam_lr_ratio"), "float"),
-    "exclude_layers": "list[str] | None",
-    "exclude_embeddings": "bool",
-    **dict.fromkeys(("ns_steps", "warmup_steps"), "int"),
     # of callbacks
     "batch_size": "int | None",
     "noise_scale": "bool",
@@ -98,10 +87,9 @@ OF_HOST = {
         "optimizer_class": f"type[{_OPTIMIZERS}]",
     },
     "keras2": {
+        **_types(ranges.EXCEPTIONS["keras2"]),
         "learning_rate": "float | None",
         "lr": "float | None",
-        "reduction": _one_of(arguments.REDUCTIONS[:2]),
-        "all_reduce": _one_of(arguments.ALL_REDUCES[:1]),
     },
 }
 

@@ -17,18 +17,15 @@ from keras_accum import ranges
 from keras_accum.ranges import is_number, refusal
 from keras_accum.warn import warn
 
+# Our arguments and their defaults. None leaves the default to the host.
 OWN = {
-    "accum_iters": 1,
-    "reduction": "mean",
-    "skip_nonfinite": False,
-    "gate": "select",
-    "all_reduce": "per_micro_batch",
+    **{name: ranges.default_of(entry) for name, entry in ranges.OURS.items()},
     "lr": None,
     "decay": None,
 }
-REDUCTIONS = ("mean", "sum", "weighted")
-GATES = ("select", "conditional")
-ALL_REDUCES = ("per_micro_batch", "per_window")
+REDUCTIONS = ranges.choices_of(ranges.OURS["reduction"])
+GATES = ranges.choices_of(ranges.OURS["gate"])
+ALL_REDUCES = ranges.choices_of(ranges.OURS["all_reduce"])
 # Values of version 0.1. They work until version 0.3.
 RENAMED = {
     "gate": {"arithmetic": "select", "branch": "conditional"},
@@ -194,10 +191,10 @@ def pop_own(cls, given):
 
 def own_config(optimizer):
     """Return our own arguments for `get_config`, with their present values."""
-    accum_iters = optimizer.accum_iters
+    # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
+    made_with = optimizer._accumulation.options.accum_iters
     return {
-        # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
-        "accum_iters": accum_iters if accum_iters > 1 else optimizer._accum_iters,
+        "accum_iters": optimizer.accum_iters if optimizer.accum_iters > 1 else made_with,
         "reduction": optimizer.reduction,
         "skip_nonfinite": optimizer.skip_nonfinite,
         "gate": optimizer.gate,
@@ -366,10 +363,6 @@ NO_ACCUMULATORS = (
 )
 
 
-# Defaults that signatures leave to the host.
-_UNSAID = {"epsilon": 1e-7, "decay": 0.0, "schedule_decay": 0.004, "exclude_layers": []}
-
-
 def representation(optimizer):
     """Return the constructor call that makes this optimizer, without most of the defaults."""
     cls = type(optimizer)
@@ -389,6 +382,8 @@ def _is_told(cls, name, value):
     """True if a representation has this argument."""
     if name in ("learning_rate", "accum_iters"):
         return value is not None
+    if name == "exclude_layers":  # Keras makes an empty list of None
+        return bool(value)
     if name in ("lr", "jit_compile"):  # jit_compile is False on every machine without a GPU
         return False
     default = cls.__signature__.parameters[name].default
@@ -396,7 +391,9 @@ def _is_told(cls, name, value):
         return False
     if name == "name":  # Keras makes one of the class's name, in snake case and with a number
         return value.replace("_", "").rstrip("0123456789").lower() != cls.__name__.lower()
-    return _written(value) != _written(_UNSAID.get(name) if default is None else default)
+    if default is None and name in ("decay", "epsilon"):  # the signature leaves it to the host
+        default = float(ranges.default_of(ranges.OF_KERAS[name]))
+    return _written(value) != _written(default)
 
 
 def _written(value):

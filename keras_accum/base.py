@@ -3,16 +3,15 @@
 No host is imported here. Each host reads a state from its variables and writes a state to them.
 """
 
-import collections
-import contextlib
-import contextvars
-import math
-import sys
+import dataclasses
 from functools import partial
 
 import numpy as np
 
-from keras_accum import arguments, pending, ranges, states, window
+from keras_accum import arguments, states
+from keras_accum.accumulation import Accumulation
+from keras_accum.open_window import OpenWindow
+from keras_accum.options import Options, ReadOnly, check_taken
 from keras_accum.warn import warn
 
 _NO_ACCUM_ITERS = (
@@ -29,64 +28,18 @@ _NO_COUNT = (
     "`optimizer.set_state({{**optimizer.get_state(), 'completed_updates': n}})`."
 )
 
-_OUTSIDE = (
-    "`{method}` of {name} is called from outside of a step of {name}, as by an optimizer that "
-    "wraps {name} (such as Lookahead and MovingAverage of tensorflow-addons). With "
-    "accum_iters={accum_iters} and skip_nonfinite={skip_nonfinite}, an update must go through "
-    "`apply_gradients` or `apply`: otherwise the update would use the gradient of a single "
-    "micro-batch. Write what the wrapper does as a subclass of {stock}, and make the optimizer "
-    "with `accumulating(your_subclass)`. Without accumulation, wrap {stock} itself."
-)
-
-# The optimizer whose own step runs an update now.
-_updating = contextvars.ContextVar("updating", default=None)
-
-
-class ReadOnly(property):
-    """A constructor argument as an attribute that can't be set afterwards.
-
-    The train steps that are traced already have the value, so a new value would change only some of
-    the train steps. The values lie in `_options`, which the constructor sets last.
-    """
-
-    def __init__(self, name):
-        def get(self):
-            return self._options[name]
-
-        get.__doc__ = f"The constructor argument `{name}`, which can't be changed afterwards."
-        super().__init__(get)
-        self._name = name
-
-    def __set__(self, optimizer, value):
-        cls, name = type(optimizer), self._name
-        if "_options" not in vars(optimizer):
-            check_taken(cls._stock_class, [name], [name])
-        raise AttributeError(
-            f"`{name}` can't be changed after construction. Make a new optimizer with the same "
-            f"state, and compile the model with it: `{cls.__name__}.from_optimizer(optimizer, "
-            f"{name}={value!r})`. Received: {name}={value!r}"
-        )
-
-
 class Optimizer:
     """A base class that comes before the stock class. Besides the members here, a host defines
 
-    * `_counters()`: the window's counters by name, of the built or of the waiting state, if any;
     * `_shared_variables()`: the variables that exist before `build`, by their names in a state;
     * `_add_waiting(name, array)`: create a variable that holds this array;
-    * `_get_scalar(variable)`, `_set_count(variable, value)`;
-    * `_replica()`: the number of the replica that runs or traces a train step;
-    * `_add_norm(name)`: create a variable that isn't part of the state;
-    * `_build_window()`: create counters and accumulators if only the slots exist yet;
+    * `_keras`: what the host is called in a message;
     * `_can_reduce_late`: True if the host has all_reduce="per_window";
-    * `_is_traced()`: True if computations become part of a traced program;
     * `_is_built`: True if slots and accumulators exist;
-    * `_are_frozen(variables)`: for each of these variables, True if its layer is frozen now;
     * `_rule_slots`, `_rule_scalars`: the names of what the rule keeps per variable and once for all
       variables, in the order of the host's files;
     * `_list_names(n, stock)`: the names of the state for n variables, or of the stock optimizer's
       state, in the order of the host's files;
-    * `_close_window()`: make the update of the open window;
     * `_layout()`: the names and shapes of the built state;
     * `_rate_state()`: the learning rate as part of a state, if the learning rate is a number;
     * `_read_state()`: the built state, or else the waiting state;
@@ -100,9 +53,6 @@ class Optimizer:
     # How to set accum_iters on a model that was loaded from a file without accum_iters.
     _remedy = "set model.optimizer.accum_iters = 5 before the first step of the loaded model"
 
-    # True after a train step was run or traced: from then on its variables are fixed.
-    _has_stepped = False
-
     # The initial values of slots and scalars that don't start at zero, by their names in a state.
     _initial_values = {}
 
@@ -114,10 +64,6 @@ class Optimizer:
         return vars(type(self)).get("_made_by") or (_itself, (type(self),))
 
     @property
-    def _accumulates(self):
-        return self._accum_iters > 1
-
-    @property
     def _rule_name(self):
         """The name of the rule in a state. AdamW is Adam with a different weight decay."""
         if getattr(self, "amsgrad", False):
@@ -125,71 +71,40 @@ class Optimizer:
         name = self._stock_class.__name__
         return {"AdamW": "Adam"}.get(name, name)
 
-    # The Python side's decision for the train step that is being run or traced: True if the step
-    # updates, False if it only accumulates. None if the window's counters decide.
-    _decided = None
+    def __repr__(self):
+        return arguments.representation(self)
 
-    def _count_trace(self):
-        """Count a micro-batch that is being run or traced."""
-        self._trace_counts[self._replica()] += 1
+    def __str__(self):
+        return arguments.description(self, self._keras)
 
-    def _micro_batches_traced(self):
-        """The number of micro-batches that were run or traced for this replica."""
-        return self._trace_counts[self._replica()]
+    def __reduce__(self):
+        return restored, (*self._how_made(), plain(self.get_config()), self.get_state())
 
-    @property
-    def _trace_counts(self):
-        # `__dict__` bypasses Keras's attribute tracking.
-        return self.__dict__.setdefault("_traces_by_replica", collections.Counter())
+    def _start_accumulating(self, own, port):
+        vars(self)["_accumulation"] = Accumulation(self, Options(**own), port)
 
     @property
-    def _branches(self):
-        """True if this step needs a conditional."""
-        return (
-            self.gate == "conditional"
-            and self._decided is None
-            and (self._accumulates or self.skip_nonfinite)
-        )
+    def _accumulation(self):
+        """The one attribute of ours, out of reach of Keras's tracking and of other classes."""
+        return vars(self)["_accumulation"]
 
-    @property
-    def _reduces_late(self):
-        """True if each replica keeps a gradient sum of its own until the window closes."""
-        return self._accumulates and self.all_reduce == "per_window"
+    @_accumulation.setter
+    def _accumulation(self, value):
+        check_taken(self._stock_class, ["_accumulation"], ["_accumulation"])
 
-    @contextlib.contextmanager
-    def _deciding(self, update):
-        """A scope in which train steps update if `update` is True, and else only accumulate."""
-        self._decided = update
-        try:
-            yield
-        finally:
-            self._decided = None
+    def _build_window(self):
+        """Create counters and accumulators if the model's variables are known."""
+        accumulation = self._accumulation
+        is_needed = accumulation.options.accumulates and accumulation.window is None
+        if is_needed and accumulation.port.variables:
+            accumulation.window = OpenWindow(accumulation.port, accumulation.options)
 
-    @contextlib.contextmanager
-    def _in_own_update(self):
-        """A scope in which this optimizer's own step runs the stock optimizer's update."""
-        token = _updating.set(self)
-        try:
-            yield
-        finally:
-            _updating.reset(token)
-
-    @property
-    def _is_updating(self):
-        return _updating.get() is self
-
-    def _check_is_updating(self, method):
-        """Raise a RuntimeError if another optimizer calls a part of an update of this one."""
-        if (self._accumulates or self.skip_nonfinite) and not self._is_updating:
-            raise RuntimeError(
-                _OUTSIDE.format(
-                    method=method,
-                    name=type(self).__name__,
-                    accum_iters=self.accum_iters,
-                    skip_nonfinite=self.skip_nonfinite,
-                    stock=self._stock_class.__name__,
-                )
-            )
+    def _counters(self):
+        """Return the window's counters by name, of the built or of the waiting state, if any."""
+        if self._pending:
+            return self._pending.counters
+        window = self._accumulation.window
+        return {} if window is None else window.counters
 
     @property
     def window_position(self):
@@ -203,16 +118,17 @@ class Optimizer:
         A new value takes effect with the next window. The value 1 can be raised only before the
         first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
         """
-        return self._count("accum_iters", self._accum_iters)
+        return self._count("accum_iters", self._accumulation.options.accum_iters)
 
     @accum_iters.setter
     def accum_iters(self, accum_iters):
         accum_iters = arguments.check_accum_iters(accum_iters)
         counter = self._counters().get("accum_iters")
         if counter is not None:
-            self._set_count(counter, accum_iters)
-        elif not self._has_stepped:
-            self._accum_iters = accum_iters
+            self._accumulation.port.write(counter, accum_iters)
+        elif not self._accumulation.has_stepped:
+            options = self._accumulation.options
+            self._accumulation.options = dataclasses.replace(options, accum_iters=accum_iters)
             self._build_window()
             self._complete_waiting()
         elif accum_iters != 1:
@@ -221,14 +137,14 @@ class Optimizer:
 
     def _count_window(self):
         """Return position, length and next length of the window, as ints."""
-        length = self._accum_iters
+        length = self._accumulation.options.accum_iters
         defaults = {"window_position": 0, "window_length": length, "accum_iters": length}
         return [self._count(name, default) for name, default in defaults.items()]
 
     def _count(self, name, default):
         """Return a counter's value, or the default if the counter doesn't exist yet."""
         counter = self._counters().get(name)
-        return int(default if counter is None else self._get_scalar(counter))
+        return int(default if counter is None else self._accumulation.port.read(counter))
 
     def apply_partial_window(self):
         """Close the open window now: make one update from the micro-batches in the window.
@@ -246,66 +162,15 @@ class Optimizer:
         if self.window_position == 0:
             return
         self._check_is_built("apply_partial_window")
-        self._close_window()
-
-    def _covered_and_frozen(self, missing, variables):
-        """Return the variables that an update covers which closes the window now, and the frozen.
-
-        An update covers the variables that have had a gradient in the window and that aren't
-        frozen. `missing` is `missing_gradients`, None if no gradient has been missing.
-        """
-        indices = range(len(variables))
-        if missing is not None:
-            seen = window.was_seen(missing, self.completed_updates, self.window_position)
-            indices = np.flatnonzero(seen)
-        covered, frozen = self._apart_from_frozen(indices, variables)
-        return [variables[i] for i in covered], frozen
-
-    def _apart_from_frozen(self, indices, variables):
-        """Return the indices of variables that aren't frozen, and the frozen variables."""
-        indices = list(indices)
-        are_frozen = self._are_frozen([variables[i] for i in indices])
-        frozen = [i for i, is_frozen in zip(indices, are_frozen) if is_frozen]
-        return sorted({*indices} - {*frozen}), [variables[i] for i in frozen]
+        self._accumulation.close_window()
 
     def _check_is_between_steps(self):
-        if self._is_traced():
+        if self._accumulation.port.is_traced():
             raise RuntimeError(
                 "`apply_partial_window` is for the time between train steps: it can't be called in "
                 "a traced function (tf.function, jax.jit, torch.compile). Call it after the traced "
                 "function has returned."
             )
-
-    # -- trainings -----------------------------------------------------------------------------
-
-    # Completed updates and position at the start of the training or, where a host doesn't know the
-    # start, at the end of the last training.
-    _at_start = (0, 0)
-    # True if Keras itself tells the optimizer that a training ends.
-    _is_told_of_the_end = False
-
-    def _start_training(self):
-        self._at_start = self.completed_updates, self.window_position
-
-    def _end_training(self):
-        """Warn if the training made no update."""
-        (updates, position), now = self._at_start, (self.completed_updates, self.window_position)
-        self._at_start = now
-        has_failed = sys.exc_info()[0] is not None  # the error says why the training ended
-        if now[0] == updates and now[1] > position and not has_failed:
-            warn(
-                f"This training ends with no update: {now[1]} of {self._count_window()[1]} "
-                "micro-batches are in the open window, and the weights haven't changed. The next "
-                "training continues the window. To close the window now, call "
-                "`optimizer.apply_partial_window()` or use the callback ApplyPartialWindow. To "
-                "close windows earlier, choose a smaller `accum_iters`.",
-            )
-
-    # -- weights of micro-batches ------------------------------------------------------------------
-
-    @property
-    def _weighs(self):
-        return self._accumulates and self.reduction == "weighted"
 
     def weigh(self, weight):
         """Set the weight of the next micro-batch in its window, with `reduction="weighted"`.
@@ -327,75 +192,7 @@ class Optimizer:
             ValueError: If `reduction` isn't "weighted", or if a number is negative, infinite or
                 NaN. When a train step is traced, if its weight comes from outside of the trace.
         """
-        if self.reduction != "weighted":
-            raise ValueError(
-                "`weigh` needs an optimizer that was constructed with reduction='weighted'. "
-                f"Received: reduction={self.reduction!r}"
-            )
-        arguments.check_weight(weight)
-        if self._accumulates:
-            said = self._without_gradient(weight), self._is_traced()
-            self._weights_said[self._replica()] = said
-
-    @staticmethod
-    def _without_gradient(weight):
-        """Return the weight in a form that can leave a function that is differentiated."""
-        return weight
-
-    @property
-    def _weights_said(self):
-        # Each weight with True if a traced function said the weight.
-        # By replica, because `tf.distribute` runs the step of each replica in turn.
-        # `__dict__` bypasses Keras's attribute tracking.
-        return self.__dict__.setdefault("_weights_by_replica", {})
-
-    def _take_weight(self):
-        weight, is_of_trace = self._weights_said.pop(self._replica(), (None, False))
-        if weight is None:
-            raise ValueError(
-                "reduction='weighted' needs the weight of each micro-batch: "
-                "`fit(..., callbacks=[MicroBatchWeights()])`, or in a train step of your own "
-                "`optimizer.weigh(weight)` before `apply_gradients`."
-            )
-        if self._is_traced() and not is_of_trace:
-            raise ValueError(
-                "`weigh` was called outside of the traced function that applies the gradients. The "
-                "weight would become a constant of that function, and later micro-batches would "
-                "get the same weight. Call `weigh` in the traced function, where the weight may be "
-                "a tensor, or train with run_eagerly=True. In `fit`, use the callback "
-                f"MicroBatchWeights. Received: weight={weight}"
-            )
-        return weight
-
-    def _forget_weights(self):
-        """Drop weights that no micro-batch took, as those that a validation step has set."""
-        self._weights_said.clear()
-
-    # -- norms for AccumulationMonitor -----------------------------------------------------------
-
-    # The norms that train steps write, in variables that aren't part of the state. A norm is
-    # negative before its first value: code that searches variables for NaN must not find one.
-    _watched = ()
-
-    def _watch(self, names):
-        """Make the train steps that are run or traced from now on write these norms."""
-        for name in names:
-            if name not in self._norms:
-                self._norms[name] = self._add_norm(name)
-        self._watched = tuple(names)
-
-    @property
-    def _norms(self):
-        # `__dict__` bypasses Keras's attribute tracking.
-        return self.__dict__.setdefault("_norm_variables", {})
-
-    @property
-    def _watched_norms(self):
-        return [self._norms[name] for name in self._watched]
-
-    def _read_norm(self, name):
-        norm = float(self._get_scalar(self._norms[name]))
-        return math.nan if norm < 0 else norm
+        self._accumulation.weights.say(weight)
 
     def get_state(self):
         """Return the whole state as `{name: NumPy array}`, to save or to pass to `set_state`.
@@ -460,8 +257,7 @@ class Optimizer:
 
     @property
     def _pending(self):
-        # `__dict__` bypasses Keras's attribute tracking.
-        return self.__dict__.setdefault("_pending_state", pending.PendingState())
+        return self._accumulation.pending
 
     def _keep_waiting(self, state):
         """Keep a state until the variables are created."""
@@ -503,7 +299,7 @@ class Optimizer:
 
     def _completed(self, state, layout):
         initial = {f"{self._rule_name}.{name}": n for name, n in self._initial_values.items()}
-        return states.completed(state, layout, self._accum_iters, initial)
+        return states.completed(state, layout, self._accumulation.options.accum_iters, initial)
 
     def _expected_layout(self, state, variables):
         """Return the names and shapes of a state for these variables."""
@@ -512,7 +308,8 @@ class Optimizer:
     def _complete_waiting(self):
         """Complete the waiting state, after accum_iters was set that the file didn't hold."""
         if self._pending or self._pending.micro_batches is not None:
-            self.set_state(self._pending.recounted(self.get_state(), self._accum_iters))
+            accum_iters = self._accumulation.options.accum_iters
+            self.set_state(self._pending.recounted(self.get_state(), accum_iters))
             self._pending.micro_batches = None
 
     def _check_numbers(self):
@@ -531,8 +328,8 @@ class Optimizer:
 
     @property
     def _described(self):
-        name = type(self).__name__
-        return f"this {name}(accum_iters={self._accum_iters}), whose rule is {self._rule_name}"
+        name, accum_iters = type(self).__name__, self._accumulation.options.accum_iters
+        return f"this {name}(accum_iters={accum_iters}), whose rule is {self._rule_name}"
 
     # -- files -----------------------------------------------------------------------------------
 
@@ -578,10 +375,11 @@ class Optimizer:
     def _named(self, arrays):
         arrays = [states.as_array(array) for array in arrays]
         host = partial(self._list_names, stock=False)
+        options = self._accumulation.options
         of_rule = self._rule_name, self._rule_scalars, self._rule_slots
-        keras2 = partial(states.slot_major, *of_rule, accumulates=self._accumulates)
+        keras2 = partial(states.slot_major, *of_rule, accumulates=options.accumulates)
         tf_keras = partial(
-            states.with_unapplied, *of_rule, accumulates=self._accumulates, weighs=self._weighs
+            states.with_unapplied, *of_rule, accumulates=options.accumulates, weighs=options.weighs
         )
         state = None
         for names in (host, keras2, tf_keras):
@@ -590,7 +388,7 @@ class Optimizer:
             for last in ([states.MISSING], []):
                 if state is None:
                     state = self._named_as(arrays, partial(_ending, names, last))
-        is_of_stock = state is None or not self._accumulates
+        is_of_stock = state is None or not self._accumulation.options.accumulates
         if state is None:
             state = self._named_as(arrays, partial(self._list_names, stock=True))
             state = state or self._from_keras_2(arrays)
@@ -598,7 +396,7 @@ class Optimizer:
             raise self._no_state(arrays)
         states.check_numbers(state, self._described)
         if is_of_stock:
-            self._pending.convert_count(state, self._accum_iters)
+            self._pending.convert_count(state, self._accumulation.options.accum_iters)
         # A LossScaleOptimizer of tf_keras adds skipped micro-batches to `iterations`.
         state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
         return state
@@ -728,10 +526,10 @@ class Optimizer:
         # The constructor has set the learning rate.
         state = {name: value for name, value in state.items() if name != "learning_rate"}
         if isinstance(source, Optimizer):
-            state = source._pending.recounted(state, self._accum_iters)
-        if self._accumulates:
+            state = source._pending.recounted(state, self._accumulation.options.accum_iters)
+        if self._accumulation.options.accumulates:
             if "accum_iters" in state:
-                state["accum_iters"] = np.asarray(self._accum_iters)
+                state["accum_iters"] = np.asarray(self._accumulation.options.accum_iters)
         elif state.get("window_position", 0):
             raise ValueError(
                 f"`optimizer` is {state['window_position']} micro-batches into a window, and with "
@@ -765,92 +563,9 @@ def _ending(names, last, variables):
     return [name for name in names(variables) if name != states.MISSING] + last
 
 
-class _InnerAttribute:
-    """An attribute of a LossScaleOptimizer that belongs to its inner optimizer."""
-
-    def __init__(self, name):
-        self._name = name
-
-    def __get__(self, wrapper, owner=None):
-        return self if wrapper is None else getattr(wrapper.inner_optimizer, self._name)
-
-    def __set__(self, wrapper, value):
-        setattr(wrapper.inner_optimizer, self._name, value)
-
-
-def hand_on(wrapper):
-    """Give a host's LossScaleOptimizer the attributes that only our inner optimizers have.
-
-    `compile` wraps an optimizer without being asked, and an attribute that a user then sets on the
-    LossScaleOptimizer would have no effect.
-    """
-    names = "accum_iters", "completed_updates", "window_position", "apply_partial_window", "weigh"
-    options = (name for name, member in vars(Optimizer).items() if isinstance(member, ReadOnly))
-    for name in (*names, "lr", *options):
-        if not hasattr(wrapper, name):
-            setattr(wrapper, name, _InnerAttribute(name))
-
-
-def check_stock_class(stock, optimizers, wrappers):
-    """Raise a TypeError unless `stock` is a class that `accumulating` can take.
-
-    `optimizers` are the host's base classes of optimizers, `wrappers` the host's classes whose
-    optimizers wrap other optimizers.
-    """
-    if isinstance(stock, Optimizer) or isinstance(stock, type) and issubclass(stock, Optimizer):
-        raise TypeError(
-            "`optimizer_class` must be a class without accumulation, and this class accumulates "
-            f"already: use it as it is. Received: optimizer_class={stock}"
-        )
-    if isinstance(stock, wrappers) or isinstance(stock, type) and issubclass(stock, wrappers):
-        name = stock.__name__ if isinstance(stock, type) else type(stock).__name__
-        raise TypeError(
-            f"`optimizer_class` can't be {name}, which wraps other optimizers: give the class of "
-            f"an inner optimizer, and wrap the result in {name}. Received: optimizer_class={stock}"
-        )
-    if isinstance(stock, optimizers):
-        name = type(stock).__name__
-        raise TypeError(
-            f"`optimizer_class` must be a class, not an optimizer: accumulating({name})(...), or "
-            f"accumulating({name}).from_optimizer(optimizer), which keeps the arguments and the "
-            f"state of the optimizer. Received: optimizer_class={stock}"
-        )
-    if not (isinstance(stock, type) and issubclass(stock, optimizers)):
-        raise TypeError(
-            "`optimizer_class` must be a subclass of "
-            f"{' or '.join(f'{kind.__module__}.{kind.__name__}' for kind in optimizers)}. "
-            f"Received: optimizer_class={stock!r}"
-        )
-
-
-def check_members(family, stock):
-    """Raise a TypeError if members of a class that isn't Keras's have the names of ours."""
-    ours = {name for cls in family.__mro__[:-1] for name in vars(cls)}
-    theirs, of_keras = set(), set()
-    for cls in stock.__mro__[:-1]:
-        (of_keras if ranges.is_of_keras(cls) else theirs).update(vars(cls))
-    clashes = sorted(name for name in ours & theirs - of_keras if not name.startswith("__"))
-    if clashes:
-        raise TypeError(
-            f"{stock.__name__} has members that every accumulating optimizer has, for another "
-            f"purpose: {', '.join(clashes)}. Rename them in {stock.__name__}."
-        )
-
-
-def check_attributes(optimizer, new):
-    """Raise a TypeError if the stock class has set attributes that our classes use."""
-    classes = [c for c in type(optimizer).__mro__ if c.__module__.startswith("keras_accum.")]
-    check_taken(type(optimizer)._stock_class, new, [name for cls in classes for name in vars(cls)])
-
-
-def check_taken(stock, theirs, ours):
-    """Raise a TypeError if attributes of a stock optimizer have the names of ours."""
-    taken = sorted(set(theirs) & set(ours))
-    if taken:
-        raise TypeError(
-            f"{stock.__name__} sets attributes that every accumulating optimizer has, for another "
-            f"purpose: {', '.join(taken)}. Rename them in {stock.__name__}."
-        )
+def inner(optimizer):
+    """Return the inner optimizer of a LossScaleOptimizer, or the optimizer itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def plain(value):

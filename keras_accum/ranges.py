@@ -1,11 +1,102 @@
-"""What the arguments of Keras's optimizers may be. The checks and the docstrings read this table.
+"""The table of arguments. Checks, signatures, docstrings and stubs read it.
 
 No host is imported here.
 """
 
+import ast
 import inspect
 import numbers
+import re
 import warnings
+
+# What each argument may be and its default, in the words of a docstring.
+OURS = {
+    "accum_iters": "integer >= 1 and below `2**31`, default 1",
+    "reduction": '`"mean"` (default), `"sum"` or `"weighted"`',
+    "skip_nonfinite": "boolean, default False",
+    "gate": '`"select"` (default) or `"conditional"`',
+    "all_reduce": '`"per_micro_batch"` (default) or `"per_window"`',
+}
+OF_KERAS = {
+    "learning_rate": "float >= 0, default 0.001",
+    "decay": "float >= 0, default 0",
+    "momentum": "float in [0, 1], default 0",
+    "nesterov": "boolean, default False",
+    "rho": "float in [0, 1), default 0.9",
+    "centered": "boolean, default False",
+    "beta_1": "float in [0, 1), default 0.9",
+    "beta_2": "float in [0, 1), default 0.999",
+    "epsilon": "float >= 0, default 1e-7; None means the default",
+    "amsgrad": "boolean, default False",
+    "schedule_decay": "float >= 0, default 0.004",
+    "initial_accumulator_value": "float >= 0, default 0.1",
+    "learning_rate_power": "float <= 0, default -0.5",
+    "l1_regularization_strength": "float >= 0, default 0",
+    "l2_regularization_strength": "float >= 0, default 0",
+    "l2_shrinkage_regularization_strength": "float >= 0, default 0",
+    "beta": "float >= 0, default 0",
+    "beta_2_decay": "float < 0, default -0.8",
+    "epsilon_1": "float >= 0, default 1e-30",
+    "epsilon_2": "float >= 0, default 1e-3",
+    "clip_threshold": "float > 0, default 1",
+    "relative_step": "boolean, default True",
+    "warmup_steps": "integer >= 0, default 0",
+    "adam_beta_1": "float in [0, 1), default 0.9",
+    "adam_beta_2": "float in [0, 1), default 0.999",
+    "adam_weight_decay": "float >= 0 or None, default 0.004",
+    "adam_lr_ratio": "float >= 0, default 1",
+    "exclude_layers": "list of strings or None (default)",
+    "exclude_embeddings": "boolean, default True",
+    "muon_a": "float, default 3.4445",
+    "muon_b": "float, default -4.775",
+    "muon_c": "float, default 2.0315",
+    "ns_steps": "integer >= 0, default 5",
+    "rms_rate": "float > 0 or None, default 0.2",
+    "weight_decay": "float >= 0 or None (default)",
+    "clipnorm": "float >= 0 or None (default)",
+    "clipvalue": "float >= 0 or None (default)",
+    "global_clipnorm": "float >= 0 or None (default)",
+    "use_ema": "boolean, default False",
+    "ema_momentum": "float in [0, 1], default 0.99",
+    "ema_overwrite_frequency": "integer >= 1 or None (default)",
+    "loss_scale_factor": "float > 0 or None (default)",
+    "jit_compile": "boolean, default True",
+}
+
+# Where this is different: on a host, for an optimizer of Keras, or for an optimizer on a host. The
+# names of the hosts are explained in texts/optimizer.txt.
+EXCEPTIONS = {
+    "keras2": {
+        "reduction": '`"mean"` (default) or `"sum"`',
+        "all_reduce": '`"per_micro_batch"`, the only value',
+    },
+    "keras3": {
+        "all_reduce": '`"per_micro_batch"` (default) or `"per_window"` (TensorFlow only)',
+    },
+    "SGD": {"learning_rate": "float >= 0, default 0.01"},
+    "AdamW": {"weight_decay": "float >= 0, default 0.004"},
+    "Adadelta": {"rho": "float in [0, 1), default 0.95"},
+    "Lion": {
+        "beta_1": "float in (0, 1], default 0.9",
+        "beta_2": "float in [0, 1), default 0.99",
+    },
+    "Muon": {
+        "momentum": "float in [0, 1), default 0.95",
+        "nesterov": "boolean, default True",
+        "weight_decay": "float >= 0 or None, default 0.004",
+    },
+    "ScheduleFreeAdamW": {
+        "learning_rate": "float >= 0, default 0.0025",
+        "beta_1": "float in (0, 1], default 0.9",
+        "epsilon": "float >= 0, default 1e-8; None means the default",
+    },
+    "Adadelta on keras2": {"learning_rate": "float >= 0, default 1.0"},
+    "Adagrad on keras2": {"learning_rate": "float >= 0, default 0.01"},
+    "Adamax on keras2": {"learning_rate": "float >= 0, default 0.002"},
+    "Nadam on keras2": {"learning_rate": "float >= 0, default 0.002"},
+    "RMSprop on new_style": {"ema_overwrite_frequency": "integer >= 1 or None, default 100"},
+    "Lion on new_style": {"learning_rate": "float >= 0, default 0.0001"},
+}
 
 _NUMBERS = {
     "float": lambda x: x == x,
@@ -22,64 +113,27 @@ _NUMBERS = {
 _BOOLEAN, _STRINGS = "boolean", "list of strings"
 _OR_NONE = " or None"
 
-_RANGES = {
-    "learning_rate": "float >= 0",
-    "decay": "float >= 0",
-    "momentum": "float in [0, 1]",
-    "nesterov": _BOOLEAN,
-    "rho": "float in [0, 1)",
-    "centered": _BOOLEAN,
-    "beta_1": "float in [0, 1)",
-    "beta_2": "float in [0, 1)",
-    "epsilon": "float >= 0",
-    "amsgrad": _BOOLEAN,
-    "schedule_decay": "float >= 0",
-    "initial_accumulator_value": "float >= 0",
-    "learning_rate_power": "float <= 0",
-    "l1_regularization_strength": "float >= 0",
-    "l2_regularization_strength": "float >= 0",
-    "l2_shrinkage_regularization_strength": "float >= 0",
-    "beta": "float >= 0",
-    "beta_2_decay": "float < 0",
-    "epsilon_1": "float >= 0",
-    "epsilon_2": "float >= 0",
-    "clip_threshold": "float > 0",
-    "relative_step": _BOOLEAN,
-    "warmup_steps": "integer >= 0",
-    "adam_beta_1": "float in [0, 1)",
-    "adam_beta_2": "float in [0, 1)",
-    "adam_weight_decay": "float >= 0 or None",
-    "adam_lr_ratio": "float >= 0",
-    "exclude_layers": "list of strings or None",
-    "exclude_embeddings": _BOOLEAN,
-    "muon_a": "float",
-    "muon_b": "float",
-    "muon_c": "float",
-    "ns_steps": "integer >= 0",
-    "rms_rate": "float > 0 or None",
-    "weight_decay": "float >= 0 or None",
-    "clipnorm": "float >= 0 or None",
-    "clipvalue": "float >= 0 or None",
-    "global_clipnorm": "float >= 0 or None",
-    "use_ema": _BOOLEAN,
-    "ema_momentum": "float in [0, 1]",
-    "ema_overwrite_frequency": "integer >= 1 or None",
-    "loss_scale_factor": "float > 0 or None",
-    "jit_compile": _BOOLEAN,
-}
 
-# By the class of Keras that has an argument of another meaning.
-_OF_CLASS = {
-    "AdamW": {"weight_decay": "float >= 0"},
-    "Lion": {"beta_1": "float in (0, 1]"},
-    "Muon": {"momentum": "float in [0, 1)"},
-    "ScheduleFreeAdamW": {"beta_1": "float in (0, 1]"},
-}
+def entries(host, name=""):
+    """{argument: its entry in the table} for an optimizer of Keras with this name on a host."""
+    table = {**OURS, **OF_KERAS}
+    for whom in (host, name, f"{name} on {host}"):
+        table.update(EXCEPTIONS.get(whom, {}))
+    return table
 
 
-def of_class(name):
-    """{argument: what it may be} for an optimizer class of Keras with this name."""
-    return {**_RANGES, **_OF_CLASS.get(name, {})}
+def range_of(entry):
+    return re.split(r", default| \(default\)", entry)[0]
+
+
+def default_of(entry):
+    said = re.search(r", default ([^;]+)|(\S+) \(default\)", entry)
+    return ast.literal_eval(said.group(1) or said.group(2).strip("`"))
+
+
+def choices_of(entry):
+    """Return the strings that an argument may be, none for an argument of another type."""
+    return tuple(re.findall(r'"(\w+)"', entry))
 
 
 def is_of_keras(stock):
@@ -88,17 +142,18 @@ def is_of_keras(stock):
 
 
 def check(stock, given):
-    """Raise a TypeError or ValueError if an argument of Keras or of ours is out of its range.
+    """Raise a TypeError or ValueError if an argument of Keras is out of its range.
 
     An argument that somebody else's class names may mean anything, and isn't checked.
     """
     for name, value in given.items():
-        if name == "learning_rate" and not is_number(value):
-            continue  # each host says what else it takes
+        if name not in OF_KERAS or name == "learning_rate" and not is_number(value):
+            continue  # each host says what else a learning rate may be
         owner = _owner(stock, name)
         if owner is None or is_of_keras(owner):
-            allowed = of_class(getattr(owner, "__name__", "")).get(name)
-            if allowed is not None and not _is_allowed(value, allowed):
+            of_class = EXCEPTIONS.get(getattr(owner, "__name__", None), {})
+            allowed = range_of(of_class.get(name, OF_KERAS[name]))
+            if not _is_allowed(value, allowed):
                 raise _error(stock, name, value, allowed)
 
 

@@ -2,17 +2,17 @@
 
 A rule is the formula of its paper with one addition: a `switch` that is 1.0 on the micro-batch that
 closes a window and 0.0 on every other micro-batch. The switch multiplies scalars only. If the
-switch is 0.0 and the gradient is finite, each line of a `step` is exactly the identity, also in
+switch is 0.0 and the gradient is finite, each line of an update is exactly the identity, also in
 floating point. (Where the switch is zero, the host hands over a zero gradient.)
 
-A rule has three parts:
+A rule has these parts:
 
-* `slots`: the names of its per-parameter state, in the order in which `step` takes and returns
-  the slots;
+* `slots`: the names of its per-parameter state, in the order in which an update takes the slots;
 * `coefficients(ops, switch, learning_rate, update, **hyperparameters)`: return the gated scalars,
   computed once per data type and rounded where the stock optimizers round them (`update` counts
   from 1);
-* `step(ops, c, gradient, parameter, *slots)`: return the new parameter and the new slots.
+* `step(ops, c, gradient, parameter, *slots)`: return the new parameter and the new slots. SGD and
+  Adam have no `step`: a kernel of TensorFlow makes their update (see `kernels`).
 
 `ops` is any namespace with `cast`, `maximum`, `sqrt` and `where`, for example `keras.ops` or `tf`.
 """
@@ -37,24 +37,11 @@ class SGD:
         self.nesterov = nesterov
 
     def coefficients(self, ops, switch, learning_rate, update, momentum):
-        momentum = ops.cast(momentum, switch.dtype)
         return {
             "switch": switch,
             "rate": switch * learning_rate,
-            "momentum": momentum,
-            "friction": switch * (1 - momentum),
+            "friction": switch * (1 - ops.cast(momentum, switch.dtype)),
         }
-
-    def step(self, ops, c, gradient, parameter, *slots):
-        if not slots:
-            return (parameter - c["rate"] * gradient,)
-        (momentum,) = slots
-        momentum = momentum - c["friction"] * momentum - c["rate"] * gradient
-        if self.nesterov:
-            moved = c["switch"] * c["momentum"] * momentum - c["rate"] * gradient
-        else:
-            moved = c["switch"] * momentum
-        return parameter + moved, momentum
 
 
 class Adam:
@@ -77,16 +64,6 @@ class Adam:
             "epsilon": denominator_epsilon(ops, switch, epsilon),
         }
 
-    def moments(self, c, gradient, momentum, velocity):
-        momentum = momentum + c["rate_1"] * (gradient - momentum)
-        velocity = velocity + c["rate_2"] * (gradient * gradient - velocity)
-        return momentum, velocity
-
-    def step(self, ops, c, gradient, parameter, momentum, velocity):
-        momentum, velocity = self.moments(c, gradient, momentum, velocity)
-        parameter = parameter - c["alpha"] * momentum / (ops.sqrt(velocity) + c["epsilon"])
-        return parameter, momentum, velocity
-
 
 class AMSGrad(Adam):
     """Adam with vhat <- max(vhat, v) in place of v in the last line."""
@@ -94,7 +71,8 @@ class AMSGrad(Adam):
     slots = ("momentum", "velocity", "velocity_hat")
 
     def step(self, ops, c, gradient, parameter, momentum, velocity, velocity_hat):
-        momentum, velocity = self.moments(c, gradient, momentum, velocity)
+        momentum = momentum + c["rate_1"] * (gradient - momentum)
+        velocity = velocity + c["rate_2"] * (gradient * gradient - velocity)
         velocity_hat = ops.maximum(velocity_hat, velocity)
         parameter = parameter - c["alpha"] * momentum / (ops.sqrt(velocity_hat) + c["epsilon"])
         return parameter, momentum, velocity, velocity_hat

@@ -1,14 +1,10 @@
-"""What the callbacks share: finding optimizers, trainings, train functions.
+"""What the callbacks share: optimizers, trainings, the model's train function.
 
-No host is imported here. The docstring of a callback has fields for the host's name and import.
+No host is imported here.
 """
 
-import contextlib
-
-
-def inner(optimizer):
-    """Return the inner optimizer of a LossScaleOptimizer, or the optimizer itself."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
+from keras_accum.base import inner
+from keras_accum.train_functions import Substitute, TracedAnew
 
 
 def accumulating_in(optimizer):
@@ -27,12 +23,12 @@ class SeesTrainings:
     def on_train_begin(self, logs=None):
         self._check_optimizer(inner(self.model.optimizer))
         for optimizer in accumulating_in(self.model.optimizer):
-            optimizer._start_training()
+            optimizer._accumulation.training.start()
 
     def on_train_end(self, logs=None):
         for optimizer in accumulating_in(self.model.optimizer):
-            if not optimizer._is_told_of_the_end:
-                optimizer._end_training()
+            if not optimizer._accumulation.port.tells_of_the_end:
+                optimizer._accumulation.training.end()
 
     def _check_optimizer(self, optimizer):
         name, found = type(self).__name__, accumulating_in(optimizer)
@@ -54,55 +50,6 @@ def steps_per_execution(model):
         return "auto"
     variable = getattr(model, "_steps_per_execution", None)  # on Keras 2
     return model.steps_per_execution if variable is None else int(variable.numpy())
-
-
-@contextlib.contextmanager
-def train_step_of(model, train_step):
-    """A scope in which the model has this train step."""
-    attributes = vars(model)
-    kept = {name: attributes[name] for name in ("train_step",) if name in attributes}
-    attributes["train_step"] = train_step
-    try:
-        yield
-    finally:
-        del attributes["train_step"]
-        attributes.update(kept)
-
-
-def own_train_function(model, around=lambda train_step: train_step):
-    """Return a new train function of the model, with a trace of its own.
-
-    `around` wraps the model's train step.
-    """
-    step = around(model.train_step)
-    # JAX caches traces by function equality, and bound methods compare equal; a fresh lambda forces
-    # a new trace.
-    with train_step_of(model, lambda *arguments: step(*arguments)):
-        model.make_train_function(force=True)
-    return model.train_function
-
-
-class Substitute:
-    """A function that a callback puts in place of a model's train function during `fit`."""
-
-    # True if no other callback may substitute this function in turn.
-    is_last = False
-
-    def __init__(self, in_place_of):
-        self.in_place_of = in_place_of
-        # Identifies the `fit`: the `params` object that one `fit` gives to all of its callbacks.
-        self.training = None
-
-
-class TracedAnew(Substitute):
-    """The model's train function, traced again after a callback has changed the model."""
-
-    def __init__(self, model, in_place_of):
-        super().__init__(in_place_of)
-        self._function = own_train_function(model)
-
-    def __call__(self, *arguments):
-        return self._function(*arguments)
 
 
 class SubstitutesTrainFunction(SeesTrainings):

@@ -1,20 +1,13 @@
 """The callback `AccumulationMonitor`, for all hosts. No host is imported here."""
 
+import functools
 import math
 import numbers
-import sys
 
-from keras_accum.callbacks.base import (
-    SubstitutesTrainFunction,
-    inner,
-    steps_per_execution,
-)
+from keras_accum.base import inner
+from keras_accum.callbacks.base import SubstitutesTrainFunction, steps_per_execution
+from keras_accum.norms import MICRO_BATCH_NORM, UPDATE_NORM
 from keras_accum.warn import warn
-
-# The norm of the averages that make the updates, and the norm of each micro-batch's gradient.
-UPDATE_NORM = "gradient_norm"
-MICRO_BATCH_NORM = "micro_batch_norm"
-
 
 _BATCH, _SCALE = "effective_batch", "noise_scale"
 LOGGED = ("completed_updates", "window_position", "learning_rate", UPDATE_NORM, _BATCH, _SCALE)
@@ -24,28 +17,51 @@ _LABELS = {"completed_updates": "updates", "window_position": "window"}
 
 
 class NoiseScale:
-    """tr(Sigma) / |G|^2 from the gradients of batches of two sizes, smoothed.
+    """tr(Sigma) / |G|^2 from the gradients of micro-batches and of whole windows, smoothed.
 
     With G the true gradient and Sigma the covariance of the gradient of one sample, the gradient of
     b samples has the expected square |G|^2 + tr(Sigma) / b. Two sizes give two equations.
     """
 
-    def __init__(self, smoothing):
+    def __init__(self, batch_size, smoothing):
+        self._batch_size = batch_size
         self._smoothing = smoothing
         self._trace = self._square = 0.0
-
-    def add(self, small, small_batch, big, big_batch):
-        """Add the mean squared norm over small batches, and the squared norm of a large batch."""
-        square = (big_batch * big - small_batch * small) / (big_batch - small_batch)
-        trace = (small - big) / (1 / small_batch - 1 / big_batch)
-        # Both estimates are unbiased, but their ratio isn't. So the ratio is that of the averages.
-        self._square += (1 - self._smoothing) * (square - self._square)
-        self._trace += (1 - self._smoothing) * (trace - self._trace)
 
     @property
     def value(self):
         """The noise scale, NaN until there is an estimate."""
         return self._trace / self._square if self._square > 0 else math.nan
+
+    def start(self, optimizer):
+        """Begin to look at a training."""
+        self._seen = optimizer.window_position, optimizer.completed_updates
+        self._squares = []  # the squared norms of the open window's micro-batches
+
+    def look(self, optimizer, position, updates):
+        """Look at a micro-batch, after which the optimizer has this position and these updates."""
+        (last_position, last_updates), self._seen = self._seen, (position, updates)
+        if self._seen == (last_position, last_updates):  # the micro-batch was dropped
+            return
+        if position == 1:  # a new window, also after a window that was closed early
+            self._squares = []
+        self._squares.append(optimizer._accumulation.norms.read(MICRO_BATCH_NORM) ** 2)
+        if self._seen == (0, last_updates + 1):
+            if len(self._squares) == last_position + 1 > 1:  # the whole window was seen
+                norm = optimizer._accumulation.norms.read(UPDATE_NORM)
+                self._add_window(norm, optimizer.reduction)
+            self._squares = []
+
+    def _add_window(self, norm, reduction):
+        """Add the estimates from a window whose gradients have an average or a sum of this norm."""
+        count, size = len(self._squares), self._batch_size
+        small = sum(self._squares) / count
+        big = (norm / count if reduction == "sum" else norm) ** 2
+        square = (count * size * big - size * small) / (count * size - size)
+        trace = (small - big) / (1 / size - 1 / (count * size))
+        # Both estimates are unbiased, but their ratio isn't. So the ratio is that of the averages.
+        self._square += (1 - self._smoothing) * (square - self._square)
+        self._trace += (1 - self._smoothing) * (trace - self._trace)
 
 
 class AccumulationMonitor(SubstitutesTrainFunction):
@@ -122,6 +138,9 @@ class AccumulationMonitor(SubstitutesTrainFunction):
     [1, 2, 50]
     """
 
+    # The callbacks before and after the monitor, which `introduce` sets.
+    _before = _after = ()
+
     def __init__(
         self, batch_size=None, noise_scale=False, smoothing=0.99, show=("completed_updates",)
     ):
@@ -153,24 +172,22 @@ class AccumulationMonitor(SubstitutesTrainFunction):
                 raise ValueError(f"show={show!r} needs `{needs}`. Received: {needs}={given!r}")
         self._show = tuple(show)
         self._batch_size = batch_size
-        self._noise_scale = NoiseScale(smoothing) if noise_scale else None
+        self._noise_scale = NoiseScale(batch_size, smoothing) if noise_scale else None
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         model = self.model
         optimizer = inner(model.optimizer)
         if self._noise_scale:
-            self._check_noise_scale(model, optimizer)
-        callbacks = _callbacks_beside(self)
-        self._check_order(callbacks)
-        self._bars = [callback for callback in callbacks if _is(callback, "ProgbarLogger")]
+            _check_noise_scale(model, optimizer)
+            self._noise_scale.start(optimizer)
+        self._check_order()
         for bar in self._bars:
             self._show_in(bar)
-        self._seen = optimizer.window_position, optimizer.completed_updates
-        self._squares = []  # the squared norms of the open window's micro-batches
-        if not optimizer._accumulates:
+        if not optimizer._accumulation.options.accumulates:
             return
-        optimizer._watch([UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale))
+        norms = [UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale)
+        optimizer._accumulation.norms.watch(norms)
         if optimizer is not model.optimizer:
             _keep_out_of_files(model.optimizer)
         self._put_substitute()
@@ -179,67 +196,40 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         super().on_train_end(logs)
         for bar in self._bars:
             _leave(bar)
-        inner(self.model.optimizer)._watch(())
+        self._before = self._after = ()
+        inner(self.model.optimizer)._accumulation.norms.watch(())
         for name in _FILES:
             vars(self.model.optimizer).pop(name, None)
 
     def on_train_batch_end(self, batch, logs=None):
         optimizer = inner(self.model.optimizer)  # on JAX, this updates the optimizer's variables
-        position, length, _ = optimizer._count_window()
+        position, length, _ = optimizer._accumulation.counts()
         updates = optimizer.completed_updates
         if self._noise_scale:
-            self._look_at_micro_batch(optimizer, position, updates)
+            self._noise_scale.look(optimizer, position, updates)
         self._add_to(logs, optimizer, position, length, updates)
 
     def on_epoch_end(self, epoch, logs=None):
         optimizer = inner(self.model.optimizer)
-        position, length, _ = optimizer._count_window()  # a callback may have closed the window
+        # A callback may have closed the window.
+        position, length, _ = optimizer._accumulation.counts()
         self._add_to(logs, optimizer, position, length, optimizer.completed_updates)
 
-    def _check_noise_scale(self, model, optimizer):
-        steps = steps_per_execution(model)
-        for what, refused in (
-            (f"accum_iters={optimizer.accum_iters}", not optimizer._accumulates),
-            ("reduction='weighted'", optimizer.reduction == "weighted"),
-            ("all_reduce='per_window'", optimizer.all_reduce == "per_window"),
-            (f"steps_per_execution={steps}", steps != 1),
-        ):
-            if refused:
-                raise ValueError(
-                    "`noise_scale` compares windows of several micro-batches of one size, and must "
-                    f"see each micro-batch. Received: {what}"
-                )
+    @property
+    def _bars(self):
+        callbacks = [*self._before, *self._after]
+        return [callback for callback in callbacks if _is(callback, "ProgbarLogger")]
 
-    def _look_at_micro_batch(self, optimizer, position, updates):
-        last_position, last_updates = self._seen
-        self._seen = position, updates
-        if self._seen == (last_position, last_updates):  # the micro-batch was dropped
-            return
-        if position == 1:  # a new window, also after a window that was closed early
-            self._squares = []
-        self._squares.append(optimizer._read_norm(MICRO_BATCH_NORM) ** 2)
-        if self._seen == (0, last_updates + 1):
-            count = len(self._squares)
-            if count == last_position + 1 > 1:  # the whole window was seen
-                big = optimizer._read_norm(UPDATE_NORM)
-                if optimizer.reduction == "sum":
-                    big /= count
-                small = sum(self._squares) / count
-                size = self._batch_size
-                self._noise_scale.add(small, size, big**2, count * size)
-            self._squares = []
-
-    def _check_order(self, callbacks):
+    def _check_order(self):
         """Warn if the order of the callbacks keeps logs from a callback."""
-        here = next((i for i, callback in enumerate(callbacks) if callback is self), 0)
-        early = [callback for callback in callbacks[:here] if _reads_logs(callback)]
+        early = [callback for callback in self._before if _reads_logs(callback)]
         if early:
             names = ", ".join(type(callback).__name__ for callback in early)
             warn(
                 f"{type(self).__name__} is after {names} in `callbacks`, so {names} can't see the "
                 f"logs of {type(self).__name__}. List {type(self).__name__} first.",
             )
-        if any(_is(callback, "ApplyPartialWindow") for callback in callbacks[here:]):
+        if any(_is(callback, "ApplyPartialWindow") for callback in self._after):
             warn(
                 f"{type(self).__name__} is before ApplyPartialWindow in `callbacks`, so the logs "
                 "of an epoch don't count the update that ApplyPartialWindow makes at the end of "
@@ -264,11 +254,9 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         shown = {name: value for name, value in logs.items() if name not in LOGGED}
         for name in self._show:
             if name in logs:
-                value = logs[name]
-                text = f"{value:.4g}" if isinstance(value, float) else f"{value}"
-                if name == "window_position":
-                    text += f"/{self._length}"
-                shown[_LABELS.get(name, name)] = _Printed(value, text)
+                format_spec = ".4g" if isinstance(logs[name], float) else ".0f"
+                after = f"/{self._length}" if name == "window_position" else ""
+                shown[_LABELS.get(name, name)] = _Formatted(logs[name], format_spec, after)
         return shown
 
     def _add_to(self, logs, optimizer, position, length, updates):
@@ -278,12 +266,29 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         logs["completed_updates"] = updates
         logs["window_position"] = position
         logs["learning_rate"] = optimizer._rate_in_use()
-        if optimizer._accumulates:
-            logs[UPDATE_NORM] = optimizer._read_norm(UPDATE_NORM)
+        if optimizer._accumulation.options.accumulates:
+            logs[UPDATE_NORM] = optimizer._accumulation.norms.read(UPDATE_NORM)
         if self._batch_size is not None:
             logs["effective_batch"] = self._batch_size * length
         if self._noise_scale:
             logs["noise_scale"] = self._noise_scale.value
+
+
+def introduce(callback_list):
+    """Make Keras's class CallbackList tell a monitor which callbacks are before and after it.
+
+    Keras doesn't tell a callback of the others. A progress bar is a callback, too.
+    """
+    on_train_begin = callback_list.on_train_begin
+
+    @functools.wraps(on_train_begin)
+    def introduce_and_begin(self, logs=None):
+        for i, callback in enumerate(self.callbacks):
+            if isinstance(callback, AccumulationMonitor):
+                callback._before, callback._after = self.callbacks[:i], self.callbacks[i + 1 :]
+        on_train_begin(self, logs)
+
+    callback_list.on_train_begin = introduce_and_begin
 
 
 # The methods of a progress bar that get the logs of a training.
@@ -296,40 +301,42 @@ def _leave(bar):
         vars(bar).pop(name, None)
 
 
-class _Printed(float):
-    """A number that Keras's progress bar prints as a text of ours, not with four decimals.
+class _Formatted(float):
+    """A number with a format of its own, where Keras's progress bar prints four decimals.
 
-    The bar divides the number by a count of 1, takes the mean of the result, and formats the mean.
+    The bar divides a sum by its count, which is 1, takes the mean of the result, and prints it.
     """
 
-    def __new__(cls, value, text):
+    def __new__(cls, value, format_spec, after):
         number = super().__new__(cls, value)
-        number._text = text
+        number._format = format_spec, after
         return number
 
     def __truediv__(self, count):
-        return self
+        return type(self)(float(self) / count, *self._format)
 
     def mean(self, **_):
         return self
 
-    def __format__(self, spec):
-        return self._text
+    def __format__(self, _):
+        format_spec, after = self._format
+        return float.__format__(self, format_spec) + after
 
 
-def _callbacks_beside(callback):
-    """Return all callbacks of the `fit` that is calling this callback, in their order.
-
-    Keras doesn't tell a callback of the others, so this looks for Keras's list in the calling
-    functions. The result is empty if the caller isn't Keras.
-    """
-    frame = sys._getframe()
-    while frame is not None:
-        found = getattr(frame.f_locals.get("self"), "callbacks", None)
-        if isinstance(found, list) and any(one is callback for one in found):
-            return found
-        frame = frame.f_back
-    return []
+def _check_noise_scale(model, optimizer):
+    """Raise a ValueError if the windows of a training give no noise scale."""
+    steps = steps_per_execution(model)
+    for what, refused in (
+        (f"accum_iters={optimizer.accum_iters}", not optimizer._accumulation.options.accumulates),
+        ("reduction='weighted'", optimizer.reduction == "weighted"),
+        ("all_reduce='per_window'", optimizer.all_reduce == "per_window"),
+        (f"steps_per_execution={steps}", steps != 1),
+    ):
+        if refused:
+            raise ValueError(
+                "`noise_scale` compares windows of several micro-batches of one size, and must "
+                f"see each micro-batch. Received: {what}"
+            )
 
 
 def _reads_logs(callback):
@@ -352,12 +359,12 @@ def _keep_out_of_files(wrapper):
     def unwatched(method):
         def call(store):
             optimizer = inner(wrapper)
-            watched = optimizer._watched
-            optimizer._watch(())
+            watched = optimizer._accumulation.norms.watched
+            optimizer._accumulation.norms.watch(())
             try:
                 method(wrapper, store)
             finally:
-                optimizer._watch(watched)
+                optimizer._accumulation.norms.watch(watched)
 
         return call
 

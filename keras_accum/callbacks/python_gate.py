@@ -1,16 +1,8 @@
 """The callback `PythonGate`, for all hosts. No host is imported here."""
 
-import numpy as np
-
-from keras_accum import window
-from keras_accum.callbacks.base import (
-    Substitute,
-    SubstitutesTrainFunction,
-    inner,
-    own_train_function,
-    steps_per_execution,
-    train_step_of,
-)
+from keras_accum.base import inner
+from keras_accum.callbacks.base import SubstitutesTrainFunction, steps_per_execution
+from keras_accum.train_functions import Picker
 
 
 class PythonGate(SubstitutesTrainFunction):
@@ -51,12 +43,13 @@ class PythonGate(SubstitutesTrainFunction):
     """
 
     _picker = None  # the Picker class of the host or backend, None if the callback does nothing
+    _without_waiting = ()  # the class of strategies for whose workers Python doesn't wait
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         model = self.model
         optimizer = inner(model.optimizer)
-        if self._picker is None or not optimizer._accumulates:
+        if self._picker is None or not optimizer._accumulation.options.accumulates:
             return
         if model.built and not model.trainable_variables:
             return  # without trainable variables, a train step doesn't call the optimizer
@@ -66,8 +59,8 @@ class PythonGate(SubstitutesTrainFunction):
             self._refuse("skip_nonfinite=True")
         if steps_per_execution(model) != 1:
             self._refuse(f"steps_per_execution={steps_per_execution(model)}")
-        if getattr(model, "_cluster_coordinator", None) is not None:
-            self._refuse("ParameterServerStrategy")  # Python doesn't wait for its workers
+        if isinstance(getattr(model, "distribute_strategy", None), self._without_waiting):
+            self._refuse("ParameterServerStrategy")
         self._put_substitute(self._picker)
 
     def on_epoch_end(self, epoch, logs=None):
@@ -81,55 +74,3 @@ class PythonGate(SubstitutesTrainFunction):
             "the micro-batch closes the window. Leave the callback out: the numbers are the same, "
             "and gate='conditional' of the optimizer is the next cheapest gate."
         )
-
-
-class Picker(Substitute):
-    """Two train functions in place of the model's. Python picks one for each micro-batch."""
-
-    is_last = True
-
-    def __init__(self, model, in_place_of):
-        super().__init__(in_place_of)
-        self._model, self._optimizer = model, model.optimizer
-        self._functions = [own_train_function(model, self._checked) for _ in range(2)]
-
-    def __call__(self, *arguments):
-        position, length, next_length = self._before(arguments)
-        step = window.advance(np, position, length, next_length, counted=1)
-        checked = self._checked(self._model.train_step)  # Keras 2 looks it up while tracing
-        with self._optimizer._deciding(bool(step.switch)), train_step_of(self._model, checked):
-            results = self._functions[int(step.switch)](*arguments)
-        self._keep([int(step.position), int(step.length), next_length], results)
-        return results
-
-    def _before(self, arguments):
-        """Return position, length and next length of the window before the micro-batch."""
-        return self._optimizer._count_window()
-
-    def _keep(self, counters, results):
-        """Remember the window's counters after the micro-batch, if the backend can use them."""
-
-    def check(self):
-        """Raise an error if the window's counters differ from the remembered counters."""
-
-    def _checked(self, train_step):
-        """Wrap a train step: tracing raises an error unless the step makes one micro-batch."""
-
-        def checked_train_step(*arguments):
-            before = self._optimizer._micro_batches_traced()
-            result = train_step(*arguments)
-            calls = self._optimizer._micro_batches_traced() - before
-            if calls != 1:
-                raise ValueError(
-                    f"{ONE_CALL} Received: a train step that calls the optimizer {calls} times."
-                )
-            return result
-
-        return checked_train_step
-
-
-ONE_CALL = (
-    "PythonGate needs a train step that calls the model's optimizer once, whatever happens in the "
-    "step: Python must know before a micro-batch whether the micro-batch closes the window. Leave "
-    "the callback out."
-)

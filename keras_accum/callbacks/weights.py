@@ -1,6 +1,7 @@
 """The callback `MicroBatchWeights`, for all hosts. No host is imported here."""
 
-from keras_accum.callbacks.base import SubstitutesTrainFunction, inner
+from keras_accum.base import inner
+from keras_accum.callbacks.base import SubstitutesTrainFunction
 
 # The reductions of a loss, by what they divide by. "auto" is a name of Keras 2.
 _BY_COUNT = ("mean", "sum_over_batch_size", "auto")
@@ -66,7 +67,7 @@ class MicroBatchWeights(SubstitutesTrainFunction):
                 f"reduction='weighted'. Received: reduction={optimizer.reduction!r}"
             )
         weight = self._weight or self._weight_of_loss(self.model.loss)
-        self._dtype = optimizer._scalar_dtype
+        self._dtype = optimizer._accumulation.port.scalar_dtype
         self._restore_compute_loss()
         self._is_training = True
         attributes, compute_loss = vars(self.model), self.model.compute_loss
@@ -96,7 +97,7 @@ class MicroBatchWeights(SubstitutesTrainFunction):
     def _restore_compute_loss(self):
         """Restore the model's own `compute_loss`, also after a training that was aborted."""
         # `evaluate` in another callback sets weights, too, and no micro-batch takes the last.
-        inner(self.model.optimizer)._forget_weights()
+        inner(self.model.optimizer)._accumulation.weights.forget()
         attributes = vars(self.model)
         own = getattr(attributes.get("compute_loss"), "in_place_of", None)
         if own is not None:

@@ -1,14 +1,14 @@
 """The optimizers for standalone Keras 2.2 and 2.3 on TensorFlow 1.
 
-Each class is the stock optimizer of its name with a new `get_updates`, which adds the gradients to
-the accumulators and makes the update from their average, also with `accum_iters=1`. SGD, Adam and
-RMSprop run their rule with gated scalars (see `rules`). All other classes run the stock
-`get_updates` and select its writes.
+Each class is the stock optimizer of its name with a new `get_updates`, which hands the gradients to
+the engine (`accumulation`), also with `accum_iters=1`. In an update, SGD, Adam and RMSprop run
+their rule with gated scalars (see `rules`). All other classes run the stock `get_updates` and
+select its writes.
 
 | file | holds |
 | --- | --- |
 | `optimizer` | the optimizer: arguments and config |
-| `micro_batch` | one micro-batch: the sums, the update, the order of all writes |
+| `port` | what this Keras does for the engine: variables, an update, the order of all writes |
 | `recording` | runs the stock `get_updates` and records its writes |
 | `state` | slots, counters and sums, and their names |
 | `stock` | conversion from and to stock optimizers |
@@ -16,8 +16,8 @@ RMSprop run their rule with gated scalars (see `rules`). All other classes run t
 
 import math
 
-from keras_accum import base, host, names, rules
-from keras_accum.callbacks import partial_window
+from keras_accum import family, host, names, ranges, rules
+from keras_accum.callbacks import of_host, partial_window
 from keras_accum.states import StateError  # noqa: F401, public
 
 keras = host.import_standalone_keras_2()
@@ -25,7 +25,6 @@ keras = host.import_standalone_keras_2()
 from keras_accum.keras2.optimizer import AccumulatingOptimizer  # noqa: E402, checked just above
 
 _stock = keras.optimizers
-K = keras.backend
 
 
 def _register(cls):
@@ -48,12 +47,9 @@ def _register(cls):
 
 @_register
 class SGDAccumulate(AccumulatingOptimizer, _stock.SGD):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._has_momentum = K.get_value(self.momentum) != 0
-
     def _rule(self):
-        return rules.SGD(momentum=self._has_momentum, nesterov=self.nesterov)
+        has_momentum = bool(self._accumulation.port.given.get("momentum"))
+        return rules.SGD(has_momentum, self.nesterov)
 
 
 @_register
@@ -120,10 +116,10 @@ def accumulating(optimizer_class):
     >>> NadamAccumulate(accum_iters=5).accum_iters
     5
     """
-    base.check_stock_class(optimizer_class, (_stock.Optimizer,), (_stock.TFOptimizer,))
+    family.check_stock_class(optimizer_class, (_stock.Optimizer,), (_stock.TFOptimizer,))
     if optimizer_class not in _made:
-        base.check_members(AccumulatingOptimizer, optimizer_class)
-        is_of_keras = optimizer_class.__module__ == _stock.__name__
+        family.check_members(AccumulatingOptimizer, optimizer_class)
+        is_of_keras = ranges.is_of_keras(optimizer_class)
         members = {
             "__module__": __name__ if is_of_keras else optimizer_class.__module__,
             "_made_by": None if is_of_keras else (accumulating, (optimizer_class,)),
@@ -139,18 +135,16 @@ for _name in names.OPTIMIZERS:
         globals()[f"{_name}Accumulate"] = accumulating(getattr(_stock, _name))
 
 
-class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Callback):
-    __doc__ = partial_window.ApplyPartialWindow.__doc__.format(
-        host="keras2", import_keras="import keras"
-    )
+def _on_batch_end(callback, batch, logs=None):
+    # Keras 2.2 validates before it calls `on_epoch_end`, and has no `on_test_begin`.
+    steps = callback.params["steps"]
+    if not steps:
+        steps = math.ceil(callback.params["samples"] / callback.params["batch_size"])
+    if batch + 1 == steps:
+        callback._close()
 
-    def on_batch_end(self, batch, logs=None):
-        # Keras 2.2 validates before it calls `on_epoch_end`, and has no `on_test_begin`.
-        steps = self.params["steps"]
-        if not steps:
-            steps = math.ceil(self.params["samples"] / self.params["batch_size"])
-        if batch + 1 == steps:
-            self._close()
 
+_callback = of_host(keras, "keras2", "import keras")
+ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow, on_batch_end=_on_batch_end)
 
 __getattr__ = names.fallback(__name__)

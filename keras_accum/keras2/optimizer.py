@@ -4,15 +4,15 @@ import numbers
 
 import keras
 
-from keras_accum import arguments, base, docs
+from keras_accum import arguments, docs, family
 from keras_accum.keras2 import stock
-from keras_accum.keras2.micro_batch import MicroBatches
-from keras_accum.keras2.state import State
+from keras_accum.keras2.port import Port
+from keras_accum.keras2.state import State, shapes_of
 
 K = keras.backend
 
 
-class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
+class AccumulatingOptimizer(stock.FromAndToStock, State):
     """The base class of these optimizers; it comes before the stock class. A class may define
 
     * `_rule()`: the rule that replaces the stock optimizer's own code in an update;
@@ -20,10 +20,8 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
     """
 
     fixed = {}
+    _keras = "standalone Keras 2"
     _can_reduce_late = False
-    # The attributes of an instance. A stock class that sets one of them is refused.
-    _options = _given = _added_decay = None
-    _accum_iters = _next_length = _layouts = _positions = None
     _remedy = "compile the loaded model with {name}.from_optimizer(model.optimizer, accum_iters=5)"
 
     def __init_subclass__(cls, **kwargs):
@@ -46,36 +44,46 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
                 "place for a weight: use reduction='mean', or a loss that sums and "
                 "reduction='sum'."
             )
-        added_decay = None  # only for a stock optimizer without decay
-        if "decay" not in stock.keywords_of(self._stock_class):
-            added_decay = float(given.pop("decay", 0.0))
+        if not stock.has_decay(self._stock_class):
+            own["decay"] = float(given.pop("decay", 0.0))
         if "learning_rate" in given:
             rate = arguments.check_number("learning_rate", given.pop("learning_rate"))
             given[stock.rate_name_of(self._stock_class)] = rate
         given.update(_clips(given))
-
         given.update(self.fixed)
+
+        self._start_accumulating(own, Port(self, given))
         super().__init__(**given)
-        base.check_attributes(self, set(vars(self)))
+        family.check_attributes(self, {*vars(self)} - {"_accumulation"})
         stock.check_variables(self)
-        self._given, self._added_decay = given, added_decay
-        self._accum_iters, self._options = own["accum_iters"], own
-        self._next_length = None  # shared by all models, as are `iterations` and learning rate
-        self._layouts = {}  # layouts of the stock optimizer's state, by the number of variables
-        self._positions = {}  # positions in the windows of models, by the names of their variables
-        self._forget()
+        self._accumulation.is_ready = True
+
+    def get_updates(self, loss, params):
+        """Return a list with the operation that makes the step of one micro-batch."""
+        port = self._accumulation.port
+        with port.unclipped():
+            gradients = keras.optimizers.Optimizer.get_gradients(self, loss, params)
+        state = self._take_waiting(shapes_of(params))
+        self._accumulation.has_stepped = True
+        port.start_model(params)
+        self.updates = [port.train_step(loss, gradients, params)]
+        if state is not None:
+            self._write_state(state)
+        self.weights = list(self._state_variables().values())
+        return self.updates
 
     @property
     def learning_rate(self):
         """The learning rate, a variable. A number that is assigned applies to the next update."""
-        return self._rate
+        return self._accumulation.port.rate
 
     @learning_rate.setter
     def learning_rate(self, learning_rate):
-        if isinstance(learning_rate, numbers.Real) and "_rate" in vars(self):
-            K.set_value(self._rate, arguments.check_number("learning_rate", learning_rate))
+        port = self._accumulation.port
+        if isinstance(learning_rate, numbers.Real) and port.rate is not None:
+            K.set_value(port.rate, arguments.check_number("learning_rate", learning_rate))
         else:
-            self._rate = learning_rate  # the stock constructor assigns the variable
+            port.rate = learning_rate  # the stock constructor assigns the variable
 
     lr = learning_rate
 
@@ -89,19 +97,10 @@ class AccumulatingOptimizer(MicroBatches, stock.FromAndToStock, State):
             del config[name]
         if "clipnorm" in config:  # the other hosts call this norm `global_clipnorm`
             config["global_clipnorm"] = config.pop("clipnorm")
-        if self._added_decay is not None:
-            config["decay"] = self._added_decay
+        if not stock.has_decay(self._stock_class):
+            config["decay"] = self._accumulation.options.decay
         config.update(arguments.own_config(self))
         return config
-
-    def __reduce__(self):
-        return base.restored, (*self._how_made(), self.get_config(), self.get_state())
-
-    def __repr__(self):
-        return arguments.representation(self)
-
-    def __str__(self):
-        return arguments.description(self, "standalone Keras 2")
 
 
 def _clips(given):

@@ -55,7 +55,7 @@ def record(optimizer, get_updates, params, averages, made=None):
         def make(*args, **kwargs):
             if made is not None:
                 return next(again)
-            # Outside of any conditional, and with a short name: see `_no_scope` in `state`.
+            # Outside of any conditional, and with a short name: see `make` in `port`.
             with tf.init_scope(), tf.name_scope(""):
                 new.append(create(*args, **kwargs))
             return new[-1]

@@ -67,22 +67,24 @@ class FromAndToStock:
                 doesn't have, or if the optimizer has `decay` and the stock optimizer can't have it.
         """
         self._check_can_be_stock()
-        if self._added_decay:
+        decay = self._accumulation.options.decay
+        if decay:
             raise ValueError(
-                f"`to_stock` with decay={self._added_decay}: {self._stock_class.__name__} of this "
-                "Keras has no decay."
+                f"`to_stock` with decay={decay}: {self._stock_class.__name__} of this Keras has no "
+                "decay."
             )
         config = {**self.get_config(), **self.fixed}
         for name in arguments.own_config(self):
             del config[name]
-        if self._added_decay is not None:
+        if not has_decay(self._stock_class):
             del config["decay"]
         if "global_clipnorm" in config:
             config["clipnorm"] = config.pop("global_clipnorm")
         optimizer, state = self._stock_class(**config), self.get_state()
         K.set_value(optimizer.iterations, state["completed_updates"])
         if states.count(state):
-            layout, arrays = self._layout_of(states.count(state)), states.by_index(state)
+            layout = self._accumulation.port.layout_of(states.count(state))
+            arrays = states.by_index(state)
             for name, attribute in layout.attributes.items():
                 K.set_value(getattr(optimizer, attribute), state[name])
             _start_from(optimizer, [_stock_array(name, state, arrays) for name in layout.files])
@@ -90,8 +92,9 @@ class FromAndToStock:
 
     def _state_of_stock(self, optimizer):
         """Return the state of a stock optimizer whose variables exist."""
-        one, two = (len(self._layout_of(variables).files) for variables in (1, 2))
-        layout = self._layout_of((len(optimizer.weights) - one) // (two - one) + 1)
+        layout_of = self._accumulation.port.layout_of
+        one, two = (len(layout_of(variables).files) for variables in (1, 2))
+        layout = layout_of((len(optimizer.weights) - one) // (two - one) + 1)
         variables = dict(zip(layout.files, optimizer.weights))
         for name, attribute in layout.attributes.items():
             variables[name] = getattr(optimizer, attribute)
@@ -145,6 +148,10 @@ def keywords_of(stock_class):
     return [name for name in names if name != "self"]
 
 
+def has_decay(stock_class):
+    return "decay" in keywords_of(stock_class)
+
+
 def rate_name_of(stock_class):
     """Return the constructor's name for the learning rate, "lr" if its signature has neither."""
     names = inspect.signature(stock_class.__init__).parameters
@@ -153,8 +160,9 @@ def rate_name_of(stock_class):
 
 def check_variables(optimizer):
     """Raise a TypeError unless the stock class has created the variables of Keras's optimizers."""
-    for name, held in (("learning_rate", "_rate"), ("iterations", "iterations")):
-        if not hasattr(vars(optimizer).get(held), "initializer"):
+    iterations, rate = vars(optimizer).get("iterations"), optimizer.learning_rate
+    for name, variable in (("learning_rate", rate), ("iterations", iterations)):
+        if not hasattr(variable, "initializer"):
             raise TypeError(
                 f"{optimizer._stock_class.__name__} can't accumulate: it has no variable "
                 f"`{name}`, which Keras's own optimizers have."

@@ -3,22 +3,24 @@
 | file | holds |
 | --- | --- |
 | `optimizer` | the optimizer: arguments and config |
-| `micro_batch` | one micro-batch: from its gradients to the weights |
-| `variables` | counters, gradient sums, and the names of all variables in a state |
+| `hooks` | overrides of what Keras calls in a train step and after it |
+| `selection` | selects which writes of an update take effect |
+| `backend` | the port of Keras 3, by `keras.ops` |
+| `backend_<name>` | the port of a single backend |
+| `variables` | the names of all variables in a state |
 | `kept` | what other people's optimizers keep in other objects |
 | `state` | the state: read, written, loaded and counted |
-| `gates` | select or hold the writes of an update |
 | `stock` | conversion from and to stock optimizers |
-| `backend_<name>` | code for a single backend; all other code uses `keras.ops` |
 """
 
-from keras_accum import base, docs, host, names, ranges
+from keras_accum import docs, family, host, names, ranges
 from keras_accum.states import StateError  # noqa: F401, public
 
 keras = host.import_keras_3()
 
 from keras_accum.callbacks import (  # noqa: E402, the line above raises the clearer error
     monitor,
+    of_host,
     partial_window,
     python_gate,
     weights,
@@ -64,10 +66,10 @@ def accumulating(optimizer_class):
         for name in ("LossScaleOptimizer", "MultiOptimizer")
         if hasattr(keras.optimizers, name)
     )
-    base.check_stock_class(optimizer_class, (keras.optimizers.Optimizer,), wrappers)
+    family.check_stock_class(optimizer_class, (keras.optimizers.Optimizer,), wrappers)
     stock_class = stock.class_of(optimizer_class)
     if stock_class not in _made:
-        base.check_members(AccumulatingOptimizer, stock_class)
+        family.check_members(AccumulatingOptimizer, stock_class)
         _made[stock_class] = _make(f"{stock_class.__name__}Accumulate", stock_class)
     return _made[stock_class]
 
@@ -93,33 +95,21 @@ for _name in names.OPTIMIZERS:
     if hasattr(keras.optimizers, _name):
         globals()[f"{_name}Accumulate"] = accumulating(getattr(keras.optimizers, _name))
 
-base.hand_on(keras.optimizers.LossScaleOptimizer)
+family.hand_on(keras.optimizers.LossScaleOptimizer)
 
+_callback = of_host(keras, "keras3", "import keras")
+monitor.introduce(keras.callbacks.CallbackList)
 
-class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Callback):
-    __doc__ = partial_window.ApplyPartialWindow.__doc__.format(
-        host="keras3", import_keras="import keras"
-    )
-
-
-class MicroBatchWeights(weights.MicroBatchWeights, keras.callbacks.Callback):
-    __doc__ = weights.MicroBatchWeights.__doc__.format(host="keras3", import_keras="import keras")
-    _ops, _sum = keras.ops, staticmethod(keras.ops.sum)
-    _flatten = staticmethod(keras.tree.flatten)
-
-    @staticmethod
-    def _mask(output):
-        # Keras finds the mask also on JAX, whose tensors can't have attributes.
-        return keras.src.backend.get_keras_mask(output)
-
-
-class AccumulationMonitor(monitor.AccumulationMonitor, keras.callbacks.Callback):
-    __doc__ = monitor.AccumulationMonitor.__doc__.format(host="keras3", import_keras="import keras")
-
-
-class PythonGate(python_gate.PythonGate, keras.callbacks.Callback):
-    __doc__ = python_gate.PythonGate.__doc__.format(host="keras3", import_keras="import keras")
-    _picker = optimizer.backend.Picker
-
+ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
+AccumulationMonitor = _callback(monitor.AccumulationMonitor)
+PythonGate = _callback(python_gate.PythonGate, _picker=optimizer.backend.Picker)
+MicroBatchWeights = _callback(
+    weights.MicroBatchWeights,
+    _ops=keras.ops,
+    _sum=staticmethod(keras.ops.sum),
+    _flatten=staticmethod(keras.tree.flatten),
+    # Keras finds the mask also on JAX, whose tensors can't have attributes.
+    _mask=staticmethod(lambda output: keras.src.backend.get_keras_mask(output)),
+)
 
 __getattr__ = names.fallback(__name__)

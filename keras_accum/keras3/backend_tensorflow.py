@@ -1,4 +1,4 @@
-"""TensorFlow: replicas, sparse gradients, selected assignments and fused kernels.
+"""The TensorFlow backend: replicas, sparse gradients, selected assignments and fused kernels.
 
 By default, gradients are summed over the replicas on every micro-batch. Accumulators, slots and
 counters are therefore the same on all replicas, and are mirrored like any other variable.
@@ -11,112 +11,107 @@ import tensorflow as tf
 from keras import ops
 from tensorflow.python.ops import control_flow_util
 
-from keras_accum import kernels, rules
-from keras_accum.callbacks import python_gate
-from keras_accum.keras3 import backend_jax
-from keras_accum.keras3.gates import SelectAfter, SelectWrites
+from keras_accum import kernels, rules, train_functions
+from keras_accum.keras3 import backend
+from keras_accum.keras3.selection import SelectAfter, SelectWrites
 from keras_accum.ranges import is_of_keras
+from keras_accum.tensorflow_port import TensorFlowPort
 
-Picker = python_gate.Picker
+Picker = train_functions.Picker
 
 
 def _native(variable):
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-class Backend(backend_jax.Backend):
-    """A base class that comes before a Keras 3 optimizer class."""
+CAN_REDUCE_LATE = True
 
-    _times_factor = staticmethod(kernels.gate)
-    _all_finite = staticmethod(kernels.all_finite)
-    _dense = staticmethod(tf.convert_to_tensor)
-    _replica = staticmethod(kernels.replica)
-    _is_traced = staticmethod(tf.inside_function)
-    _can_reduce_late = True
-    _steps_return_state = False
 
-    # -- where variables are made and written --------------------------------------------------
+class Port(TensorFlowPort, backend.Port):
+    """Keras 3 on TensorFlow."""
 
-    def _variable_scope(self):
-        return self._distribution_strategy.scope()
+    steps_return_state = False
+    key, name_of = backend.Port.key, backend.Port.name_of
+    totals = backend.Port.totals
+    add_to = TensorFlowPort.add_to
 
-    def _sum_scope(self):
-        if not self._reduces_late:
-            return super()._sum_scope()
-        return kernels.sums_of_replicas(self._distribution_strategy)
+    # -- where variables are made and written ------------------------------------------------------
 
-    def _eagerly(self):
+    def variable_scope(self):
+        return self.strategy.scope()
+
+    def eagerly(self):
         return tf.init_scope()
 
-    def _build_scope(self, variables):
+    def build_scope(self, variables):
         # A stock optimizer may write in `build`. If the weights have their values already, the
         # write happens now and not in each run of the function that is being traced.
         with tf.init_scope():
             are_there = all(bool(_native(variable).is_initialized()) for variable in variables)
         return tf.init_scope() if are_there else contextlib.nullcontext()
 
-    @staticmethod
-    def _can_be_written(tensor):
+    def can_be_written(self, tensor):
         return isinstance(tensor, tf.Variable)
 
-    _was_written = _can_be_written
+    was_written = can_be_written
 
-    # -- replicas --------------------------------------------------------------------------------
+    def value(self, variable):
+        return tf.convert_to_tensor(_native(variable))
 
-    def _in_replicas(self, function, *arguments):
-        kernels.in_replicas(self._distribution_strategy, lambda: function(*arguments))
+    def copy(self, variable):
+        return tf.identity(self.value(variable))
 
-    def _sum_over_replicas(self, grads, variables):
-        if self._replicas() == 1:
-            return grads
-        pairs = super()._all_reduce_sum_gradients(list(zip(grads, map(_native, variables))))
+    # -- replicas ----------------------------------------------------------------------------------
+
+    def reduce(self, tensors, variables):
+        if self.replicas() == 1:
+            return tensors
+        pairs = list(zip(tensors, map(_native, variables)))
+        pairs = self.stock._all_reduce_sum_gradients(self.optimizer, pairs)
         return [gradient for gradient, _ in pairs]
 
-    def _all_reduce_sum_gradients(self, grads_and_vars):
-        # The average already comes from the sums over all replicas.
-        return (
-            grads_and_vars if self._open_gate else super()._all_reduce_sum_gradients(grads_and_vars)
-        )
-
-    def _replicas(self):
-        return tf.distribute.get_strategy().num_replicas_in_sync
-
-    def _across_replicas(self, function, *tensors):
-        tf.__internal__.distribute.interim.maybe_merge_call(
-            lambda strategy, *values: function(*values), self._distribution_strategy, *tensors
-        )
-
-    def _on_variable(self, variable, function, *tensors):
-        self._distribution_strategy.extended.update(
+    def on(self, variable, function, *tensors):
+        self.strategy.extended.update(
             _native(variable),
             lambda target, *values: function(variable, target, *values),
             args=tensors,
             group=False,
         )
 
-    # -- gates -----------------------------------------------------------------------------------
+    # -- writes ------------------------------------------------------------------------------------
 
-    def _gate_for(self, step, own):
+    def selection_of(self, switch, own):
         # Only Keras's own optimizers are known to write through `assign`.
-        gate = SelectWrites if is_of_keras(self._stock_class) else SelectAfter
-        return gate(self, step, own)
+        select = SelectWrites if is_of_keras(self.stock) else SelectAfter
+        return select(self, switch, own)
 
-    def _conditional(self, switch, update, accumulate, *tensors):
-        def across(strategy, switch, *tensors):
-            kernels.branch(strategy, switch, update, accumulate, *tensors)
+    def update(self, step, averages, variables, switches):
+        # A step that finds no more data must not write: see `kernels.after`.
+        is_picked = self.accumulation.decided
+        with kernels.after(averages) if is_picked else contextlib.nullcontext():
+            super().update(step, averages, variables, switches)
 
-        tf.__internal__.distribute.interim.maybe_merge_call(
-            across, self._distribution_strategy, switch, *tensors
-        )
+    def rest(self, total, hold, written):
+        return self.times(total, hold)
 
-    def _copy_of_value(self, variable):
-        return tf.identity(self._value_of(variable))
+
+class Hooks(backend.Hooks):
+    """What the code of a stock optimizer calls."""
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        if self._accumulation.port.selection is not None:
+            return grads_and_vars  # the average already comes from the sums over all replicas
+        return super()._all_reduce_sum_gradients(grads_and_vars)
+
+    @property
+    def _writes(self):
+        return self._accumulation.port.selects_writes
 
     # Stock optimizers write native variables, which a StatelessScope doesn't see, by these three.
 
     def assign(self, variable, value):
         if self._writes:
-            value = self._writes.selected(value, self._value_of(variable))
+            value = self._writes.selected(value, self._accumulation.port.value(variable))
         super().assign(variable, value)
 
     def assign_add(self, variable, value):
@@ -133,15 +128,16 @@ class Backend(backend_jax.Backend):
 
     @property
     def weight_decay(self):
-        gate, value = self._writes, self._weight_decay
-        if gate is None or gate.lets_all_through or value is None or not self._decays_past_assign:
+        writes, value = self._writes, self._weight_decay
+        is_all = writes is None or writes.lets_all_through or value is None
+        if is_all or not self._decays_past_assign:
             return value
         # float32, as in Keras's own code, where `tf.cast` converts the number first.
-        return tf.convert_to_tensor(value) * tf.cast(gate.switch, "float32")
+        return tf.convert_to_tensor(value) * tf.cast(writes.switch, "float32")
 
     @property
     def _decays_past_assign(self):
-        """True if weights decay by Keras's own code, whose writes no gate sees."""
+        """True if weights decay by Keras's own code, whose writes no selection sees."""
         of_keras = keras.optimizers.Optimizer._apply_weight_decay
         return self._stock_class._apply_weight_decay is of_keras
 
@@ -150,14 +146,14 @@ class Backend(backend_jax.Backend):
         self._weight_decay = weight_decay
 
     def _apply_weight_decay(self, variables):
-        gate = self._writes
+        writes = self._writes
         with_others, own = [], []
         for variable in variables:
-            is_own = gate and self._get_variable_index(variable) in gate.own
+            is_own = writes and self._accumulation.port.index(variable) in writes.own
             (own if is_own else with_others).append(variable)
         super()._apply_weight_decay(with_others)
         for variable in own:
-            with gate.of(variable):
+            with writes.of(variable):
                 super()._apply_weight_decay([variable])
 
     def _step_of_stock(self, gradient, variable, learning_rate):
@@ -165,19 +161,19 @@ class Backend(backend_jax.Backend):
         if rule is None:
             super()._step_of_stock(gradient, variable, learning_rate)
             return
-        slots = [self._slots_by_name[n, self._var_key(variable)] for n in rule.slots]
+        slots = [self._slots_by_name[n, self._accumulation.port.key(variable)] for n in rule.slots]
         scalars = self._kernel_scalars(rule, variable.dtype)
         gradient = tf.cast(gradient, variable.dtype)
         kernels.apply_rule(rule, scalars, gradient, variable, list(map(_native, slots)))
 
     def _kernel_scalars(self, rule, dtype):
         """Return a kernel's scalars, computed once per data type and switch."""
-        gate = self._writes
-        key = dtype, id(gate.switch)
-        if key not in gate.kept:
+        writes = self._writes
+        key = dtype, id(writes.switch)
+        if key not in writes.kept:
             coefficients = rule.coefficients(
                 ops,
-                ops.cast(gate.switch, dtype),
+                ops.cast(writes.switch, dtype),
                 ops.cast(self.learning_rate, dtype),
                 ops.cast(self._iterations + 1, dtype),
                 **{name: getattr(self, name) for name in rule.hyperparameters},
@@ -185,8 +181,8 @@ class Backend(backend_jax.Backend):
             if isinstance(rule, rules.Adam):
                 betas = self.beta_1, self.beta_2
                 coefficients = kernels.without_rounded_betas(coefficients, *betas, dtype)
-            gate.kept[key] = kernels.kernel_scalars(rule, coefficients)
-        return gate.kept[key]
+            writes.kept[key] = kernels.kernel_scalars(rule, coefficients)
+        return writes.kept[key]
 
     def _rule_with_kernel(self, dtype):
         """Return the rule if TensorFlow has a fused kernel that is cheaper than Keras's code.
@@ -204,30 +200,6 @@ class Backend(backend_jax.Backend):
         if name in ("Adam", "AdamW") and not self.amsgrad:
             return rules.Adam()
         return None
-
-    # -- a step that finds no more data: see `kernels.after` -------------------------------------
-
-    def _counted_after(self, grads):
-        with kernels.after(grads):  # all counters and switches depend on this number
-            return super()._counted_after(grads)
-
-    def _update_from(self, grads, step, variables, absent):
-        with kernels.after(grads) if self._decided else contextlib.nullcontext():
-            super()._update_from(grads, step, variables, absent)
-
-    # -- sums ------------------------------------------------------------------------------------
-
-    def _add_gradient(self, accumulator, target, gradient):
-        kernels.accumulate(target, gradient)
-
-    def _value_of(self, variable):
-        return tf.convert_to_tensor(_native(variable))
-
-    def _remainder(self, total, hold, weights):
-        return self._times_factor(total, hold)
-
-    def _plus(self, accumulator, gradient):
-        return kernels.add(self._value_of(accumulator), gradient)
 
 
 def _is_compiled_by_xla():

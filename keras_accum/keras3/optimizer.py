@@ -3,28 +3,23 @@
 With `accum_iters=1`, and without `decay` and `skip_nonfinite`, the stock optimizer's own code runs.
 """
 
-import importlib
-
-import keras
-
-from keras_accum import arguments, base
+from keras_accum import arguments, family
 from keras_accum.keras3 import stock
-from keras_accum.keras3.micro_batch import MicroBatches, SeenByAnUpdate
+from keras_accum.keras3.hooks import Hooks, backend
 from keras_accum.keras3.state import State
+from keras_accum.options import ReadOnly
 
-backend = importlib.import_module(f"keras_accum.keras3.backend_{keras.backend.backend()}")
 
-
-class AccumulatingOptimizer(
-    backend.Backend, MicroBatches, SeenByAnUpdate, State, stock.FromAndToStock
-):
+class AccumulatingOptimizer(Hooks, State, stock.FromAndToStock):
     """The base class of all optimizers on Keras 3; it comes before the stock class.
 
     `fixed` has the stock arguments whose values a class fixes.
     """
 
     fixed = {}
-    decay = base.ReadOnly("decay")
+    _keras = "Keras 3"
+    _can_reduce_late = backend.CAN_REDUCE_LATE
+    decay = ReadOnly("decay")
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -41,15 +36,10 @@ class AccumulatingOptimizer(
         given.setdefault("name", None)
         arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
 
+        self._start_accumulating(own, backend.Port(self))
         super().__init__(**given, **self.fixed)
-        base.check_attributes(self, set(vars(self)))
-        self._accum_iters = own["accum_iters"]
-        self.__dict__["_options"] = own  # bypasses Keras's attribute tracking
-
-    @property
-    def _is_stock(self):
-        """True if the stock optimizer's own code does all that is asked for."""
-        return not (self.decay or self._accumulates or self.skip_nonfinite)
+        family.check_attributes(self, {*vars(self)} - {"_accumulation"})
+        self._accumulation.is_ready = True
 
     @property
     def gradient_accumulation_steps(self):
@@ -58,7 +48,7 @@ class AccumulatingOptimizer(
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, steps):
-        if "_options" in vars(self):
+        if self._accumulation.is_ready:
             raise AttributeError(
                 "`gradient_accumulation_steps`, Keras's own accumulation, can't be set on an "
                 "optimizer that accumulates: set `accum_iters`. "
@@ -82,11 +72,3 @@ class AccumulatingOptimizer(
         config.update(arguments.own_config(self), decay=self.decay)
         return config
 
-    def __repr__(self):
-        return arguments.representation(self)
-
-    def __str__(self):
-        return arguments.description(self, "Keras 3")
-
-    def __reduce__(self):
-        return base.restored, (*self._how_made(), base.plain(self.get_config()), self.get_state())

@@ -2,20 +2,14 @@
 
 import keras
 import numpy as np
-from keras import ops
 
-from keras_accum import base, rules, states
+from keras_accum import base, family, rules, states
 from keras_accum.keras3 import variables
+from keras_accum.keras3.backend import to_numpy
 
 
 class State(variables.StateByNames, base.Optimizer):
     """A base class that comes before a stock optimizer class."""
-
-    _is_told_of_the_end = True
-
-    # The counters and sums, None before they are created. Set in `__dict__`, to bypass Keras's
-    # attribute tracking.
-    _window = None
 
     # The error about a state that waited for other variables than those that came.
     _misfit = None
@@ -30,18 +24,20 @@ class State(variables.StateByNames, base.Optimizer):
             # must raise an error, as it does with `built`, and not start with a fresh optimizer.
             self.built = True
             return
-        with self._eagerly():
+        accumulation, port = self._accumulation, self._accumulation.port
+        with port.eagerly():
             state = self._take_waiting(variables)
-        with self._build_scope(variables):
+        with port.build_scope(variables):
             before = set(vars(self))
             super().build(variables)
-            base.check_attributes(self, set(vars(self)) - before)
+            port.variables = self._trainable_variables
+            family.check_attributes(self, set(vars(self)) - before)
             self._track_all()
             self._build_window()
         if state is not None:
-            with self._eagerly():
+            with port.eagerly():
                 self._write_waiting(state)
-                self._start_training()
+                accumulation.training.start()
 
     def _write_waiting(self, state):
         try:
@@ -51,15 +47,13 @@ class State(variables.StateByNames, base.Optimizer):
             raise
 
     def _build_window(self):
-        if not (self._accumulates and self._trainable_variables):
-            return
-        overwrites = map(self._overwrite_variable_with_gradient, self._trainable_variables)
-        if self._reduces_late and any(overwrites):
+        port = self._accumulation.port
+        if self._accumulation.options.reduces_late and any(map(port.overwrites, port.variables)):
             raise ValueError(
                 "all_reduce='per_window' can't be used with float8, whose scales are overwritten "
                 "by gradients and not summed. Leave all_reduce out."
             )
-        self.__dict__["_window"] = variables.Window(self, self._trainable_variables)
+        super()._build_window()
 
     @classmethod
     def _from_arguments(cls, config):
@@ -67,35 +61,21 @@ class State(variables.StateByNames, base.Optimizer):
         return cls._from_stock_config(config, None)
 
     @property
-    def _scalar_dtype(self):
-        return "float64" if keras.config.floatx() == "float64" else "float32"
-
-    @property
     def completed_updates(self):
         """The number of updates made, as schedules, `decay` and bias correction count. An int."""
-        return self._count("completed_updates", variables.to_numpy(self.iterations))
-
-    def _counters(self):
-        if self._pending:
-            return self._pending.counters
-        return {} if self._window is None else self._window.counters
-
-    def _get_scalar(self, variable):
-        return variables.to_numpy(variable)
-
-    def _set_count(self, counter, value):
-        counter.assign(value)
+        return self._count("completed_updates", to_numpy(self.iterations))
 
     @property
     def _is_built(self):
-        return bool(self._trainable_variables)
+        return bool(self._accumulation.port.variables)
 
     @property
     def variables(self):
         if self._pending:
             return list(self._pending.variables.values())
         # Not the stock optimizer's list, which may have the variables of an inner optimizer twice.
-        return self._variables + self._watched_norms * self._steps_return_state
+        norms = self._accumulation.norms.variables
+        return self._variables + norms * self._accumulation.port.steps_return_state
 
     def _add_waiting(self, name, array):
         return keras.Variable(array, trainable=False, name=name)
@@ -126,7 +106,7 @@ class State(variables.StateByNames, base.Optimizer):
 
     def _read_state(self):
         state = {
-            name: variables.to_numpy(variable)
+            name: to_numpy(variable)
             for name, variable in self._state_variables().items()
             if name != "state_format"
         }
@@ -139,7 +119,7 @@ class State(variables.StateByNames, base.Optimizer):
     def _rate_state(self):
         if not isinstance(self._learning_rate, keras.Variable):
             return {}
-        return {"learning_rate": variables.to_numpy(self._learning_rate)}
+        return {"learning_rate": to_numpy(self._learning_rate)}
 
     def _write_state(self, state):
         found = self._state_variables()
@@ -159,63 +139,11 @@ class State(variables.StateByNames, base.Optimizer):
             return super()._named(arrays)
         # Which array is what depends on the variables: the list waits for them.
         is_number = isinstance(self._learning_rate, keras.Variable)
-        state = states.unnamed(arrays, is_number, self._weighs)
+        state = states.unnamed(arrays, is_number, self._accumulation.options.weighs)
         if state is None:
             raise self._no_state(arrays)
         return state
 
-    # -- norms that train steps write --------------------------------------------------------------
-
-    def _add_norm(self, name):
-        with self._variable_scope():
-            return keras.Variable(
-                -1.0,
-                dtype=self._scalar_dtype,
-                trainable=False,
-                aggregation="only_first_replica",
-                name=name,
-            )
-
-    def _write_norm(self, name, tensors, switch):
-        """Write the global norm of these tensors if the norm is watched and the switch is 1."""
-        if name in self._watched:
-            dtype = self._scalar_dtype
-            squares = [ops.sum(ops.square(ops.cast(self._dense(t), dtype))) for t in tensors]
-            norm, old = ops.sqrt(sum(squares)), self._value_of(self._norms[name])
-            self._norms[name].assign(ops.where(switch > 0, norm, old))
-
     def _rate_in_use(self):
-        rate = float(variables.to_numpy(self._get_current_learning_rate()))
+        rate = float(to_numpy(self.learning_rate))
         return rules.decayed(rate, self.decay, self.completed_updates)
-
-    # -- moving averages, for Keras ----------------------------------------------------------------
-
-    @property
-    def _model_variables_moving_average(self):
-        """The averages of the weights, which Keras reads at the end of `fit` and in SwapEMAWeights.
-
-        Before the first update there is nothing to average: the averages are set to the weights.
-        """
-        if not (self._is_traced() or self.completed_updates):
-            for variable, average in zip(self._trainable_variables, self._averages_of_weights):
-                if average is not None:
-                    average.assign(ops.copy(variable))
-        return self._averages_of_weights
-
-    @_model_variables_moving_average.setter
-    def _model_variables_moving_average(self, averages):
-        self._averages_of_weights = averages
-
-    def finalize_variable_values(self, var_list):
-        # Keras calls this at the end of `fit`. After an error in a train step on JAX, the variables
-        # have no values.
-        if self._iterations._value is None:
-            return
-        self._end_training()
-        super().finalize_variable_values(var_list)
-        if self.use_ema:
-            # On JAX, a weight and its average now share one array, which a train step would refuse
-            # to take twice.
-            for average in self._averages_of_weights:
-                if average is not None:
-                    average.assign(ops.copy(average))

@@ -7,7 +7,8 @@ import keras
 import numpy as np
 
 from keras_accum import arguments, states
-from keras_accum.keras3.variables import constructor_arguments, of_stock, to_numpy
+from keras_accum.keras3.backend import to_numpy
+from keras_accum.keras3.variables import constructor_arguments, of_stock
 
 
 def class_of(public):

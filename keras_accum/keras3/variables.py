@@ -5,69 +5,15 @@ import types
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_accum import states
+from keras_accum.keras3.backend import dtype_of, path_of
 from keras_accum.keras3.kept import Kept
 from keras_accum.ranges import is_of_keras
 from keras_accum.warn import warn
 
 # Keras's names for what it keeps per variable outside of the rules.
 _NOT_OF_A_RULE = {"average": "moving_average", "gradient_accumulator": "accumulator"}
-
-
-class Window:
-    """The counters of the windows, and the gradient sums of the open one."""
-
-    def __init__(self, optimizer, variables):
-        self._optimizer = optimizer
-        self.state_format = self._add_counter("state_format", states.FORMAT)
-        self.position = self._add_counter("window_position", 0)
-        self.length = self._add_counter("window_length", optimizer._accum_iters)
-        self.next_length = self._add_counter("accum_iters", optimizer._accum_iters)
-        self.weight = None
-        with optimizer._sum_scope():
-            if optimizer._weighs:
-                self.weight = self._add_scalar(states.WEIGHT, 0, optimizer._scalar_dtype)
-            self.sums = [self._add_sum(variable) for variable in variables]
-        self.missing_gradients = self._add_counter(states.MISSING, 0, (len(variables) + 1,))
-
-    def _add_counter(self, name, value, shape=()):
-        with self._optimizer._counter_scope():
-            return self._add_scalar(name, value, "int", shape)
-
-    def _add_scalar(self, name, value, dtype, shape=()):
-        return self._optimizer.add_variable(
-            shape=shape,
-            initializer=keras.initializers.Constant(value),
-            dtype=dtype,
-            aggregation="only_first_replica",
-            name=name,
-        )
-
-    def _add_sum(self, variable):
-        if dtype_of(variable) not in ("float16", "bfloat16"):
-            return self._optimizer.add_variable_from_reference(variable, name="window_accumulator")
-        # A sum of many half precision gradients overflows or stalls in half precision.
-        return self._optimizer.add_variable(
-            shape=variable.shape,
-            dtype="float32",
-            name=f"{path_of(variable).replace('/', '_').replace(':', '_')}_window_accumulator",
-            layout=getattr(variable, "_layout", None),
-        )
-
-    @property
-    def counters(self):
-        return dict(zip(states.WINDOW, (self.position, self.length, self.next_length)))
-
-    @property
-    def named(self):
-        """All variables of the window, by their names in a state."""
-        found = {"state_format": self.state_format, **self.counters}
-        if self.weight is not None:
-            found[states.WEIGHT] = self.weight
-        found.update({f"accumulator.{i}": total for i, total in enumerate(self.sums)})
-        return {**found, states.MISSING: self.missing_gradients}
 
 
 class StateByNames:
@@ -90,8 +36,9 @@ class StateByNames:
         if self._pending:
             return self._pending.variables
         named = {**self._named_rule_variables(), **self._shared_variables()}
-        if self._window is not None:
-            named.update(self._window.named)
+        window = self._accumulation.window
+        if window is not None:
+            named.update(window.named)
         names = {id(variable): name for name, variable in named.items()}
         return {names[id(v)]: v for v in self._variables}
 
@@ -119,8 +66,9 @@ class StateByNames:
         for key, name in vars(self).get("_names_of_found", {}).items():
             found.setdefault(key, states.scalar_name(self._rule_name, name))
         not_of_rule = {id(v) for v in self._shared_variables().values()}
-        if self._window is not None:
-            not_of_rule.update(map(id, self._window.named.values()))
+        window = self._accumulation.window
+        if window is not None:
+            not_of_rule.update(map(id, window.named.values()))
         named, rest = {}, 0
         for variable in self._variables:
             if id(variable) not in not_of_rule:
@@ -137,9 +85,9 @@ class StateByNames:
         """
         if is_of_keras(self._stock_class):
             return
-        kept = Kept(self, self._trainable_variables)
+        kept, port = Kept(self, self._trainable_variables), self._accumulation.port
         self._check_kept(
-            [f"{place}, {_NATIVE}" for place, t in kept.tensors.items() if self._can_be_written(t)],
+            [f"{place}, {_NATIVE}" for place, t in kept.tensors.items() if port.can_be_written(t)],
         )
         self.__dict__.update(
             _names_of_found=kept.names, _owners_of_slots=kept.owners, _kept_at_build=kept.tensors
@@ -158,11 +106,11 @@ class StateByNames:
         if before is None:
             return
         self.__dict__["_kept_at_build"] = None
-        kept = Kept(self, self._trainable_variables)
+        kept, port = Kept(self, self._trainable_variables), self._accumulation.port
         new = {place: t for place, t in kept.tensors.items() if place not in before}
         self._check_kept(
             [f"{name}, which an update creates" for name in kept.names.values()],
-            [f"{place}, {_NATIVE}" for place, t in new.items() if self._was_written(t)],
+            [f"{place}, {_NATIVE}" for place, t in new.items() if port.was_written(t)],
             [
                 f"{place}, which an update replaces"
                 for place, tensor in before.items()
@@ -270,22 +218,6 @@ def constructor_arguments(optimizer):
     if not isinstance(optimizer._learning_rate, keras.Variable):
         config["learning_rate"] = optimizer._learning_rate
     return config
-
-
-def to_numpy(value):
-    """Return the value of a variable or a tensor as a new array."""
-    if not isinstance(value, keras.Variable):
-        return ops.convert_to_numpy(value)
-    # NumPy 2 warns if `array` copies a Keras variable itself.
-    return np.array(np.asarray(value))
-
-
-def path_of(variable):
-    return getattr(variable, "path", variable.name)  # a tf.Variable has no path
-
-
-def dtype_of(variable):
-    return keras.backend.standardize_dtype(variable.dtype)
 
 
 def without_loss_scale(arrays, name):

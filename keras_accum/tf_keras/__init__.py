@@ -2,14 +2,13 @@
 
 import tensorflow as tf
 
-from keras_accum import base, names
-from keras_accum.callbacks import monitor, partial_window, python_gate, weights
-from keras_accum.callbacks.base import inner
+from keras_accum import base, family, names, train_functions
+from keras_accum.callbacks import monitor, of_host, partial_window, python_gate, weights
 from keras_accum.states import StateError  # noqa: F401
 from keras_accum.tf_keras import models, saving, stock
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
-from keras_accum.tf_keras.micro_batch import NO_TRAIN_FUNCTION
 from keras_accum.tf_keras.optimizer import AccumulatingOptimizer  # noqa: F401
+from keras_accum.tf_keras.port import NO_TRAIN_FUNCTION
 from keras_accum.tf_keras.stock import accumulating  # noqa: F401
 
 globals().update(stock.ready())  # SGDAccumulate, ...
@@ -18,41 +17,37 @@ saving.keep_state_in_keras_files()
 saving.compile_loaded_models_as_they_were()
 saving.keep_state_inside_loss_scaling()
 models.remember_compiled_models()
-base.hand_on(keras.mixed_precision.LossScaleOptimizer)
-
-
-class ApplyPartialWindow(partial_window.ApplyPartialWindow, keras.callbacks.Callback):
-    __doc__ = partial_window.ApplyPartialWindow.__doc__.format(
-        host="tf_keras", import_keras=IMPORT_KERAS
-    )
-
-
-class MicroBatchWeights(weights.MicroBatchWeights, keras.callbacks.Callback):
-    __doc__ = weights.MicroBatchWeights.__doc__.format(host="tf_keras", import_keras=IMPORT_KERAS)
-    _ops, _sum, _flatten = tf, staticmethod(tf.reduce_sum), staticmethod(tf.nest.flatten)
-
-    @staticmethod
-    def _mask(output):
-        return getattr(output, "_keras_mask", None)
+family.hand_on(keras.mixed_precision.LossScaleOptimizer)
 
 
 class _InTrainFunction:
     """A callback that needs the model's train function."""
 
     def on_train_begin(self, logs=None):
-        accumulates = getattr(inner(self.model.optimizer), "_accumulates", False)
+        accumulation = getattr(base.inner(self.model.optimizer), "_accumulation", None)
+        accumulates = accumulation is not None and accumulation.options.accumulates
         if accumulates and not tf.compat.v1.executing_eagerly_outside_functions():
             raise ValueError(NO_TRAIN_FUNCTION.format(type(self).__name__))
         super().on_train_begin(logs)
 
 
-class AccumulationMonitor(_InTrainFunction, monitor.AccumulationMonitor, keras.callbacks.Callback):
-    __doc__ = monitor.AccumulationMonitor.__doc__.format(host="tf_keras", import_keras=IMPORT_KERAS)
+_callback = of_host(keras, "tf_keras", IMPORT_KERAS)
+monitor.introduce(keras.callbacks.CallbackList)
 
-
-class PythonGate(_InTrainFunction, python_gate.PythonGate, keras.callbacks.Callback):
-    __doc__ = python_gate.PythonGate.__doc__.format(host="tf_keras", import_keras=IMPORT_KERAS)
-    _picker = python_gate.Picker
-
+ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
+AccumulationMonitor = _callback(monitor.AccumulationMonitor, _InTrainFunction)
+PythonGate = _callback(
+    python_gate.PythonGate,
+    _InTrainFunction,
+    _picker=train_functions.Picker,
+    _without_waiting=tf.distribute.experimental.ParameterServerStrategy,
+)
+MicroBatchWeights = _callback(
+    weights.MicroBatchWeights,
+    _ops=tf,
+    _sum=staticmethod(tf.reduce_sum),
+    _flatten=staticmethod(tf.nest.flatten),
+    _mask=staticmethod(lambda output: getattr(output, "_keras_mask", None)),
+)
 
 __getattr__ = names.fallback(__name__)

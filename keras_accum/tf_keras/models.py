@@ -7,23 +7,20 @@ import functools
 import weakref
 
 from keras_accum import base
-from keras_accum.callbacks.base import inner
 from keras_accum.tf_keras.library import keras
 
 # Not an attribute of the optimizer, whose copies belong to no model.
 _models = weakref.WeakKeyDictionary()
 
 
-class InModels(base.Optimizer):
-    """The part of an optimizer that asks its models."""
-
-    def _are_frozen(self, variables):
-        if not variables:
-            return []
-        models = list(_models.get(self, ()))
-        trainable = {id(v) for model in models for v in model.trainable_weights}
-        others = {id(v) for model in models for v in model.non_trainable_weights}
-        return [id(v) in others - trainable for v in variables]
+def are_frozen(optimizer, variables):
+    """Return a list: for each of these variables, True if its layer is frozen now."""
+    if not variables:
+        return []
+    models = list(_models.get(optimizer, ()))
+    trainable = {id(v) for model in models for v in model.trainable_weights}
+    others = {id(v) for model in models for v in model.non_trainable_weights}
+    return [id(v) in others - trainable for v in variables]
 
 
 def remember_compiled_models():
@@ -33,7 +30,7 @@ def remember_compiled_models():
     @functools.wraps(of_keras)
     def compile_and_remember(model, *args, **kwargs):
         result = of_keras(model, *args, **kwargs)
-        optimizer = inner(getattr(model, "optimizer", None))
+        optimizer = base.inner(getattr(model, "optimizer", None))
         if isinstance(optimizer, base.Optimizer):
             _models.setdefault(optimizer, weakref.WeakSet()).add(model)
         return result

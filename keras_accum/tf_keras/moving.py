@@ -1,7 +1,8 @@
 """Conversion from and to stock optimizers."""
 
 from keras_accum import arguments, base, states
-from keras_accum.tf_keras import layout, updates
+from keras_accum.tf_keras import layout
+from keras_accum.tf_keras.legacy import has_rule
 from keras_accum.tf_keras.library import keras, legacy
 
 
@@ -43,8 +44,8 @@ class Moving(base.Optimizer):
         new = cls._like(config, arguments)
         if isinstance(optimizer, base.Optimizer):
             state, keys = optimizer.get_state(), optimizer._pending.keys
-            if optimizer._variables:
-                new.build(optimizer._variables)
+            if optimizer._is_built:
+                new.build(optimizer._accumulation.port.variables)
         else:
             state, keys = new._state_of_stock(optimizer)
         new._continue_from(state, optimizer)
@@ -56,7 +57,7 @@ class Moving(base.Optimizer):
         """Return the classes of stock optimizers that `from_optimizer` takes."""
         stock = cls._stock_class
         namesake = getattr(keras.optimizers, stock.__name__, None)
-        return {stock, namesake} if updates.has_rule(stock) else {stock}
+        return {stock, namesake} if has_rule(stock) else {stock}
 
     def _state_of_stock(self, optimizer):
         """Return the state of a stock optimizer, and the keys of its variables."""
@@ -65,9 +66,9 @@ class Moving(base.Optimizer):
             keys = list(optimizer._slots)
             slots = {
                 name: [optimizer._slots[key][slot] for key in keys]
-                for name, slot in self._stock_slots.items()
+                for name, slot in self._accumulation.port.slots.items()
             }
-            for name, attribute in self._stock_scalars.items():
+            for name, attribute in self._accumulation.port.scalars.items():
                 if getattr(optimizer, attribute) is not None:
                     scalar = states.scalar_name(self._rule_name, name)
                     found[scalar] = getattr(optimizer, attribute)
@@ -102,14 +103,14 @@ class Moving(base.Optimizer):
                 config.pop(name, None)
         stock = self._stock_class(**config)
         if self._is_built:
-            stock._create_all_weights(self._variables)
-            state = self._read_state()
+            port, state = self._accumulation.port, self._read_state()
+            stock._create_all_weights(port.variables)
             pairs = [(stock.iterations, state["completed_updates"])]
-            for name, attribute in self._stock_scalars.items():
+            for name, attribute in self._accumulation.port.scalars.items():
                 scalar = states.scalar_name(self._rule_name, name)
                 pairs.append((getattr(stock, attribute), state[scalar]))
-            for name, slot in self._stock_slots.items():
-                for i, variable in enumerate(self._variables):
+            for name, slot in port.slots.items():
+                for i, variable in enumerate(port.variables):
                     target = stock.get_slot(variable, slot)
                     pairs.append((target, state[states.slot_name(self._rule_name, name, i)]))
             keras.backend.batch_set_value(pairs)

@@ -7,23 +7,20 @@ traced graph thus serves every micro-batch, without a conditional. With `accum_i
 """
 
 import contextlib
-import functools
 import inspect
 
 import numpy as np
 import tensorflow as tf
 
-from keras_accum import arguments, base, docs, kernels, ranges, states, window
-from keras_accum.callbacks import monitor
-from keras_accum.tf_keras.library import IMPORT_KERAS, keras
-from keras_accum.tf_keras.models import InModels
+from keras_accum import arguments, base, docs, family, gates, kernels, ranges, states
+from keras_accum.norms import UPDATE_NORM
+from keras_accum.tf_keras import port
+from keras_accum.tf_keras.library import IMPORT_KERAS, StockOptimizer, keras, utilities
 from keras_accum.tf_keras.new_style_state import (
     State,
-    StockOptimizer,
     averages_of,
     constructor_arguments,
     copy_exclusions,
-    utilities,
 )
 
 _schedules = keras.optimizers.schedules
@@ -44,7 +41,7 @@ def _selecting(switch, variables):
 
     If the switch is an int, it is 1: Python knows that this is an update.
     """
-    if isinstance(switch, int):
+    if gates.is_certain(switch):
         yield
         return
     old = [tf.identity(variable) for variable in variables]
@@ -53,17 +50,92 @@ def _selecting(switch, variables):
         variable.assign(tf.where(switch > 0, variable, value))
 
 
-def _after(distribution, tensors):
-    """A scope whose operations run after these tensors are computed on all replicas.
+class Port(port.Port):
+    """The port of an optimizer that isn't legacy.
 
-    Otherwise a train step that finds no more data could decay weights or advance counters before it
-    fails.
+    slots, scalars: what the stock optimizer keeps, `{slot: its variables}` and
+    `{scalar: variable}`.
     """
-    of_replicas = map(distribution.experimental_local_results, tensors)
-    return tf.control_dependencies([tensor for found in of_replicas for tensor in found])
+
+    window_order = (
+        *(*states.WINDOW, "state_format", "unapplied", states.MISSING, states.WEIGHT),
+        "accumulator",
+    )
+    to_sum = "skip_gradients_aggregation=False"
+    slots, scalars = {}, {}
+
+    def key(self, variable):
+        """Return the index of a variable among the optimizer's variables."""
+        indices, key = self.optimizer._index_dict, self.optimizer._var_key(variable)
+        if key not in indices:
+            raise KeyError(
+                f"The optimizer cannot recognize variable {variable.name}. Call "
+                "`optimizer.build(variables)` with all trainable variables before the first step."
+            )
+        return indices[key]
+
+    # -- the variables of a window -----------------------------------------------------------------
+
+    def add_counter(self, name, value, shape=()):
+        return self._add(name, value, tf.int64, shape)
+
+    def add_scalar(self, name, value):
+        return self._add(name, value, self.scalar_dtype)
+
+    def _add(self, name, value, dtype, shape=()):
+        with self.variable_scope():
+            initializer = keras.initializers.Constant(value)
+            return self.optimizer.add_variable(shape, dtype, initializer, name=name)
+
+    def add_sum(self, variable):
+        with self.variable_scope(), self.sum_scope_of(variable):
+            return self.optimizer.add_variable_from_reference(variable, "window_accumulator")
+
+    # -- an update ---------------------------------------------------------------------------------
+
+    def sum_pairs(self, pairs):
+        return super(AccumulatingNewStyleOptimizer, self.optimizer).aggregate_gradients(pairs)
+
+    def update(self, step, averages, variables, switches):
+        self.accumulation.norms.write(UPDATE_NORM, averages, step.switch)
+        averages = [
+            tf.cast(average, getattr(variable, "true_dtype", variable.dtype))
+            for average, variable in zip(self.optimizer._clip_gradients(averages), variables)
+        ]
+
+        def across(averages, switches, of_step):
+            optimizer, overwrites = self.optimizer, None
+            if optimizer.use_ema and optimizer.ema_overwrite_frequency:
+                due = (self.updates + 1) % optimizer.ema_overwrite_frequency == 0
+                overwrites = tf.cast(due, tf.int64)
+            optimizer._write_common(of_step)
+            for variable, average, switch in zip(variables, averages, switches):
+                self.on(variable, self._write, average, switch, overwrites)
+
+        # Otherwise a train step that finds no more data could decay weights before it fails.
+        with kernels.after(averages):
+            self.across(across, averages, switches, step.switch)
+
+    def _write(self, variable, target, average, switch, overwrites):
+        """Write a variable, its slots and its moving average, in each replica."""
+        optimizer, gradient = self.optimizer, (average, switch, overwrites)
+        if optimizer.jit_compile:
+            optimizer._update_step_xla(gradient, target, id(optimizer._var_key(target)))
+        else:
+            optimizer._update_step(gradient, target)
+        if target.constraint is not None:  # not in XLA, as in the stock optimizer
+            with _selecting(switch, [target]):
+                target.assign(target.constraint(target))
+
+    def written_with(self, variable):
+        """Return all other variables that an update of this variable may write."""
+        index = self.key(variable)
+        slots = [found[index] for found in self.slots.values()]
+        averages = [averages_of(self.optimizer)[index]] if self.optimizer.use_ema else []
+        return [*slots, *averages, *self.scalars.values()]
 
 
-class AccumulatingNewStyleOptimizer(State, InModels):
+class AccumulatingNewStyleOptimizer(State):
     """The base class of these optimizers; it comes before the stock class.
 
     `fixed` has the stock arguments whose values a class fixes.
@@ -92,14 +164,9 @@ class AccumulatingNewStyleOptimizer(State, InModels):
             )
         given.setdefault("name", type(self).__name__)
 
+        self._start_accumulating(own, Port(self))
         super().__init__(**given, **self.fixed)
-        self._accum_iters = own["accum_iters"]
-        self.__dict__["_options"] = own  # bypasses Keras's attribute tracking
-
-    @property
-    def _is_stock(self):
-        """True if the stock optimizer's own code does all that is asked for."""
-        return not (self._accumulates or self.skip_nonfinite)
+        self._accumulation.is_ready = True
 
     def get_config(self):
         config = super().get_config()
@@ -149,9 +216,8 @@ class AccumulatingNewStyleOptimizer(State, InModels):
         new = cls._like(config, arguments)
         if is_ours:
             state, keys = optimizer.get_state(), list(optimizer._pending.keys)
-            variables = optimizer._variables if is_legacy else optimizer.__dict__.get("_trainable")
-            if variables:
-                new.build(variables)
+            if optimizer._is_built:
+                new.build(optimizer._accumulation.port.variables)
         else:
             found = {"completed_updates": optimizer.iterations}
             keys = list(getattr(optimizer, "_index_dict", ()))
@@ -200,7 +266,7 @@ class AccumulatingNewStyleOptimizer(State, InModels):
         stock = self._stock_class(**config)
         copy_exclusions(self, stock)
         if self._is_built:
-            stock.build(self._trainable)
+            stock.build(self._accumulation.port.variables)
             stock.iterations.assign(self.completed_updates)
             own = self._named_rule_variables(self)
             for name, variable in self._named_rule_variables(stock).items():
@@ -209,331 +275,59 @@ class AccumulatingNewStyleOptimizer(State, InModels):
                 stock._u_product_counter = self.completed_updates + 1
         return stock
 
-    # -- one micro-batch -----------------------------------------------------------------------
+    # -- what Keras and other optimizers call in a train step --------------------------------------
 
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
-        self._has_stepped = True
-        if self._is_stock:
+        accumulation = self._accumulation
+        accumulation.has_stepped = True
+        if accumulation.options.is_stock:
             return super().apply_gradients(
                 grads_and_vars, name, skip_gradients_aggregation, **kwargs
             )
         pairs = list(grads_and_vars)
-        if not pairs:
-            return self._iterations
-        is_summed = skip_gradients_aggregation
-        is_summed |= not kwargs.pop("experimental_aggregate_gradients", True)
-        self._check_summed(is_summed)
-        with tf.name_scope(name or self.name):
-            self.build([variable for _, variable in pairs if variable is not self._weight])
-            pairs = list(utilities.filter_empty_gradients(pairs))
-            if not is_summed:
-                pairs = self.aggregate_gradients(pairs)
-            self._take_micro_batch(*zip(*pairs))
+        if pairs:
+            is_summed = skip_gradients_aggregation
+            is_summed |= not kwargs.pop("experimental_aggregate_gradients", True)
+            with tf.name_scope(name or self.name):
+                self.build([variable for _, variable in pairs])
+                pairs = list(utilities.filter_empty_gradients(pairs))
+                accumulation.port.apply(pairs, is_summed)
         return self._iterations
 
-    def _check_summed(self, is_summed):
-        """Raise a ValueError if gradients are already summed over replicas but must not be."""
-        if not is_summed:
-            return
-        if self._reduces_late:
-            raise ValueError(
-                "all_reduce='per_window' needs the gradients before they are summed over replicas: "
-                "leave skip_gradients_aggregation=False. A LossScaleOptimizer needs the sums of "
-                "each micro-batch: use all_reduce='per_micro_batch'."
-            )
-        if self._replica() in self._summed:
-            self._summed.remove(self._replica())
-        elif self._is_scaled or self._weighs:
-            raise ValueError(
-                "reduction='weighted', and a LossScaleOptimizer around an optimizer with "
-                "accum_iters > 1, need the gradients before they are summed over replicas: leave "
-                "skip_gradients_aggregation=False."
-            )
-
-    @property
-    def _is_scaled(self):
-        """True if a LossScaleOptimizer skips micro-batches that a window would count."""
-        return self._accumulates and getattr(self, "_is_wrapped_by_loss_scale_optimizer", False)
-
-    @property
-    def _summed(self):
-        # The replicas whose gradients are summed and not applied yet. `__dict__` bypasses Keras's
-        # attribute tracking.
-        return self.__dict__.setdefault("_replicas_summed", set())
-
-    @property
-    def _weight(self):
-        return None if self._window is None else self._window.get(states.WEIGHT)
-
     def aggregate_gradients(self, grads_and_vars):
-        """Sum over replicas, and undo what a LossScaleOptimizer added to `iterations`.
-
-        A LossScaleOptimizer calls this method on every micro-batch. If it skips a micro-batch, it
-        adds 1 to `iterations` and applies nothing. `unapplied` becomes 1 here, and 0 when the
-        micro-batch is applied. A 1 at the next call is therefore the 1 that was added.
-        """
+        """Sum over replicas. A LossScaleOptimizer calls this on every micro-batch."""
         pairs = list(grads_and_vars)
-        if not self._accumulates:
+        if not self._accumulation.options.accumulates:
             return super().aggregate_gradients(pairs)
         self.build([variable for _, variable in pairs])
-        self._summed.add(self._replica())  # until they are handed to `apply_gradients`
-        if self._weighs:
-            pairs = self._weighted(pairs)
-        if not self._reduces_late:
-            pairs = list(super().aggregate_gradients(pairs))
-        if self._is_scaled:
-            with tf.control_dependencies([gradient for gradient, _ in pairs]):  # see `_after`
-                self._iterations.assign_sub(tf.convert_to_tensor(self._window["unapplied"]))
-                self._window["unapplied"].assign(1)
-        return pairs
-
-    def _weighted(self, pairs):
-        """Return the gradients times the weight of their micro-batch, and the weight as last pair.
-
-        The weight is thus summed over replicas together with the gradients. The factor includes the
-        number of replicas, because Keras divides the loss of each replica by that number.
-        """
-        weight = tf.cast(self._take_weight(), self._weight.dtype)
-        is_weight = tf.logical_and(weight >= 0, tf.math.is_finite(weight))
-        weight = tf.where(is_weight, weight, tf.zeros_like(weight))
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        factor = tf.where(is_weight, weight * replicas, np.nan * tf.ones_like(weight))
-
-        def times(gradient, variable):
-            dtype = self._sum_of(variable).dtype  # half precision could overflow
-            return kernels.gate(tf.cast(gradient, dtype), tf.cast(factor, dtype))
-
-        return [(times(g, v), v) for g, v in pairs if g is not None] + [(weight, self._weight)]
-
-    def _index(self, variable):
-        """Return the index of a variable among the optimizer's variables."""
-        key = self._var_key(variable)
-        if key not in self._index_dict:
-            raise KeyError(
-                f"The optimizer cannot recognize variable {variable.name}. Call "
-                "`optimizer.build(variables)` with all trainable variables before the first step."
-            )
-        return self._index_dict[key]
-
-    def _sum_of(self, variable):
-        return self._sums[self._index(variable)]
-
-    def _take_micro_batch(self, grads, variables):
-        """Add the gradients of one micro-batch, and update if the micro-batch closes the window."""
-        self._summed.discard(self._replica())
-        self._count_trace()
-        weight = None
-        if self._weighs:
-            (*grads, weight), (*variables, _) = grads, variables
-        present = [self._index(variable) for variable in variables]
-        arguments.check_once(present, lambda index: self._trainable[index].name)
-        with tf.control_dependencies(grads):  # see `_after`; all counters depend on this number
-            counted = tf.identity(tf.ones([], tf.int64))
-        if self.skip_nonfinite:
-            counted = tf.cast(kernels.all_finite(grads), tf.int64)
-            grads = [kernels.gate(g, tf.cast(counted, g.dtype)) for g in grads]
-        self._write_norm(monitor.MICRO_BATCH_NORM, grads, counted)
-        step = window.advance(tf, *self._window_state(), counted=counted)
-        known = range(len(self._trainable)) if self._accumulates else ()
-        absent = sorted(set(known) - set(present))
-        if absent:
-            missing = tf.convert_to_tensor(self._window[states.MISSING])
-            number = tf.convert_to_tensor(self._iterations)
-            step = window.miss(tf, step, missing, number, absent, counted)
-        if self._weighs:
-            weight = weight * tf.cast(counted, weight.dtype)
-            step = step._replace(divisor=tf.convert_to_tensor(self._weight) + weight)
-        if self._branches:
-            across_replicas(self._branch, grads, step, variables=variables, absent=absent)
-        elif self._decided is False:
-            across_replicas(self._accumulate, grads, step, variables=variables)
-        else:
-            if self._decided:
-                step = step._replace(switch=1)
-            self._update_from(grads, step, variables, absent)
-
-    def _branch(self, distribution, grads, step, variables, absent):
-        """Run one conditional: the update at the end of a window, or the additions inside it."""
-
-        def update(grads, step):
-            return self._update_from(grads, step._replace(switch=1), variables, absent)
-
-        def accumulate(grads, step):
-            return across_replicas(self._accumulate, grads, step, variables=variables)
-
-        kernels.branch(distribution, step.switch, update, accumulate, grads, step)
-
-    def _accumulate(self, distribution, grads, step, variables):
-        """Write a micro-batch inside a window. This runs in cross-replica context."""
-        update = functools.partial(distribution.extended.update, group=False)
-        if self._accumulates:
-            for gradient, variable in zip(grads, variables):
-                update(self._sum_of(variable), kernels.accumulate, args=(gradient,))
-        self._write_counters(update, step, switch=0)
-
-    def _update_from(self, grads, step, variables, absent):
-        """Make the update at the end of a window; inside a window, its writes have no effect.
-
-        The variables in `absent` (indices) are updated if they had a gradient earlier in the
-        window.
-        """
-        known = self._trainable if self._accumulates else ()
-        absent, frozen = self._apart_from_frozen(absent, known)
-        if self._accumulates:
-            totals = [kernels.add(self._sum_of(v), g) for g, v in zip(grads, variables)]
-            totals += [tf.convert_to_tensor(self._sums[index]) for index in absent]
-        else:
-            totals = list(map(tf.convert_to_tensor, grads))
-        variables = [*variables, *(known[i] for i in absent)]
-        self._update(totals, step, variables, absent, frozen)
-
-    def _update(self, totals, step, variables, absent=(), frozen=()):
-        step, totals = self._reduced(step, totals, variables)
-        own_steps = [window.of_variable(step, index) for index in absent]
-        steps = [step] * (len(variables) - len(absent)) + own_steps
-
-        def average(step, total):
-            scale = window.scale(tf, step, self.reduction, lambda x: tf.cast(x, total.dtype))
-            return kernels.gate(total, scale)
-
-        averages = list(map(average, steps, totals))
-        self._write_norm(monitor.UPDATE_NORM, averages, step.switch)
-        averages = [
-            tf.cast(a, getattr(v, "true_dtype", v.dtype))
-            for a, v in zip(self._clip_gradients(averages), variables)
-        ]
-        switches = [own.switch for own in steps]
-        across_replicas(
-            self._write, averages, totals, switches, step, variables=variables, frozen=frozen
-        )
-
-    def _reduced(self, step, totals, variables):
-        """Sum the window's sums over the replicas, if each replica has its own until now."""
-        if not self._reduces_late:
-            return step, totals
-        pairs = list(zip(totals, variables))
-        if self._weighs:
-            # With one replica the sum is the same tensor, and a branch of a conditional may return
-            # only its own tensors: the identity is one.
-            pairs.append((tf.identity(step.divisor), self._weight))
-        totals = [total for total, _ in super().aggregate_gradients(pairs)]
-        if self._weighs:
-            step = step._replace(divisor=totals.pop())
-        return step, totals
-
-    def _window_state(self):
-        """Return position, length and next length of the window, as values."""
-        if self._window is None:
-            return [tf.constant(value, tf.int64) for value in (0, 1, 1)]
-        return [tf.convert_to_tensor(variable) for variable in self._counters().values()]
-
-    def _close_window(self):
-        missing = self._window[states.MISSING].numpy()
-        variables, frozen = self._covered_and_frozen(missing, self._trainable)
-        updates = self.completed_updates
-
-        def update():
-            position, length, _ = self._window_state()
-            step = window.close(position, length)
-            if self._weighs:
-                step = step._replace(divisor=tf.convert_to_tensor(self._weight))
-            self._update(
-                [tf.convert_to_tensor(self._sum_of(v)) for v in variables],
-                step,
-                variables,
-                frozen=frozen,
-            )
-
-        self._set_count(self._iterations, updates)  # undo what a LossScaleOptimizer has added
-        kernels.in_replicas(self._distribution_strategy, update)
-
-    # -- writing, in cross-replica context -------------------------------------------------------
-
-    def _write(self, distribution, averages, totals, switches, step, variables, frozen):
-        update = functools.partial(distribution.extended.update, group=False)
-        with _after(distribution, averages):
-            overwrites = None
-            if self.use_ema and self.ema_overwrite_frequency:
-                due = (self._iterations + 1) % self.ema_overwrite_frequency == 0
-                overwrites = tf.cast(due, tf.int64)
-            self._write_common(update, step.switch)
-            for variable, average, total, switch in zip(variables, averages, totals, switches):
-                gradient = average, switch, overwrites
-                update(variable, self._write_variable, args=(gradient, total, step.switch))
-            for total in map(self._sum_of, frozen):
-                update(total, _keep_inside_window, args=(step.switch,))
-            self._write_counters(update, step, step.switch)
-
-    def _write_common(self, update, switch):
-        """Write what belongs to no single variable, before any variable."""
-        if isinstance(self._learning_rate, _schedules.LearningRateSchedule):
-            rate = self._learning_rate(self._iterations)
-            update(self._current_learning_rate, _assign_if, args=(rate, switch))
-
-    def _write_variable(self, variable, gradient, total, switch):
-        """Write a variable, its slots, its moving average and its sum, in each replica."""
-        if self.jit_compile:
-            self._update_step_xla(gradient, variable, id(self._var_key(variable)))
-        else:
-            self._update_step(gradient, variable)
-        if variable.constraint is not None:  # not in XLA, as in the stock optimizer
-            with _selecting(gradient[1], [variable]):
-                variable.assign(variable.constraint(variable))
-        if self._accumulates:
-            _assign_rest(self._sum_of(variable), total, switch)
+        return self._accumulation.port.sum_in_advance(pairs)
 
     def _update_step(self, gradient, variable):
         """Update one variable: decay, the rule, the moving average, and its overwriting."""
-        if self._is_stock:
+        if self._accumulation.options.is_stock:
             super()._update_step(gradient, variable)
             return
         gradient, switch, overwrites = gradient
         plain = super(StockOptimizer, self)  # its methods use no strategy: this runs per replica
-        with _selecting(switch, [variable, *self._written_with(variable)]):
+        with _selecting(switch, [variable, *self._accumulation.port.written_with(variable)]):
             plain._apply_weight_decay([variable])
-            with self._in_own_update():
-                super()._update_step(gradient, variable)
+            super()._update_step(gradient, variable)
             plain._update_model_variables_moving_average([variable])
             if overwrites is not None:
                 with _selecting(overwrites, [variable]):
                     plain._overwrite_model_variables_with_average_value([variable])
 
     def update_step(self, gradient, variable):
-        self._check_is_updating("update_step")
+        self._accumulation.check_is_updating("update_step")
         super().update_step(gradient, variable)
 
-    def _written_with(self, variable):
-        """Return all other variables that an update of this variable may write."""
-        index = self._index(variable)
-        slots = [found[index] for found in self._rule_slot_variables.values()]
-        averages = [averages_of(self)[index]] if self.use_ema else []
-        return [*slots, *averages, *self._rule_scalar_variables.values()]
-
-    def _write_counters(self, update, step, switch):
-        if self._accumulates:
-            counters = {
-                "window_position": step.position,
-                "window_length": step.length,
-                "unapplied": 0,
-            }
-            if step.missing is not None:
-                counters[states.MISSING] = step.missing
-            for name, value in counters.items():
-                update(self._window[name], _assign, args=(value,))
-            if self._weighs:
-                update(self._weight, _assign_rest, args=(step.divisor, switch))
-        update(self._iterations, _assign_add, args=(switch,))
-
-    def _write_norm(self, name, tensors, switch):
-        """Write the global norm of these tensors if the norm is watched and the switch is 1."""
-        if name in self._watched:
-            dtype = self._scalar_dtype
-            squares = [
-                tf.reduce_sum(tf.square(tf.cast(tf.convert_to_tensor(t), dtype))) for t in tensors
-            ]
-            _assign_if(self._norms[name], tf.sqrt(tf.add_n(squares)), switch)
+    def _write_common(self, switch):
+        """Write what belongs to no single variable, before any variable."""
+        if isinstance(self._learning_rate, _schedules.LearningRateSchedule):
+            rate = self._learning_rate(self._iterations)
+            self._accumulation.port.on(self._current_learning_rate, _assign_if, rate, switch)
 
 
 class AccumulatingNadam(AccumulatingNewStyleOptimizer):
@@ -543,13 +337,14 @@ class AccumulatingNadam(AccumulatingNewStyleOptimizer):
     variable instead of once per update. With `accum_iters=1` this class is the stock optimizer.
     """
 
-    def _write_common(self, update, switch):
-        super()._write_common(update, switch)
+    def _write_common(self, switch):
+        super()._write_common(switch)
 
-        def multiply(product, switch):
-            _assign_if(product, product * self._rate_of_momentum(1, product.dtype), switch)
+        def multiply(variable, product, switch):
+            value = product * self._rate_of_momentum(1, product.dtype)
+            _assign_if(variable, product, value, switch)
 
-        update(self._u_product, multiply, args=(switch,))
+        self._accumulation.port.on(self._u_product, multiply, switch)
 
     def _rate_of_momentum(self, ahead, dtype):
         update = tf.cast(self._iterations + ahead, dtype)
@@ -557,11 +352,11 @@ class AccumulatingNadam(AccumulatingNewStyleOptimizer):
         return tf.cast(self.beta_1, dtype) * (1.0 - 0.5 * power)
 
     def update_step(self, gradient, variable):
-        if self._is_stock:
+        if self._accumulation.options.is_stock:
             super().update_step(gradient, variable)
             return
-        self._check_is_updating("update_step")
-        dtype, index = variable.dtype, self._index(variable)
+        self._accumulation.check_is_updating("update_step")
+        dtype, index = variable.dtype, self._accumulation.port.key(variable)
         m, v = self._momentums[index], self._velocities[index]
         beta_1, beta_2 = tf.cast(self.beta_1, dtype), tf.cast(self.beta_2, dtype)
         rate, next_rate = self._rate_of_momentum(1, dtype), self._rate_of_momentum(2, dtype)
@@ -574,33 +369,8 @@ class AccumulatingNadam(AccumulatingNewStyleOptimizer):
         variable.assign_sub((m_hat * learning_rate) / (tf.sqrt(v_hat) + self.epsilon))
 
 
-def across_replicas(function, *tensors, **known):
-    """Call `function(strategy, *tensors, **known)` once for all replicas, not in each of them."""
-    tf.__internal__.distribute.interim.maybe_merge_call(
-        lambda distribution, *values: function(distribution, *values, **known),
-        tf.distribute.get_strategy(),
-        *tensors,
-    )
-
-
-def _assign(variable, value):
-    variable.assign(value)
-
-
-def _assign_add(variable, value):
-    variable.assign_add(tf.cast(value, variable.dtype))
-
-
-def _assign_rest(variable, value, switch):
-    variable.assign(kernels.gate(value, tf.cast(1 - switch, value.dtype)))
-
-
-def _keep_inside_window(variable, switch):
-    _assign_rest(variable, variable, switch)
-
-
-def _assign_if(variable, value, switch):
-    variable.assign(tf.where(switch > 0, tf.cast(value, variable.dtype), variable))
+def _assign_if(variable, target, value, switch):
+    target.assign(tf.where(switch > 0, tf.cast(value, target.dtype), target))
 
 
 def _keywords_of(stock):
@@ -633,7 +403,7 @@ def make(stock, made_by):
 
 def _check(stock):
     """Raise a TypeError if a class changes more of an update than `update_step`."""
-    base.check_members(AccumulatingNewStyleOptimizer, stock)
+    family.check_members(AccumulatingNewStyleOptimizer, stock)
     own = [cls for cls in stock.__mro__ if not ranges.is_of_keras(cls) and cls is not object]
     overridden = sorted({name for cls in own for name in _STEPS if name in vars(cls)})
     if issubclass(stock, keras.optimizers.Nadam) and any("update_step" in vars(c) for c in own):

@@ -1,17 +1,10 @@
 """The state of an accumulating new-style optimizer: its variables and their names."""
 
-import contextlib
-import importlib
-
 import numpy as np
 import tensorflow as tf
 
 from keras_accum import base, kernels, states
 from keras_accum.tf_keras.library import keras
-
-# Up to TensorFlow 2.10, this name is the base class of the legacy optimizers, the only ones.
-StockOptimizer = keras.optimizers.Optimizer
-utilities = importlib.import_module(StockOptimizer.__module__).optimizer_utils
 
 # The names in a state of the slots of stock classes, by attribute without underscores. Other
 # attributes keep their names in a state.
@@ -32,7 +25,7 @@ _SLOTS = {
 # Attributes of every optimizer, Keras's and ours, that hold variables outside of a rule.
 _NOT_OF_A_RULE = (
     *("_variables", "_iterations", "_learning_rate", "_current_learning_rate"),
-    *("_model_variables_moving_average", "_coalesced_children", "_trainable", "_norm_variables"),
+    *("_model_variables_moving_average", "_coalesced_children"),
 )
 
 
@@ -76,11 +69,6 @@ class State(base.Optimizer):
     """A base class that comes before a stock optimizer class."""
 
     _can_reduce_late = True
-    _replica = staticmethod(kernels.replica)
-    _is_traced = staticmethod(tf.inside_function)
-
-    # The counters, sums and weight of the window by name, None before they are created.
-    _window = None
 
     def build(self, var_list):
         if getattr(self, "_built", False):
@@ -89,7 +77,7 @@ class State(base.Optimizer):
         if not variables:  # as in loading a frozen model; some stock classes fail
             return
         kernels.check_no_tensor(variables)
-        attributes = self.__dict__  # bypasses Keras's attribute tracking
+        port = self._accumulation.port
         with tf.init_scope():
             if not tf.executing_eagerly() or self._run_with_dtensor:
                 raise ValueError(
@@ -98,101 +86,41 @@ class State(base.Optimizer):
                 )
             state = self._take_waiting(variables, [self._var_key(v) for v in variables])
             # Keras keeps a list of what a checkpoint holds, also from before this build.
-            attributes.pop("_coalesced_children", None)
+            self.__dict__.pop("_coalesced_children", None)
             super().build(variables)
             self._built = True  # some classes don't set it
-            attributes["_trainable"] = variables
-            slots, scalars = rule_variables(self, len(variables), self._is_slot)
-            attributes.update(_rule_slot_variables=slots, _rule_scalar_variables=scalars)
+            port.variables = variables
+            port.slots, port.scalars = rule_variables(self, len(variables), self._is_slot)
             self._build_window()
             if state is not None:
                 self.set_state(state)
 
-    def _build_window(self):
-        if not (self._accumulates and self._is_built):
-            return
-        with tf.init_scope(), self._strategy_scope():
-            position = self._add_counter("window_position", 0)
-            length = self._add_counter("window_length", self._accum_iters)
-            next_length = self._add_counter("accum_iters", self._accum_iters)
-            found = {
-                "state_format": self._add_counter("state_format", states.FORMAT),
-                **dict(zip(states.WINDOW, (position, length, next_length))),
-                "unapplied": self._add_counter("unapplied", 0),
-                states.MISSING: self._add_counter(
-                    states.MISSING, np.zeros(len(self._trainable) + 1, "int64")
-                ),
-            }
-            with self._sum_scope():
-                if self._weighs:
-                    found[states.WEIGHT] = self._add_counter(states.WEIGHT, 0, self._scalar_dtype)
-                for i, variable in enumerate(self._trainable):
-                    found[f"accumulator.{i}"] = self._add_sum(variable)
-            self.__dict__["_window"] = found
-
-    def _add_counter(self, name, value, dtype=tf.int64):
-        return self.add_variable(
-            np.shape(value), dtype, keras.initializers.Constant(value), name=name
-        )
-
-    def _add_sum(self, variable):
-        # A sum of many half precision gradients overflows or stalls in half precision.
-        is_half = getattr(variable, "true_dtype", variable.dtype) in (tf.float16, tf.bfloat16)
-        in_float32 = kernels.variables_in_float32 if is_half else contextlib.nullcontext
-        with in_float32():
-            return self.add_variable_from_reference(variable, "window_accumulator")
-
-    def _strategy_scope(self):
-        if tf.distribute.has_strategy():
-            return contextlib.nullcontext()
-        return self._distribution_strategy.scope()
-
-    def _sum_scope(self):
-        """The scope for creating the gradient sums of a window."""
-        if not self._reduces_late:
-            return contextlib.nullcontext()
-        return kernels.sums_of_replicas(None)
-
-    @property
-    def _sums(self):
-        return [self._window[f"accumulator.{i}"] for i in range(len(self._trainable))]
-
-    @property
-    def _scalar_dtype(self):
-        return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
-
     @property
     def completed_updates(self):
         """The number of updates made, as schedules and bias correction count. An int."""
-        updates = int(self._iterations.numpy())
-        if self._window is not None:
-            updates -= int(self._window["unapplied"].numpy())
-        return self._count("completed_updates", updates)
+        port, window = self._accumulation.port, self._accumulation.window
+        unapplied = 0 if window is None else port.read(window.named["unapplied"])
+        return int(port.read(port.updates) - unapplied)
 
-    def _counters(self):
-        if self._pending:
-            return self._pending.counters
-        return {} if self._window is None else {name: self._window[name] for name in states.WINDOW}
-
-    def _get_scalar(self, variable):
-        return variable.numpy()
-
-    def _set_count(self, counter, value):
-        kernels.write(counter, value)
+    @property
+    def _window_variables(self):
+        """The variables of the window by their names, empty without a window."""
+        window = self._accumulation.window
+        return {} if window is None else window.named
 
     @property
     def _is_built(self):
-        return bool(self.__dict__.get("_trainable"))
+        return bool(self._accumulation.port.variables)
 
     # -- names ---------------------------------------------------------------------------------
 
     @property
     def _rule_slots(self):
-        return tuple(self._known()._rule_slot_variables)
+        return tuple(self._known()._accumulation.port.slots)
 
     @property
     def _rule_scalars(self):
-        return tuple(self._known()._rule_scalar_variables)
+        return tuple(self._known()._accumulation.port.scalars)
 
     def _known(self):
         return self if self._is_built else self._scratch([_of_shape(())], stock=True)
@@ -210,7 +138,8 @@ class State(base.Optimizer):
         """True if a list of variables is a slot: each belongs to the model's variable in order."""
         if self._stock_class.__module__.split(".")[0] in ("keras", "tf_keras"):
             return True
-        return all(slot.shape == v.shape for slot, v in zip(found, self._trainable))
+        variables = self._accumulation.port.variables
+        return all(slot.shape == v.shape for slot, v in zip(found, variables))
 
     def _state_variables(self):
         """Return all variables by name, in the order of files: the stock ones first."""
@@ -221,12 +150,13 @@ class State(base.Optimizer):
             found.update(self._named_rule_variables(self))
         places = {id(variable): place for place, variable in enumerate(self._variables)}
         found = dict(sorted(found.items(), key=lambda item: places.get(id(item[1]), len(places))))
-        return {**found, **(self._window or {})}
+        return {**found, **self._window_variables}
 
     def _named_rule_variables(self, optimizer):
         """Return what this optimizer, or a stock one like it, keeps, by the names in a state."""
         if optimizer is self:
-            slots, scalars = self._rule_slot_variables, self._rule_scalar_variables
+            port = self._accumulation.port
+            slots, scalars = port.slots, port.scalars
         else:
             names = self._rule_slots
             count = len(optimizer._index_dict)
@@ -254,7 +184,7 @@ class State(base.Optimizer):
         return variable.dtype.is_floating or self._rule_name != "Adafactor"
 
     def _list_names(self, variables, stock):
-        if self._is_built and len(self._trainable) == variables:
+        if self._is_built and len(self._accumulation.port.variables) == variables:
             names = self._state_variables()
         else:
             scratch = self._scratch([_of_shape(())] * max(variables, 1), stock)
@@ -262,7 +192,7 @@ class State(base.Optimizer):
             if not variables:
                 of_rule = filter(states.is_scalar_of_rule, names)
                 names = ["completed_updates", *of_rule]
-        return [n for n in names if not (stock and n in (self._window or ()))]
+        return [n for n in names if not (stock and n in self._window_variables)]
 
     def _state_names(self, variables):
         names = self._list_names(variables, stock=False)
@@ -270,7 +200,7 @@ class State(base.Optimizer):
 
     def _layout(self):
         found = {**self._state_variables(), **self._shared_variables()}
-        names = self._state_names(len(self._trainable))
+        names = self._state_names(len(self._accumulation.port.variables))
         return {name: tuple(found[name].shape) for name in names if name != "state_format"}
 
     def _expected_layout(self, state, variables):
@@ -302,12 +232,13 @@ class State(base.Optimizer):
         """True if each variable has the same slots of its own shape, besides scalars."""
         shapes = (), (1, 1)
         scratch = self._scratch([_of_shape(shape) for shape in shapes], stock=True)
+        kept = scratch._accumulation.port
         return all(
             tuple(variable.shape) == shape and self._is_kept(slot, variable)
-            for slot, found in scratch._rule_slot_variables.items()
+            for slot, found in kept.slots.items()
             if slot != "momentum"
             for variable, shape in zip(found, shapes)
-        ) and not any(v.shape.rank for v in scratch._rule_scalar_variables.values())
+        ) and not any(v.shape.rank for v in kept.scalars.values())
 
     # -- reading and writing ---------------------------------------------------------------------
 
@@ -321,15 +252,16 @@ class State(base.Optimizer):
 
     def _initial_arrays(self):
         """Return the initial values of what an optimizer keeps, by their names in a state."""
-        scratch = self._scratch([_of_shape(())], stock=True)
-        found = {f"moving_average.{i}": v for i, v in enumerate(self._trainable)}
+        port, fresh = self._accumulation.port, self._scratch([_of_shape(())], stock=True)
+        kept = fresh._accumulation.port
+        found = {f"moving_average.{i}": v for i, v in enumerate(port.variables)}
         found = found if self.use_ema else {}
-        for slot, (first, *_) in scratch._rule_slot_variables.items():
-            for i, variable in enumerate(self._rule_slot_variables[slot]):
+        for slot, (first, *_) in kept.slots.items():
+            for i, variable in enumerate(port.slots[slot]):
                 if self._is_kept(slot, variable):
                     name = states.slot_name(self._rule_name, slot, i)
                     found[name] = tf.fill(variable.shape, tf.cast(first, variable.dtype))
-        for scalar, variable in scratch._rule_scalar_variables.items():
+        for scalar, variable in kept.scalars.items():
             found[states.scalar_name(self._rule_name, scalar)] = variable
         return {name: value.numpy() for name, value in found.items()}
 
@@ -351,7 +283,7 @@ class State(base.Optimizer):
 
     def _write_state(self, state):
         variables = {**self._state_variables(), **self._shared_variables()}
-        if self._window is not None:
+        if self._window_variables:
             state = {**state, "unapplied": np.asarray(0)}
         for name, value in state.items():
             kernels.write(variables[name], value)
@@ -380,7 +312,7 @@ class State(base.Optimizer):
         self._check_is_built("set_weights")
         of_state = self._state_variables()
         names = {id(variable): name for name, variable in of_state.items()}
-        window = set(map(id, (self._window or {}).values()))
+        window = set(map(id, self._window_variables.values()))
         # The stock optimizer's lists have variables that aren't part of a state, and lack others.
         of_stock = [variable for variable in self._variables if id(variable) not in window]
         for variables in (of_state.values(), of_stock):
@@ -409,12 +341,6 @@ class State(base.Optimizer):
         new = base.restored(make, made_of, self.get_config(), self.get_state())
         copy_exclusions(self, new)
         return new
-
-    # -- norms that train steps write --------------------------------------------------------------
-
-    def _add_norm(self, name):
-        with tf.init_scope(), self._strategy_scope():
-            return tf.Variable(-1.0, trainable=False, name=name, dtype=self._scalar_dtype)
 
     def _rate_in_use(self):
         rate = self._learning_rate

@@ -8,11 +8,10 @@ import inspect
 
 import tensorflow as tf
 
-from keras_accum import arguments, base, docs, kernels
+from keras_accum import arguments, docs, family
 from keras_accum.tf_keras import layout
+from keras_accum.tf_keras.legacy import Hooks, Port
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
-from keras_accum.tf_keras.micro_batch import MicroBatches
-from keras_accum.tf_keras.models import InModels
 from keras_accum.tf_keras.moving import Moving
 from keras_accum.tf_keras.saving import Saving
 from keras_accum.tf_keras.state import State
@@ -27,7 +26,7 @@ def _takes_more(stock_class):
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
-class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving, InModels):
+class AccumulatingOptimizer(Hooks, State, Variables, Saving, Moving):
     """The base class of these optimizers; it comes before the stock class.
 
     `fixed` has the stock arguments whose values a class fixes.
@@ -35,8 +34,6 @@ class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving, InMo
 
     fixed = {}
     _can_reduce_late = True
-    _replica = staticmethod(kernels.replica)
-    _is_traced = staticmethod(tf.inside_function)
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -67,35 +64,13 @@ class AccumulatingOptimizer(MicroBatches, State, Variables, Saving, Moving, InMo
             )
         given.update(self.fixed)
 
+        self._start_accumulating(own, Port(self, given))
         super().__init__(**given)
-        ours = {
-            "_options": own,
-            "_accum_iters": own["accum_iters"],
-            "_given": given,
-            "_found_layout": None,
-            "_window": None,
-            "_unapplied": None,
-            "_window_weight": None,
-            "_missing_gradients": None,
-            "_accumulators": {},
-            "_summed": set(),
-            "_closings": {},
-            "_variables": [],
-            # True if the order of the variables here is known to be the model's order.
-            "_is_numbered": True,
-            # True if a train step was traced with these variables.
-            "_has_traced": False,
-        }
-        base.check_taken(self._stock_class, [*vars(self), *self._hyper], ours)
-        for name, value in ours.items():
-            setattr(self, name, value)
-        if not (self._is_stock or self._rule()):
-            base.check_taken(self._stock_class, self._layout_of_stock.attributes, ours)
-
-    @property
-    def _is_stock(self):
-        """True if the stock optimizer's own code does all that is asked for."""
-        return not (self._accumulates or self.skip_nonfinite)
+        accumulation = self._accumulation
+        family.check_attributes(self, {*vars(self), *self._hyper} - {"_accumulation"})
+        if not (accumulation.options.is_stock or accumulation.port.rule):
+            family.check_attributes(self, accumulation.port.layout.attributes)
+        accumulation.is_ready = True
 
     def get_config(self):
         config = layout.constructor_arguments(self._stock_class, super().get_config())

@@ -1,12 +1,13 @@
 """Checkpoints, copies and `.keras` files: the hooks of TensorFlow and Keras."""
 
+import copy
 import functools
 import importlib
 
 import tensorflow as tf
 
 from keras_accum import base
-from keras_accum.callbacks.base import inner
+from keras_accum.open_window import OpenWindow
 from keras_accum.tf_keras.library import keras, legacy
 
 
@@ -33,8 +34,10 @@ class Saving(base.Optimizer):
         # The counters must exist before TensorFlow looks for variables to restore.
         super(Saving, type(self))._update_uid.fset(self, uid)
         self._pending.drop()
-        with tf.init_scope():
-            self._build_counters()
+        accumulation = self._accumulation
+        if accumulation.options.accumulates and accumulation.window is None:
+            with tf.init_scope():
+                accumulation.window = OpenWindow(accumulation.port, accumulation.options)
 
     def _create_or_restore_slot_variable(
         self, slot_variable_position, slot_name, variable, *args, **kwargs
@@ -46,7 +49,9 @@ class Saving(base.Optimizer):
             models = [
                 found
                 for found in objects
-                if isinstance(found, keras.Model) and found.built and inner(found.optimizer) is self
+                if isinstance(found, keras.Model)
+                and found.built
+                and base.inner(found.optimizer) is self
             ]
             for model in models:
                 self._create_all_weights(model.trainable_variables)
@@ -60,11 +65,14 @@ class Saving(base.Optimizer):
         return base.restored, (*self._how_made(), self.get_config(), self.get_state())
 
     def __deepcopy__(self, memo):
-        memo.update({id(variable): variable for variable in self._variables})  # the model's
+        memo.update({id(v): v for v in self._accumulation.port.variables})  # the model's
         # Symbolic tensors that a stock optimizer keeps from the last trace can't be copied.
         traced = [v for v in vars(self).values() if tf.is_tensor(v) and not hasattr(v, "numpy")]
         memo.update({id(tensor): tensor for tensor in traced})
-        return super().__deepcopy__(memo)
+        new = memo[id(self)] = type(self).__new__(type(self))
+        memo[id(self._distribution_strategy)] = self._distribution_strategy  # can't be copied
+        vars(new).update(copy.deepcopy(vars(self), memo))
+        return new
 
 
 def keep_state_in_keras_files():
@@ -102,14 +110,14 @@ def compile_loaded_models_as_they_were():
     @functools.wraps(get_compile_config)
     def get_config(model):
         config = get_compile_config(model)
-        if config and isinstance(inner(model.optimizer), base.Optimizer):
+        if config and isinstance(base.inner(model.optimizer), base.Optimizer):
             config["optimizer"] = keras.saving.serialize_keras_object(model.optimizer)
         return config
 
     @functools.wraps(compile_from_config)
     def compile_and_build(model, config):
         compile_from_config(model, config)
-        optimizer = inner(getattr(model, "optimizer", None))
+        optimizer = base.inner(getattr(model, "optimizer", None))
         if isinstance(optimizer, base.Optimizer) and model.built:
             optimizer.build(model.trainable_variables)
 

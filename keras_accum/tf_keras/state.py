@@ -14,26 +14,14 @@ class State(base.Optimizer):
     @property
     def completed_updates(self):
         """The number of updates made, as schedules, `decay` and bias correction count. An int."""
-        updates = int(keras.backend.get_value(self.iterations))
-        if self._window is not None:
-            updates -= int(keras.backend.get_value(self._unapplied))
-        return self._count("completed_updates", updates)
-
-    def _counters(self):
-        if self._pending:
-            return self._pending.counters
-        return {} if self._window is None else dict(zip(states.WINDOW, self._window))
-
-    def _get_scalar(self, variable):
-        return keras.backend.get_value(variable)
-
-    def _set_count(self, counter, value):
-        keras.backend.set_value(counter, value)
+        port, window = self._accumulation.port, self._accumulation.window
+        unapplied = 0 if window is None else port.read(window.named["unapplied"])
+        return int(port.read(port.updates) - unapplied)
 
     @property
     def weights(self):
         """The variables of the state in the order of files, whatever created a variable first."""
-        if not (self._pending or self._variables):
+        if not (self._pending or self._is_built):
             return super().weights
         self._check_numbers()
         return list(self._state_variables().values())
@@ -42,45 +30,42 @@ class State(base.Optimizer):
         return self.weights
 
     def _list_names(self, variables, stock):
-        accumulates = self._accumulates and not stock
+        options, port = self._accumulation.options, self._accumulation.port
+        accumulates = options.accumulates and not stock
         slots, scalars = self._rule_slots, self._rule_scalars
         names = states.with_unapplied(
-            self._rule_name, scalars, slots, variables, accumulates, self._weighs
+            self._rule_name, scalars, slots, variables, accumulates, options.weighs
         )
-        if not self._rule() and self._layout_of_stock.by_variable:
+        if not port.rule and port.layout.by_variable:
             of_slots = slice(1 + len(scalars), 1 + len(scalars) + len(slots) * variables)
             names[of_slots] = sorted(names[of_slots], key=states.index_of)
         return names
 
     def _state_names(self, variables):
         names = [n for n in self._list_names(variables, stock=False) if n != "unapplied"]
-        return names + [states.MISSING] * self._accumulates + list(self._rate_state())
+        last = [states.MISSING] * self._accumulation.options.accumulates
+        return names + last + list(self._rate_state())
 
     def _state_variables(self):
         """Return all weights by their names, in the order of `_list_names`."""
         if self._pending:
             return self._pending.variables
+        port, window = self._accumulation.port, self._accumulation.window
         found = {"completed_updates": self.iterations}
-        for name, scalar in zip(self._rule_scalars, self._scalars if self._is_built else ()):
+        scalars = port.scalar_variables if self._is_built else ()
+        for name, scalar in zip(self._rule_scalars, scalars):
             found[states.scalar_name(self._rule_name, name)] = scalar
-        for name, slot in self._stock_slots.items():
-            for i, variable in enumerate(self._variables):
+        for name, slot in port.slots.items():
+            for i, variable in enumerate(port.variables):
                 found[states.slot_name(self._rule_name, name, i)] = self.get_slot(variable, slot)
-        if self._window is not None:
-            found["state_format"] = self._state_format
-            found.update(self._counters())
-            found["unapplied"] = self._unapplied
-            if self._weighs:
-                found[states.WEIGHT] = self._window_weight
-            for i, variable in enumerate(self._variables):
-                found[f"accumulator.{i}"] = self._accumulators[variable.ref()]
-        if self._missing_gradients is not None:
-            found[states.MISSING] = self._missing_gradients
-        order = self._list_names(len(self._variables), stock=False)
+        if window is not None:
+            found.update(window.named)
+        order = self._list_names(len(port.variables), stock=False)
         return {name: found[name] for name in [*order, states.MISSING] if name in found}
 
     def _layout(self):
-        return states.layout(self._state_names(len(self._variables)), self._variables)
+        variables = self._accumulation.port.variables
+        return states.layout(self._state_names(len(variables)), variables)
 
     def _read_state(self):
         found = self._state_variables()
@@ -96,12 +81,13 @@ class State(base.Optimizer):
         return {"learning_rate": np.asarray(keras.backend.get_value(rate))}
 
     def _write_state(self, state):
-        if self._window is not None:
+        window = self._accumulation.window
+        if window is not None:
             state = {**state, "unapplied": np.asarray(0)}
-        if self._missing_gradients is None and states.MISSING in state:
-            state = states.without_idle(state)
-            if states.MISSING in state:
-                self._build_missing_gradients()
+            if window.missing is None:
+                state = states.without_idle(state)
+            if window.missing is None and states.MISSING in state:
+                window.add(states.MISSING)
         if "learning_rate" in state:
             state = dict(state)
             self.learning_rate = float(state.pop("learning_rate"))
@@ -124,7 +110,7 @@ class State(base.Optimizer):
         keras.backend.set_value(self.iterations, state["completed_updates"])
 
     def _check_numbers(self):
-        if not self._is_numbered:
+        if not self._accumulation.port.is_numbered:
             reason = "its variables came in parts, so their order in the model isn't known"
         elif not self._is_built and not self._pending and self._has_deferred:
             reason = "a checkpoint will restore its slots when the variables exist"
@@ -142,27 +128,8 @@ class State(base.Optimizer):
         counts = self.completed_updates or self.window_position
         return bool(counts) and any(states.index_of(name) is not None for name in names)
 
-    def _add_norm(self, name):
-        with self._distribution_strategy_scope():
-            return tf.Variable(
-                -1.0,
-                trainable=False,
-                name=name,
-                dtype=self._scalar_dtype,
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            )
-
-    def _write_norm(self, name, tensors, switch):
-        """Write the global norm of these tensors if the norm is watched and the switch is 1."""
-        if name in self._watched:
-            dtype = self._scalar_dtype
-            squares = [
-                tf.reduce_sum(tf.square(tf.cast(tf.convert_to_tensor(t), dtype))) for t in tensors
-            ]
-            norm, variable = tf.sqrt(tf.add_n(squares)), self._norms[name]
-            variable.assign(tf.where(switch > 0, norm, tf.convert_to_tensor(variable)))
-
     def _rate_in_use(self):
+        port = self._accumulation.port
         is_nadam = self._stock_class is legacy.Nadam  # its `decay` belongs to the momentum
-        rate = self.learning_rate if is_nadam else self._decayed_lr(self._scalar_dtype)
-        return float(keras.backend.get_value(rate))
+        rate = self.learning_rate if is_nadam else self._decayed_lr(port.scalar_dtype)
+        return float(port.read(rate))

@@ -24,6 +24,8 @@ from training import (
     train,
 )
 
+from keras_accum.callbacks import monitor
+
 pytestmark = quick_once
 
 skip_file_on_keras2("AccumulationMonitor")
@@ -179,6 +181,12 @@ def test_a_bar_that_shows_nothing_of_it(capsys):
     assert Lines(capsys, Monitor(show=())).last.split(" - ")[-1].startswith("mae: ")
 
 
+def test_a_number_with_a_format_can_be_divided():
+    number = monitor._Formatted(6, ".0f", "/7")
+    assert f"{number:.4f}" == "6/7"
+    assert number / 4 == 1.5 and f"{number / 4:.4f}" == "2/7" and np.mean(number / 4) == 1.5
+
+
 def test_one_line_an_epoch(capsys):
     assert "- updates: 33" in Lines(capsys, Monitor(), verbose=2).last
 
@@ -238,13 +246,14 @@ def test_files_and_state_do_not_have_the_monitor_s_variables(tmp_path):
 
 def test_traced_once_and_gone_afterwards():
     model, monitor = compiled(dense_model(), sgd()), Monitor(MICRO)
-    traced, notes = [], hosts.accum.AccumulatingOptimizer._write_norm
+    norms, traced = model.optimizer._accumulation.norms, []
+    write = norms.write
 
-    def note(self, name, tensors, switch):
-        traced.append(name in self._watched)
-        notes(self, name, tensors, switch)
+    def note(name, tensors, switch):
+        traced.append(name in norms.watched)
+        write(name, tensors, switch)
 
-    model.optimizer._write_norm = lambda *arguments: note(model.optimizer, *arguments)
+    norms.write = note
     fit(model, MICRO, epochs=1)
     plain, before = model.train_function, len(traced)
     assert not any(traced)
@@ -254,9 +263,9 @@ def test_traced_once_and_gone_afterwards():
     fit(model, MICRO, epochs=2, callbacks=[monitor])
     if not hosts.IS_TORCH:  # PyTorch doesn't trace
         assert len(traced) == watching
-    norm = model.optimizer._read_norm("gradient_norm")
+    norm = model.optimizer._accumulation.norms.read("gradient_norm")
     fit(model, MICRO, epochs=1)
-    assert model.optimizer._read_norm("gradient_norm") == norm
+    assert model.optimizer._accumulation.norms.read("gradient_norm") == norm
 
 
 @quick_first("eagerly", [False, True])

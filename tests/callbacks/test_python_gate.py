@@ -311,9 +311,10 @@ def test_steps_per_execution_is_refused():
 
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only Keras 2's fit has parameter servers")
-def test_parameter_servers_are_refused():
+def test_parameter_servers_are_refused(monkeypatch):
     model = model_of_adam()
-    model._cluster_coordinator = object()
+    strategy = object.__new__(hosts.tf.distribute.ParameterServerStrategy)
+    monkeypatch.setattr(type(model), "distribute_strategy", strategy)
     callback = python_gate()
     callback.set_model(model)
     with pytest.raises(ValueError, match="PythonGate can't be used with ParameterServerStrategy"):

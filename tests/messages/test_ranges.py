@@ -1,5 +1,6 @@
 """What docstrings promise of the stock arguments: each value out of a range is refused by name."""
 
+import ast
 import inspect
 import re
 
@@ -61,6 +62,19 @@ def test_each_argument_has_a_promise(name):
         # On tf_keras not each class has a decay, and its newest Adam one argument more. Keras 2 has
         # two names for one norm.
         assert missing <= {"decay", "global_clipnorm", "adaptive_epsilon"}
+
+
+DEFAULT = re.compile(r"^ {8}(\w+): .*(?:, default (\S+?)[.;](?!\S)|(?<!\S)(\S+) \(default\))", re.M)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_default_is_that_of_the_signature(name):
+    for cls in classes(name if name != "AMSGrad" else "Adam"):
+        parameters = inspect.signature(cls).parameters
+        for argument, *said in DEFAULT.findall(cls.__doc__):
+            default = parameters[argument].default if argument in parameters else None
+            if default is not None:  # else the host has the default
+                assert ast.literal_eval("".join(said).strip("`")) == default, argument
 
 
 @every_name

@@ -582,19 +582,19 @@ def test_names_that_are_taken():
             super().__init__()
 
     class Received(Noted):
-        def _take_micro_batch(self):
+        def completed_updates(self):
             pass
 
     class Windowed(Noted):
         def build(self, variables):
             super().build(variables)
-            self._window = 3
+            self._accumulation = 3
 
-    with pytest.raises(TypeError, match="Windowed sets attributes.*_window"):
+    with pytest.raises(TypeError, match="Windowed sets attributes.*purpose: _accumulation"):
         accum.accumulating(Windowed)(accum_iters=2).build(variables())
     with pytest.raises(TypeError, match="Gated takes arguments.*gate"):
         accum.accumulating(Gated)
-    with pytest.raises(TypeError, match="Received has members.*_take_micro_batch"):
+    with pytest.raises(TypeError, match="Received has members.*completed_updates"):
         accum.accumulating(Received)
 
 

@@ -87,13 +87,14 @@ def test_conditionals_in_the_program_of_jax(case, count, more):
 def test_pytorch_with_a_conditional_makes_no_update_inside_a_window(more, monkeypatch):
     optimizer = hosts.ours("Adam", accum_iters=LENGTH, gate="conditional", **more)
     updates = []
-    update = optimizer._update_through_gate
+    port = optimizer._accumulation.port
+    update = port.update
 
     def counted(*arguments, **more):
         updates.append(1)
         update(*arguments, **more)
 
-    monkeypatch.setattr(optimizer, "_update_through_gate", counted)
+    monkeypatch.setattr(port, "update", counted)
     variables = linear_variables()
     gradients = [np.ones(np.shape(hosts.array(v)), hosts.FLOATX) for v in variables]
     for _ in range(2 * LENGTH):

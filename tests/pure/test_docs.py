@@ -1,8 +1,11 @@
 """The docstrings of classes made by `accumulating`. `test_package.py` runs their examples."""
 
+import re
+from pathlib import Path
+
 import pytest
 
-from keras_accum import docs, names
+from keras_accum import docs, names, ranges
 
 
 class Documented:
@@ -90,19 +93,6 @@ def test_unknown_names():
     assert text.startswith("Documented, one update per")
 
 
-HOSTS = ("keras3", "tf_keras", "keras2")
-
-
-@pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize("name", names.OPTIMIZERS)
-def test_every_line_is_short_and_without_placeholders(name, host):
-    texts = docs._OPTIMIZERS[f"{name}Accumulate"]
-    if not {host, "new_style" if host == "tf_keras" else host} & set(texts["slots"]):
-        pytest.skip(f"{host} has no {name}")
-    for line in docs.docstring(f"{name}Accumulate", host, "import keras").splitlines():
-        assert len(line) <= 100 and line == line.rstrip() and not {"{", "}"} & set(line)
-
-
 class NewStyle:
     def __init__(self, use_ema=False, jit_compile=True):
         pass
@@ -117,3 +107,41 @@ def test_the_two_styles_of_tf_keras():
     assert "gradient_transformers" in legacy and "in `weights`" in legacy
     assert "jit_compile" in new and "in `variables`" in new
     assert "jit_compile" in docs.docstring("LionAccumulate", "tf_keras", "")
+
+
+# -- the texts ---------------------------------------------------------------------------------
+
+FILES = {path.stem for path in Path(docs.__file__).parent.glob("texts/*.txt")}
+
+
+def test_each_optimizer_has_a_text():
+    assert FILES == {*names.OPTIMIZERS, "arguments", "optimizer"}
+
+
+@pytest.mark.parametrize(
+    "host, stock", [("keras3", None), ("tf_keras", None), ("tf_keras", NewStyle), ("keras2", None)]
+)
+@pytest.mark.parametrize("name", names.OPTIMIZERS)
+def test_every_line_is_short_and_without_marks_of_the_format(name, host, stock):
+    text = docs.docstring(f"{name}Accumulate", host, "import keras", stock)
+    if text is None or text.startswith("NewStyle"):
+        assert host != "keras3" and names.OPTIMIZERS[name] != "every Keras"
+        pytest.skip(f"{host} has no {name}")
+    for line in text.splitlines():
+        assert len(line) <= 100 and line == line.rstrip() and not set("{}#") & set(line)
+
+
+def test_each_section_has_a_place():
+    """A typing error in a title would hide the section."""
+    sections = [section for file in FILES for section in docs._sections(file)]
+    texts = "".join(text for _, _, text in sections)
+    places = {"Docstring", "Slots", "Shapes", *re.findall(r"\{([A-Z][\w ]*)\}", texts)}
+    assert {title for title, _, _ in sections} == places - {"Title"}
+    hosts = {"keras3", "tf_keras", "new_style", "keras2", "accumulating", "beside_legacy"}
+    assert {host for _, of, _ in sections for host in of or ()} == hosts
+
+
+def test_each_argument_of_the_table_has_a_place():
+    lines = [line for file in FILES for _, _, t in docs._sections(file) for line in t.splitlines()]
+    described = {line.split(":")[0] for line in lines if re.match(r"(\w+): \{\1\}", line)}
+    assert described == {*ranges.OURS, *ranges.OF_KERAS}

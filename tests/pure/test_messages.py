@@ -196,10 +196,29 @@ def test_an_integer_in_the_first_place():
     assert bind(learning_rate=5) == {"learning_rate": 5}
 
 
-@pytest.mark.parametrize("phrase", sorted(set(ranges.of_class("SGD").values())))
-def test_the_table(phrase):
-    """Each phrase of it can be checked."""
-    assert ranges._is_allowed("a", phrase) is False
+ENTRIES = {
+    entry
+    for entries in (ranges.OF_KERAS, *ranges.EXCEPTIONS.values())
+    for name, entry in entries.items()
+    if name in ranges.OF_KERAS
+}
+
+
+@pytest.mark.parametrize("entry", sorted(ENTRIES))
+def test_the_table(entry):
+    """Each entry has a range that can be checked, and a default in this range."""
+    allowed = ranges.range_of(entry)
+    assert ranges._is_allowed("a", allowed) is False
+    assert ranges._is_allowed(ranges.default_of(entry), allowed) is True
+
+
+def test_our_arguments_in_the_table():
+    defaults = {"accum_iters": 1, "skip_nonfinite": False, "lr": None, "decay": None}
+    choices = {"reduction": "mean", "gate": "select", "all_reduce": "per_micro_batch"}
+    assert arguments.OWN == {**defaults, **choices}
+    assert arguments.REDUCTIONS == ("mean", "sum", "weighted")
+    assert arguments.GATES == ("select", "conditional")
+    assert arguments.ALL_REDUCES == ("per_micro_batch", "per_window")
 
 
 # -- our own arguments -------------------------------------------------------------------------

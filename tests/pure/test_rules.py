@@ -16,11 +16,8 @@ class Ops:
         return np.asarray(value, dtype)[()]
 
 
+# SGD and Adam are kernels of TensorFlow.
 RULES = {
-    "sgd": (rules.SGD(False, False), {"momentum": 0}),
-    "momentum": (rules.SGD(True, False), {"momentum": 0.5}),
-    "nesterov": (rules.SGD(True, True), {"momentum": 0.5}),
-    "adam": (rules.Adam(), {"beta_1": 0.5, "beta_2": 0.75, "epsilon": 0}),
     "amsgrad": (rules.AMSGrad(), {"beta_1": 0.5, "beta_2": 0.75, "epsilon": 0}),
     "rmsprop": (rules.RMSprop(False, False, True), {"rho": 0.75, "momentum": 0, "epsilon": 0}),
     "rmsprop_outside": (
@@ -45,16 +42,7 @@ RULES = {
 # at a learning rate of 0.1. Each can be followed on paper.
 ROOT = np.sqrt
 GOLDEN = {
-    "sgd": [(0.8,), (0.4,)],
-    # u = -0.2; u = -0.1 - 0.4
-    "momentum": [(0.8, -0.2), (0.3, -0.5)],
-    # 1 - 0.1 - 0.2; 0.7 - 0.25 - 0.4
-    "nesterov": [(0.7, -0.2), (0.05, -0.5)],
     # m = 1, v = 1, alpha = 0.1 * 0.5 / 0.5; m = 2.5, v = 4.75, alpha = 0.1 * sqrt(7/16) / 0.75
-    "adam": [
-        (0.9, 1, 1),
-        (0.9 - 0.1 * ROOT(7) / 3 * 2.5 / ROOT(4.75), 2.5, 4.75),
-    ],
     "amsgrad": [
         (0.9, 1, 1, 1),
         (0.9 - 0.1 * ROOT(7) / 3 * 2.5 / ROOT(4.75), 2.5, 4.75, 4.75),

@@ -8,7 +8,18 @@ import training
 from cases import CASES, each_version, thorough
 from hosts import accum, keras
 from training import LENGTH, go_on
-from write_files import STOP, WRITER, fresh, rows_of
+from write_files import (
+    STOP,
+    WRITER,
+    accumulate,
+    adam,
+    checkpoints_of,
+    fresh,
+    fresh_adam,
+    micro_batches,
+    rows_of,
+    step,
+)
 
 FILES = hosts.TESTS / "files"
 RELEASES = sorted(path.name for path in FILES.glob("[0-9]*"))
@@ -37,6 +48,15 @@ READ = [
     and not (hosts.IS_KERAS3 and writer in KERAS2 and (form, row) == ("h5", "nadam"))
 ]
 
+# A checkpoint is read before or after the optimizer is built.
+CHECKPOINTS = [
+    (release, writer, form, row)
+    for release in RELEASES
+    for writer in ([WRITER, "tf_keras_2_15"] if WRITER == "tf_keras" else [WRITER])
+    for row, forms in checkpoints_of(writer, release).items()
+    for form in [*forms, "checkpoint_before_building"]
+]
+
 
 @pytest.fixture(autouse=True)
 def float32():
@@ -61,8 +81,13 @@ def load(path, row, saved):
 def test_the_files_of_a_release_are_complete(release):
     assert {path.name for path in (FILES / release).iterdir()} == WRITERS
     for writer in WRITERS:
-        rows = {path.name.split(".")[0] for path in (FILES / release / writer).iterdir()}
-        assert rows == set(rows_of(writer, release))
+        found = {path.name.split(".")[0] for path in (FILES / release / writer).iterdir()}
+        checkpoints = checkpoints_of(writer, release)
+        assert found == {*rows_of(writer, release), *checkpoints}
+        for row, forms in checkpoints.items():
+            files = (FILES / release / writer).glob(f"{row}.*")
+            found = {path.name.split(".")[1] for path in files}
+            assert found == {*forms, "truth"}
 
 
 # Keras 3 warns about the one-element list of inputs in Keras 2.2's and 2.3's files.
@@ -100,3 +125,68 @@ def test_a_kept_file_is_read(release, writer, form, row):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=atol)
         assert np.abs(actual - start).max() > 0.01, "hardly moved: nothing is tested"
     assert int(state["accum_iters"]) == LENGTH
+
+
+# -- TensorFlow's own formats --------------------------------------------------------------------
+
+
+def load_tensorflow(folder, row, form):
+    path = str(folder / f"{row}.{form}")
+    model = fresh_adam(row)
+    if form == "saved_model":
+        model = keras.models.load_model(path)
+        hosts.build(model)
+        model.load_weights(f"{path}/variables/variables").expect_partial()
+    elif form == "tf_weights":
+        hosts.build(model)
+        model.load_weights(path).assert_consumed()
+    elif form == "checkpoint":
+        hosts.build(model)
+        whole = hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        whole.read(path).assert_consumed()
+    else:
+        whole = hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        status = whole.read(str(folder / f"{row}.checkpoint"))
+        hosts.build(model)
+        status.assert_consumed()
+    return model
+
+
+def trained_by_stock(row, values, start):
+    """Return the weights after each update of the stock optimizer with the windows' averages."""
+    variables = [hosts.variable(w, f"w{i}", "float32") for i, w in enumerate(start)]
+    optimizer = adam(row, is_stock=True)
+    hosts.build_on(optimizer, variables)
+    given, found = micro_batches(row, values, variables), []
+    for first in range(0, len(given), LENGTH):
+        window = given[first : first + LENGTH]
+        averages = {
+            i: sum(w * g[i] for w, g in window if i in g) / sum(w for w, _ in window)
+            for i in range(len(variables))
+            if any(i in g for _, g in window)
+        }
+        step(optimizer, averages, variables)
+        found.append([hosts.array(v).copy() for v in variables])
+    return found
+
+
+@thorough
+@each_version
+@pytest.mark.skipif(not CHECKPOINTS, reason="only TensorFlow has checkpoints")
+@pytest.mark.parametrize(("release", "writer", "form", "row"), CHECKPOINTS)
+def test_a_kept_checkpoint_is_read(release, writer, form, row):
+    """All of it is read, and the training goes on like one of the stock optimizer."""
+    folder = FILES / release / writer
+    with np.load(folder / f"{row}.truth.npz") as file:
+        truth = dict(file)
+    values = truth.pop("gradients")
+    saved, *_, end = trained_by_stock(row, values, list(truth.values()))
+    model = load_tensorflow(folder, row, form)
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 2)
+    for actual, expected in zip(model.get_weights(), saved):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    accumulate(model, row, values, STOP)
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (3, 0)
+    for actual, start, expected in zip(model.get_weights(), saved, end):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+        assert np.abs(actual - start).max() > 0.01, "hardly moved: nothing is tested"

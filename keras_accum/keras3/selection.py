@@ -1,10 +1,9 @@
-"""Gates: the stock optimizer runs, and a gate selects which of its writes take effect.
+"""Select which writes of the stock optimizer's update take effect.
 
-`with gate(optimizer, step, own):` surrounds the stock optimizer's `apply`. A write in this scope
-takes effect if the step's switch is 1. `own` has a switch of its own for each variable whose
-gradient is missing in the micro-batch, by the variable's index. If Python knows that the update is
-due, for example inside a conditional, the switch is the integer 1, and every write takes effect
-except writes to the variables of `own`.
+`with selection:` surrounds the stock optimizer's `apply`. A write in this scope takes effect if the
+update's switch is 1. `own` has a switch of its own for each variable whose gradient is missing in
+the micro-batch, by the variable's index. If the update is certain, for example inside a
+conditional, every write takes effect except writes to the variables of `own`.
 """
 
 import contextlib
@@ -13,29 +12,22 @@ import keras
 from keras import ops
 
 from keras_accum import states
+from keras_accum.gates import is_certain
 
 
-class Gate:
-    """Base class of the gates: registers a gate with the optimizer during an update."""
+class Selection:
+    """Base class: registers a selection with the port during an update."""
 
-    def __init__(self, optimizer, step, own):
-        self.optimizer = optimizer
-        self.step = step
+    def __init__(self, port, switch, own):
+        self.port = port
+        self.of_update = switch
         self.own = own
 
     def __enter__(self):
-        self._gates[self.optimizer._replica()] = self
+        self.port.selections[self.port.replica()] = self
 
     def __exit__(self, *error):
-        del self._gates[self.optimizer._replica()]
-
-    @property
-    def _gates(self):
-        return self.optimizer._gates_by_replica
-
-    @property
-    def is_decided(self):
-        return isinstance(self.step.switch, int)
+        del self.port.selections[self.port.replica()]
 
     def after_update_steps(self):
         """Called after weights and slots are written, before moving averages and constraints."""
@@ -43,24 +35,20 @@ class Gate:
     def before_constraints(self):
         """Called after all writes except the constraints'."""
 
-    def by_window(self):
-        """A scope in which the window's switch applies to all variables."""
-        return contextlib.nullcontext()
-
-    def of(self, variable):
-        """A scope in which the switch of this variable applies to all writes."""
+    def by_update(self):
+        """A scope in which the update's switch applies to all variables."""
         return contextlib.nullcontext()
 
 
-class SelectWrites(Gate):
+class SelectWrites(Selection):
     """Selects each value before the stock optimizer writes it, so no second copy is kept.
 
     A later read returns the selected value, so XLA can write each array in place.
     """
 
-    def __init__(self, optimizer, step, own):
-        super().__init__(optimizer, step, own)
-        self.switch = step.switch  # applies to the current writes
+    def __init__(self, port, switch, own):
+        super().__init__(port, switch, own)
+        self.switch = switch  # applies to the current writes
         self.kept = {}  # results that are computed once per update
         self._scope = _WriteScope(self)
 
@@ -74,10 +62,10 @@ class SelectWrites(Gate):
 
     @property
     def lets_all_through(self):
-        return isinstance(self.switch, int)
+        return is_certain(self.switch)
 
     @contextlib.contextmanager
-    def by_window(self):
+    def by_update(self):
         own, self.own = self.own, {}
         try:
             yield
@@ -86,8 +74,9 @@ class SelectWrites(Gate):
 
     @contextlib.contextmanager
     def of(self, variable):
+        """A scope in which the switch of this variable applies to all writes."""
         before = self.switch
-        self.switch = self.own.get(self.optimizer._get_variable_index(variable), self.step.switch)
+        self.switch = self.own.get(self.port.index(variable), self.of_update)
         try:
             yield
         finally:
@@ -102,52 +91,52 @@ class SelectWrites(Gate):
 class _WriteScope(keras.StatelessScope):
     """A scope in which a Keras variable keeps its own value, and assigned values are selected."""
 
-    def __init__(self, gate):
+    def __init__(self, selection):
         super().__init__()
-        self._gate = gate
+        self._selection = selection
 
     def get_current_value(self, variable):
         outer = self.original_scope  # the scope of JAX's `stateless_apply`, if any
         return None if outer is None else outer.get_current_value(variable)
 
     def add_update(self, update):
-        variable, value = update
-        optimizer = self._gate.optimizer
-        is_weight = optimizer._var_key(variable) in optimizer._trainable_variables_indices
-        with self._gate.of(variable) if is_weight else contextlib.nullcontext():
-            value = self._gate.selected(value, optimizer._value_of(variable))
+        (variable, value), selection = update, self._selection
+        is_weight = selection.port.index(variable) is not None
+        with selection.of(variable) if is_weight else contextlib.nullcontext():
+            value = selection.selected(value, selection.port.value(variable))
         if self.original_scope is None:
             variable._direct_assign(value)
         else:
             self.original_scope.add_update((variable, value))
 
 
-class SelectAfter(Gate):
+class SelectAfter(Selection):
     """After the update, restores each variable whose switch is 0.
 
-    No write can bypass this gate, however an optimizer writes. The gate keeps a second copy of the
-    variables.
+    No write can bypass this selection, however an optimizer writes. The selection keeps a second
+    copy of the variables.
     """
 
     def __enter__(self):
         super().__enter__()
-        optimizer = self.optimizer
-        named = optimizer._named_rule_variables()
-        self._weights = optimizer._trainable_variables
-        others = [] if self.is_decided else [*named.values(), optimizer._iterations]
-        self._all = [] if self.is_decided else [*self._weights, *others]
+        port = self.port
+        named = port.optimizer._named_rule_variables()
+        self._weights = port.variables
+        everything = [*self._weights, *named.values(), port.updates]
+        self._all = [] if is_certain(self.of_update) else everything
+        owners = port.optimizer._owners_of_slots
         self._slots_of_own = {
             index: [
                 variable
                 for name, variable in named.items()
-                if _is_slot_of(name, index) or optimizer._owners_of_slots.get(id(variable)) == index
+                if _is_slot_of(name, index) or owners.get(id(variable)) == index
             ]
             for index in self.own
         }
         written = list(self._all)
         for index, slots in self._slots_of_own.items():
             written += [self._weights[index], *slots]
-        self._old = {id(variable): self._copy(variable) for variable in written}
+        self._old = {id(variable): port.copy(variable) for variable in written}
 
     def after_update_steps(self):
         for index, switch in self.own.items():
@@ -155,7 +144,7 @@ class SelectAfter(Gate):
                 self._select(variable, switch, self._old[id(variable)])
 
     def before_constraints(self):
-        self._unconstrained = {index: self._copy(self._weights[index]) for index in self.own}
+        self._unconstrained = {index: self.port.copy(self._weights[index]) for index in self.own}
 
     def __exit__(self, *error):
         super().__exit__(*error)
@@ -163,18 +152,15 @@ class SelectAfter(Gate):
             for index, switch in self.own.items():
                 self._select(self._weights[index], switch, self._unconstrained[index])
             for variable in self._all:
-                self._select(variable, self.step.switch, self._old[id(variable)])
-
-    def _copy(self, variable):
-        return self.optimizer._copy_of_value(variable)
+                self._select(variable, self.of_update, self._old[id(variable)])
 
     def _select(self, variable, switch, old):
-        optimizer = self.optimizer
+        port = self.port
 
         def select(variable, target, old):
-            optimizer.assign(target, ops.where(switch > 0, optimizer._value_of(target), old))
+            port.optimizer.assign(target, ops.where(switch > 0, port.value(target), old))
 
-        optimizer._across_replicas(lambda old: optimizer._on_variable(variable, select, old), old)
+        port.across(lambda old: port.on(variable, select, old), old)
 
 
 def _is_slot_of(name, index):

@@ -1,0 +1,272 @@
+"""The engine: what happens in a micro-batch, for every Keras. No host is imported here."""
+
+import collections
+import contextlib
+
+import numpy as np
+
+from keras_accum import arguments, gates, window
+from keras_accum.norms import MICRO_BATCH_NORM, Norms
+from keras_accum.pending import PendingState
+from keras_accum.training import Training
+from keras_accum.weights import Weights
+
+_OUTSIDE = (
+    "`{method}` of {name} is called from outside of a step of {name}, as by an optimizer that "
+    "wraps {name} (such as Lookahead and MovingAverage of tensorflow-addons). With "
+    "accum_iters={accum_iters} and skip_nonfinite={skip_nonfinite}, an update must go through "
+    "`apply_gradients` or `apply`: otherwise the update would use the gradient of a single "
+    "micro-batch. Write what the wrapper does as a subclass of {stock}, and make the optimizer "
+    "with `accumulating(your_subclass)`. Without accumulation, wrap {stock} itself."
+)
+
+class Accumulation:
+    """The accumulation of one optimizer: the optimizer's one attribute of ours.
+
+    options: the arguments of ours; see `options`.
+    port: what the optimizer's Keras does; see `port`.
+    window: the variables of the open window, None without accumulation or before `build`.
+    """
+
+    def __init__(self, optimizer, options, port):
+        self._optimizer, self.options, self.port = optimizer, options, port
+        self.window = None
+        self.weights, self.norms, self.training = Weights(self), Norms(port), Training(self)
+        self.pending = PendingState()
+        # False until the optimizer's constructor has ended.
+        self.is_ready = False
+        # True after a train step was run or traced: from then on its variables are fixed.
+        self.has_stepped = False
+        # The decision of PythonGate for the train step that is being run or traced: True if the
+        # step updates, False if it only accumulates. None if the window's counters decide.
+        self.decided = None
+        # The number of this accumulation's updates that are being run or traced: one for each
+        # replica that waits in the same update.
+        self._updates_begun = 0
+        # The number of micro-batches that were run or traced, by replica.
+        self._traces = collections.Counter()
+
+    # -- one micro-batch -------------------------------------------------------------------------
+
+    def micro_batch(self, gradients, variables):
+        """Take the gradients of a micro-batch, and make the update if it closes the window."""
+        self.take(*self.reduce(gradients, variables), variables)
+
+    def reduce(self, gradients, variables):
+        """Return the gradients summed over replicas, and the weight of the micro-batch, if any.
+
+        With `all_reduce="per_window"`, the sums of the window are summed over replicas instead.
+        """
+        weight = None
+        if self.options.weighs:
+            gradients, weight = self.weights.apply(gradients, variables)
+        if self.options.reduces_late:
+            return gradients, weight
+        return self._over_replicas(gradients, weight, variables)
+
+    def _over_replicas(self, tensors, weight, variables):
+        if weight is None:
+            return self.port.reduce(tensors, variables), None
+        everything = [*variables, self.window.weight]
+        *tensors, weight = self.port.reduce([*tensors, weight], everything)
+        return tensors, weight
+
+    def take(self, gradients, weight, variables):
+        """Take the reduced gradients of a micro-batch."""
+        port = self.port
+        self._traces[port.replica()] += 1
+        keys = [port.key(variable) for variable in variables]
+        arguments.check_once(keys, lambda key: port.name_of(variables[keys.index(key)]))
+        counted, gradients = self._finite(gradients)
+        summed = [g for g, v in zip(gradients, variables) if not port.overwrites(v)]
+        self.norms.write(MICRO_BATCH_NORM, summed, counted)
+        absent = self._absent(keys)
+        step = self._step(counted, weight, absent)
+        self._gate(step)(
+            port,
+            step,
+            gradients,
+            update=lambda step, gradients: self._update(step, gradients, variables, absent),
+            add=lambda step, gradients: self._add(gradients, variables),
+        )
+        self._count(step)
+
+    def _count(self, step):
+        """Write the counters after all other writes of a step."""
+        values = {} if self.window is None else self.window.after(step)
+        with self.port.after_writes():
+            self.port.across(self._write_counters, values, step.switch)
+
+    def _write_counters(self, values, switch):
+        for name, value in values.items():
+            self.port.assign(self.window.named[name], value)
+        self.port.count_updates(switch)
+
+    def _finite(self, gradients):
+        """Return 1 and the gradients, or 0 and zero gradients if the micro-batch is dropped."""
+        port = self.port
+        if not self.options.skip_nonfinite:
+            return port.one_after(gradients), gradients
+        counted = port.all_finite(gradients)
+        return counted, port.kept(gradients, counted)
+
+    def _absent(self, keys):
+        """Return the indices of the variables whose gradients are missing."""
+        if not self.options.accumulates:
+            return []
+        present = set(keys)
+        known = enumerate(self.port.variables)
+        return [index for index, v in known if self.port.key(v) not in present]
+
+    def _step(self, counted, weight, absent):
+        """Return the step of the window, before its counters are written."""
+        port, open_window = self.port, self.window
+        if open_window is None:  # each micro-batch that counts is an update
+            return window.Step(counted, counted, 1, 0, None, None)
+        step = window.advance(port.counts_with, *open_window.read(), counted=counted)
+        if absent:
+            counts = map(port.count_of, (open_window.missing, port.updates))
+            step = window.miss(port.counts_with, step, *counts, absent, counted)
+        if weight is not None:
+            weight = weight * port.cast(counted, weight.dtype)
+            step = step._replace(divisor=port.value(open_window.weight) + weight)
+        return step
+
+    def _gate(self, step):
+        """Return the gate of this step: the one place that decides it."""
+        is_due = self.decided
+        if is_due is None and self.options.always_updates:
+            is_due = True
+        if is_due is None:
+            is_due = self.port.known(step)
+        if is_due is not None:
+            return gates.known(is_due)
+        return gates.conditional if self.options.gate == "conditional" else gates.select
+
+    def _add(self, gradients, variables):
+        """Add the gradients of a micro-batch to their sums, without an update."""
+        if self.window is not None:
+            sums = list(map(self.window.sum_of, variables))
+            self.port.across(
+                lambda *gradients: self.port.add_all(sums, gradients, variables), *gradients
+            )
+
+    def _update(self, step, gradients, variables, absent):
+        """Make the update from the window's sums and these gradients.
+
+        The variables in `absent` (indices) are updated if they had a gradient earlier in the
+        window.
+        """
+        port, known = self.port, self.port.variables
+        absent, frozen = self._apart_from_frozen(absent)
+        steps = port.steps_of(step, absent)
+        if self.window is None:
+            totals = [port.dense(gradient) for gradient in gradients]
+        else:
+            totals = port.totals(list(map(self.window.sum_of, variables)), gradients, variables)
+        others = [known[index] for index in steps]
+        totals += [port.value(self.window.sum_of(variable)) for variable in others]
+        steps = [step] * len(variables) + list(steps.values())
+        self._update_from(step, steps, totals, [*variables, *others], frozen)
+
+    def _update_from(self, step, steps, totals, variables, frozen):
+        """Make the update from the sums of a window.
+
+        `steps` has the step of each variable. The `frozen` variables aren't updated, and their sums
+        are dropped.
+        """
+        port = self.port
+        if self.options.reduces_late:
+            weight = step.divisor if self.options.weighs else None
+            totals, weight = self._over_replicas(totals, weight, variables)
+            if weight is not None:
+                reduced = {id(s): s._replace(divisor=weight) for s in (step, *steps)}
+                step, *steps = [reduced[id(s)] for s in (step, *steps)]
+        if variables:  # a partial window can be one of frozen variables only
+            averages = port.averages(totals, variables, steps, self.options.reduction)
+            with self._updating():
+                port.update(step, averages, variables, [step.switch for step in steps])
+        if self.window is not None:
+            totals = [*totals, *(port.value(self.window.sum_of(v)) for v in frozen)]
+            port.keep(step, totals, [*variables, *frozen])
+
+    # -- frozen variables --------------------------------------------------------------------------
+
+    def _apart_from_frozen(self, indices):
+        """Return the indices of variables that aren't frozen, and the frozen variables."""
+        known = self.port.variables
+        are_frozen = self.port.are_frozen([known[i] for i in indices])
+        frozen = [i for i, is_frozen in zip(indices, are_frozen) if is_frozen]
+        return sorted({*indices} - {*frozen}), [known[i] for i in frozen]
+
+    # -- between train steps -----------------------------------------------------------------------
+
+    def close_window(self):
+        """Make the update of the open window now, from the micro-batches in the window.
+
+        The update covers the variables that have had a gradient in the window and aren't frozen.
+        """
+        port, open_window = self.port, self.window
+        indices = range(len(port.variables))
+        if open_window.missing is not None:
+            missing = port.read(open_window.missing)
+            indices = np.flatnonzero(window.was_seen(missing, *self.progress())).tolist()
+        covered, frozen = self._apart_from_frozen(list(indices))
+        port.between_steps(self._update_from_sums, [port.variables[i] for i in covered], frozen)
+
+    def _update_from_sums(self, variables, frozen):
+        open_window = self.window
+        position, length, _ = open_window.read()
+        step = window.close(position, length)
+        if self.options.weighs:
+            step = step._replace(divisor=self.port.value(open_window.weight))
+        totals = [self.port.value(open_window.sum_of(v)) for v in variables]
+        self._update_from(step, [step] * len(variables), totals, variables, frozen)
+        self._count(step)
+
+    @contextlib.contextmanager
+    def deciding(self, is_update):
+        """A scope in which train steps update if `is_update` is True, and else only accumulate."""
+        self.decided = is_update
+        try:
+            yield
+        finally:
+            self.decided = None
+
+    def micro_batches_traced(self):
+        """The number of micro-batches that were run or traced for this replica."""
+        return self._traces[self.port.replica()]
+
+    # -- updates of other optimizers ---------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _updating(self):
+        """A scope in which this accumulation runs the stock optimizer's update."""
+        self._updates_begun += 1
+        try:
+            yield
+        finally:
+            self._updates_begun -= 1
+
+    def check_is_updating(self, method):
+        """Raise a RuntimeError if another optimizer calls a part of an update of this one."""
+        if not (self._updates_begun or self.options.always_updates):
+            raise RuntimeError(
+                _OUTSIDE.format(
+                    method=method,
+                    name=type(self._optimizer).__name__,
+                    accum_iters=self._optimizer.accum_iters,
+                    skip_nonfinite=self.options.skip_nonfinite,
+                    stock=self._optimizer._stock_class.__name__,
+                )
+            )
+
+    # -- what is reached -------------------------------------------------------------------------
+
+    def progress(self):
+        """Return the number of completed updates, and the position in the window, as ints."""
+        return self._optimizer.completed_updates, self._optimizer.window_position
+
+    def counts(self):
+        """Return position, length and next length of the window, as ints."""
+        return self._optimizer._count_window()

@@ -1,0 +1,44 @@
+"""Norms of gradients, which train steps write for a monitor. No host is imported here."""
+
+import math
+
+# The norm of the averages that make the updates, and the norm of each micro-batch's gradient.
+UPDATE_NORM = "gradient_norm"
+MICRO_BATCH_NORM = "micro_batch_norm"
+
+
+class Norms:
+    """The norms that train steps write, in variables that aren't part of the state.
+
+    A norm is negative before its first value: code that searches variables for NaN must not find
+    one.
+    """
+
+    def __init__(self, port):
+        self._port = port
+        self._variables = {}
+        self.watched = ()
+
+    def watch(self, names):
+        """Make the train steps that are run or traced from now on write these norms."""
+        for name in names:
+            if name not in self._variables:
+                self._variables[name] = self._port.add_norm(name)
+        self.watched = tuple(names)
+
+    @property
+    def variables(self):
+        """The variables of the watched norms."""
+        return [self._variables[name] for name in self.watched]
+
+    def write(self, name, tensors, switch):
+        """Write the global norm of these tensors if the norm is watched and the switch is 1."""
+        if name in self.watched:
+            variable = self._variables[name]
+            norm, old = self._port.norm(tensors), self._port.value(variable)
+            variable.assign(self._port.ops.where(switch > 0, norm, old))
+
+    def read(self, name):
+        """Return a norm as a float, NaN before its first value."""
+        norm = float(self._port.read(self._variables[name]))
+        return math.nan if norm < 0 else norm

@@ -1,0 +1,75 @@
+"""The arguments of ours that decide how an optimizer accumulates. No host is imported here."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """The checked arguments; `arguments` has their ranges, and a docstring their meaning."""
+
+    accum_iters: int = 1
+    reduction: str = "mean"
+    skip_nonfinite: bool = False
+    gate: str = "select"
+    all_reduce: str = "per_micro_batch"
+    decay: float = 0.0  # on Keras 3; the stock optimizers of Keras 2 have a decay of their own
+
+    @property
+    def accumulates(self):
+        return self.accum_iters > 1
+
+    @property
+    def weighs(self):
+        """True if each micro-batch of a window has a weight."""
+        return self.accumulates and self.reduction == "weighted"
+
+    @property
+    def reduces_late(self):
+        """True if each replica keeps a gradient sum of its own until the window closes."""
+        return self.accumulates and self.all_reduce == "per_window"
+
+    @property
+    def is_stock(self):
+        """True if the stock optimizer's own code does all that is asked for."""
+        return not (self.accumulates or self.skip_nonfinite or self.decay)
+
+    @property
+    def always_updates(self):
+        """True if each micro-batch makes an update."""
+        return not (self.accumulates or self.skip_nonfinite)
+
+
+class ReadOnly(property):
+    """A constructor argument as an attribute that can't be set afterwards.
+
+    The train steps that are traced already have the value, so a new value would change only some of
+    the train steps.
+    """
+
+    def __init__(self, name):
+        def get(self):
+            return getattr(self._accumulation.options, name)
+
+        get.__doc__ = f"The constructor argument `{name}`, which can't be changed afterwards."
+        super().__init__(get)
+        self._name = name
+
+    def __set__(self, optimizer, value):
+        cls, name = type(optimizer), self._name
+        if not optimizer._accumulation.is_ready:
+            check_taken(cls._stock_class, [name], [name])
+        raise AttributeError(
+            f"`{name}` can't be changed after construction. Make a new optimizer with the same "
+            f"state, and compile the model with it: `{cls.__name__}.from_optimizer(optimizer, "
+            f"{name}={value!r})`. Received: {name}={value!r}"
+        )
+
+
+def check_taken(stock, theirs, ours):
+    """Raise a TypeError if attributes of a stock optimizer have the names of ours."""
+    taken = sorted(set(theirs) & set(ours))
+    if taken:
+        raise TypeError(
+            f"{stock.__name__} sets attributes that every accumulating optimizer has, for another "
+            f"purpose: {', '.join(taken)}. Rename them in {stock.__name__}."
+        )

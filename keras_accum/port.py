@@ -1,0 +1,263 @@
+"""What a Keras must do for the engine. No host is imported here.
+
+A port answers for one optimizer. The engine (`accumulation`) calls a port in the order of a train
+step: values (`totals`, `averages`), the stock optimizer's writes (`update`), the sums (`keep`), and
+the counters (`count_updates`).
+
+On TensorFlow a train step runs once in each replica, and writes once for all replicas: `across`
+changes from a replica to the context of all replicas, and `on` reaches a variable's copies there.
+Elsewhere both only call the function.
+"""
+
+import abc
+import contextlib
+
+from keras_accum import window
+
+
+class Port(abc.ABC):
+    """The Keras of one optimizer.
+
+    optimizer: the accumulating optimizer.
+    ops: a namespace with `where`, `logical_and`, `zeros_like` and `ones_like`.
+    counts_with: the namespace that computes with counters, with `where`, `equal` and `ones_like`.
+    tells_of_the_end: True if Keras itself tells the optimizer that a training ends.
+    scalar_dtype: the data type of weights and norms, float64 if Keras's floatx is.
+    window_order: the names of the window's variables, in the order in which they are made.
+    """
+
+    ops = counts_with = None
+    window_order = ()
+    scalar_dtype = "float32"
+    tells_of_the_end = False
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    @property
+    def accumulation(self):
+        return self.optimizer._accumulation
+
+    # -- the model's variables ---------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def variables(self):
+        """The trainable variables that the optimizer knows, in the order of the model."""
+
+    @abc.abstractmethod
+    def key(self, variable):
+        """Return a hashable key, the same for each reference to a variable."""
+
+    @abc.abstractmethod
+    def name_of(self, variable):
+        """Return a variable's name, for messages."""
+
+    @abc.abstractmethod
+    def are_frozen(self, variables):
+        """Return a list: for each of these variables, True if its layer is frozen now."""
+
+    def overwrites(self, variable):
+        """True if a gradient is the variable's next value; such gradients aren't summed."""
+        return False
+
+    # -- the variables of a window -----------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def updates(self):
+        """The variable that counts updates."""
+
+    @abc.abstractmethod
+    def add_counter(self, name, value, shape=()):
+        """Make an integer variable of the optimizer."""
+
+    @abc.abstractmethod
+    def add_scalar(self, name, value):
+        """Make a floating-point scalar of the optimizer."""
+
+    @abc.abstractmethod
+    def add_sum(self, variable):
+        """Make the gradient sum of a variable: of its dtype, but float32 for half precision."""
+
+    def sum_scope(self):
+        """The scope for making what each replica keeps for itself with a late reduction."""
+        return contextlib.nullcontext()
+
+    def add_norm(self, name):
+        """Make a floating-point scalar, -1.0, that isn't part of the state."""
+        raise NotImplementedError
+
+    @abc.abstractmethod
+    def read(self, variable):
+        """Return a variable's value between train steps, as a NumPy array."""
+
+    @abc.abstractmethod
+    def write(self, variable, value):
+        """Write a variable between train steps."""
+
+    # -- values ------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def value(self, variable):
+        """Return a variable's value in a train step."""
+
+    def count_of(self, counter):
+        """Return a counter's value in a train step, for `counts_with`."""
+        return self.value(counter)
+
+    @abc.abstractmethod
+    def one_after(self, gradients):
+        """Return the count 1. It must not be computed before the gradients, which may fail."""
+
+    @abc.abstractmethod
+    def cast(self, value, dtype):
+        """Return a value as a tensor of this data type."""
+
+    @abc.abstractmethod
+    def times(self, value, factor):
+        """Return value * factor; zero where the factor is zero, even for infinite values or NaN."""
+
+    @abc.abstractmethod
+    def plus(self, total, gradient):
+        """Return the value of a sum plus a gradient."""
+
+    @abc.abstractmethod
+    def all_finite(self, gradients):
+        """Return the count 1 if all elements are finite, else 0."""
+
+    @abc.abstractmethod
+    def is_finite(self, value):
+        """True where a value is finite."""
+
+    @abc.abstractmethod
+    def norm(self, tensors):
+        """Return the global norm of tensors."""
+
+    def dense(self, gradient):
+        """Return a gradient that may be sparse as a dense tensor."""
+        return gradient
+
+    def without_gradient(self, weight):
+        """Return a weight in a form that can leave a function that is differentiated."""
+        return weight
+
+    def kept(self, gradients, counted):
+        """Return the gradients, or zeros if `counted` is 0."""
+        return [self.times(g, self.cast(counted, g.dtype)) for g in gradients]
+
+    def totals(self, sums, gradients, variables):
+        """Return the window's sums including these gradients."""
+        return list(map(self.plus, map(self.value, sums), gradients))
+
+    def steps_of(self, step, absent):
+        """Return, by index, the steps of variables whose gradients are missing in a micro-batch."""
+        return {index: window.of_variable(step, index) for index in absent}
+
+    def averages(self, totals, variables, steps, reduction):
+        """Return what the sums of a window become in an update: zeros inside a window."""
+        found = {}  # each scale is computed once
+
+        def average(total, step):
+            key = id(step), total.dtype
+            if key not in found:
+                found[key] = window.scale(
+                    self.ops, step, reduction, lambda x: self.cast(x, total.dtype)
+                )
+            return self.times(total, found[key])
+
+        return [
+            total if self.overwrites(variable) else average(total, step)
+            for total, variable, step in zip(totals, variables, steps)
+        ]
+
+    # -- writes ------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def update(self, step, averages, variables, switches):
+        """Make the stock optimizer's update, which changes nothing where a switch is 0.
+
+        `switches` has a switch for each variable. The step's switch is that of everything else.
+        All values are computed before the first write.
+        """
+
+    @abc.abstractmethod
+    def count_updates(self, switch):
+        """Add the switch to the number of updates, unless `update` does that."""
+
+    def assign(self, variable, value):
+        """Write a variable in the context of all replicas."""
+        self.on(variable, lambda variable, target, value: target.assign(value), value)
+
+    @abc.abstractmethod
+    def add_to(self, target, gradient):
+        """Add a gradient in place to a copy of a sum."""
+
+    def add_all(self, sums, gradients, variables):
+        """Add the gradients of variables in place to sums, in the context of all replicas."""
+        for total, gradient in zip(sums, gradients):
+            self.on(total, lambda _, target, gradient: self.add_to(target, gradient), gradient)
+
+    def keep(self, step, totals, variables):
+        """Write the rest of the sums: whole sums inside a window, zeros after its end."""
+        sum_of = self.accumulation.window.sum_of
+        rests = {total.dtype: self.cast(1 - step.switch, total.dtype) for total in totals}
+        holds = [rests[total.dtype] for total in totals]
+
+        def write(variable, target, total, hold):
+            return sum_of(variable).assign(self.rest(total, hold, target))
+
+        def across(*tensors):
+            for variable, total, hold in zip(variables, tensors, tensors[len(variables) :]):
+                self.on(variable, write, total, hold)
+
+        self.across(across, *totals, *holds)
+
+    def rest(self, total, hold, written):
+        """Return what is left of a sum after `written`, its variable, was updated."""
+        return self.times(total, hold)
+
+    def after_writes(self):
+        """A scope for what must not be written before all earlier writes of the train step."""
+        return contextlib.nullcontext()
+
+    # -- replicas and control flow -----------------------------------------------------------------
+
+    @abc.abstractmethod
+    def is_traced(self):
+        """True if computations become part of a traced program."""
+
+    def replica(self):
+        """Return the number of the replica that runs or traces a train step."""
+        return 0
+
+    def replicas(self):
+        """Return the number of replicas that share a micro-batch."""
+        return 1
+
+    def reduce(self, tensors, variables):
+        """Return the sums over replicas of tensors that belong to these variables."""
+        return tensors
+
+    def across(self, function, *tensors):
+        """Call a function once for all replicas with the tensors of all of them."""
+        function(*tensors)
+
+    def on(self, variable, function, *tensors):
+        """Call `function(variable, target, *tensors)` for each copy (target) of a variable.
+
+        The function returns what a write returns: in TensorFlow 1, the operation.
+        """
+        function(variable, variable, *tensors)
+
+    def known(self, step):
+        """True or False if Python knows whether the step makes an update, else None."""
+        return None
+
+    @abc.abstractmethod
+    def branch(self, step, gradients, update, add):
+        """Call one of two functions of step and gradients, by the step's switch."""
+
+    def between_steps(self, function, *arguments):
+        """Call a function of a train step from outside of a train step."""
+        function(*arguments)

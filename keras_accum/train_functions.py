@@ -1,0 +1,111 @@
+"""A model's train function, and the functions that take its place during `fit`.
+
+No host is imported here.
+"""
+
+import contextlib
+
+import numpy as np
+
+from keras_accum import window
+
+ONE_CALL = (
+    "PythonGate needs a train step that calls the model's optimizer once, whatever happens in the "
+    "step: Python must know before a micro-batch whether the micro-batch closes the window. Leave "
+    "the callback out."
+)
+
+
+@contextlib.contextmanager
+def train_step_of(model, train_step):
+    """A scope in which the model has this train step."""
+    attributes = vars(model)
+    kept = {name: attributes[name] for name in ("train_step",) if name in attributes}
+    attributes["train_step"] = train_step
+    try:
+        yield
+    finally:
+        del attributes["train_step"]
+        attributes.update(kept)
+
+
+def own_train_function(model, around=lambda train_step: train_step):
+    """Return a new train function of the model, with a trace of its own.
+
+    `around` wraps the model's train step.
+    """
+    step = around(model.train_step)
+    # JAX caches traces by function equality, and bound methods compare equal; a fresh lambda forces
+    # a new trace.
+    with train_step_of(model, lambda *arguments: step(*arguments)):
+        model.make_train_function(force=True)
+    return model.train_function
+
+
+class Substitute:
+    """A function that a callback puts in place of a model's train function during `fit`."""
+
+    # True if no other callback may substitute this function in turn.
+    is_last = False
+
+    def __init__(self, in_place_of):
+        self.in_place_of = in_place_of
+        # Identifies the `fit`: the `params` object that one `fit` gives to all of its callbacks.
+        self.training = None
+
+
+class TracedAnew(Substitute):
+    """The model's train function, traced again after a callback has changed the model."""
+
+    def __init__(self, model, in_place_of):
+        super().__init__(in_place_of)
+        self._function = own_train_function(model)
+
+    def __call__(self, *arguments):
+        return self._function(*arguments)
+
+
+class Picker(Substitute):
+    """Two train functions in place of the model's. Python picks one for each micro-batch."""
+
+    is_last = True
+
+    def __init__(self, model, in_place_of):
+        super().__init__(in_place_of)
+        self._model, self._optimizer = model, model.optimizer
+        self._functions = [own_train_function(model, self._checked) for _ in range(2)]
+
+    def __call__(self, *arguments):
+        position, length, next_length = self._before(arguments)
+        step = window.advance(np, position, length, next_length, counted=1)
+        checked = self._checked(self._model.train_step)  # Keras 2 looks it up while tracing
+        deciding = self._optimizer._accumulation.deciding(bool(step.switch))
+        with deciding, train_step_of(self._model, checked):
+            results = self._functions[int(step.switch)](*arguments)
+        self._keep([int(step.position), int(step.length), next_length], results)
+        return results
+
+    def _before(self, arguments):
+        """Return position, length and next length of the window before the micro-batch."""
+        return self._optimizer._accumulation.counts()
+
+    def _keep(self, counters, results):
+        """Remember the window's counters after the micro-batch, if the backend can use them."""
+
+    def check(self):
+        """Raise an error if the window's counters differ from the remembered counters."""
+
+    def _checked(self, train_step):
+        """Wrap a train step: tracing raises an error unless the step makes one micro-batch."""
+
+        def checked_train_step(*arguments):
+            before = self._optimizer._accumulation.micro_batches_traced()
+            result = train_step(*arguments)
+            calls = self._optimizer._accumulation.micro_batches_traced() - before
+            if calls != 1:
+                raise ValueError(
+                    f"{ONE_CALL} Received: a train step that calls the optimizer {calls} times."
+                )
+            return result
+
+        return checked_train_step
