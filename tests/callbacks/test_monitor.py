@@ -6,7 +6,7 @@ import re
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, quick_first, skip_file_on_keras2, thorough
+from cases import LATE, quick_first, quick_once, skip_file_on_keras2, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -25,6 +25,8 @@ from training import (
 )
 
 from keras_accum.callbacks import monitor
+
+pytestmark = quick_once
 
 skip_file_on_keras2("AccumulationMonitor")
 

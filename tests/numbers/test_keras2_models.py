@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import every_case, few_cases
+from cases import on_adam, on_adam_and_amsgrad
 from hosts import keras
 from training import (
     LENGTH,
@@ -40,7 +40,7 @@ def edges(optimizer, layers):
     return sum(len(operation.control_inputs) for operation in graph.get_operations())
 
 
-@few_cases
+@on_adam
 def test_control_edges_grow_linearly_with_the_variables(case, every_gate):
     def ours():
         return hosts.ours(case.name, accum_iters=LENGTH, clipnorm=0.3, **case.arguments)
@@ -66,7 +66,7 @@ def test_a_file_of_long_names(tmp_path):
             np.testing.assert_array_equal(actual, expected)
 
 
-@every_case
+@on_adam_and_amsgrad
 def test_names_are_at_most_as_long_as_in_the_stock_optimizer(case):
     lengths = []
     for optimizer in (hosts.stock("Adam"), hosts.ours(case.name, accum_iters=2, **case.arguments)):

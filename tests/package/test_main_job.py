@@ -10,7 +10,7 @@ import time
 
 import hosts
 import pytest
-from cases import thorough
+from cases import once, thorough
 
 from keras_accum import __main__ as main
 from keras_accum import demo
@@ -89,6 +89,7 @@ def test_it_shows_what_it_claims(tmp_path):
     assert max(map(len, lines[1:])) <= 100  # the first line has the path
 
 
+@once
 @thorough
 @trains
 def test_float32_and_relu(tmp_path):
@@ -252,6 +253,7 @@ def ends(group):
     return False
 
 
+@once
 @thorough
 @trains
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal to a group of processes")
