@@ -61,6 +61,8 @@ class AccumulatingOptimizer(stock.FromAndToStock, State):
     def get_updates(self, loss, params):
         """Return a list with the operation that makes the step of one micro-batch."""
         port = self._accumulation.port
+        # A layer in two parts of a model is in this Keras's list twice.
+        params = list({variable.name: variable for variable in params}.values())
         with port.unclipped():
             gradients = keras.optimizers.Optimizer.get_gradients(self, loss, params)
         state = self._take_waiting(shapes_of(params))

@@ -49,6 +49,35 @@ def test_control_edges_grow_linearly_with_the_variables(case, every_gate):
     assert many - some == some - few
 
 
+# -- a layer in two parts of a model -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad"])
+def test_a_layer_in_two_parts_of_a_model_moves_once(name):
+    """This Keras lists the layer's variables twice. The reference lists the variables once."""
+
+    def trained(make, in_parts):
+        hosts.set_random_seed()
+        given, shared = keras.layers.Input((3,)), keras.layers.Dense(3, name="shared")
+        first = second = shared
+        if in_parts:
+            first, second = (
+                keras.models.Sequential([keras.layers.InputLayer((3,)), shared]) for _ in range(2)
+            )
+        model = compiled(keras.models.Model(given, second(first(given))), make())
+        assert len(model.trainable_weights) == (4 if in_parts else 2)
+        shared.set_weights([np.arange(9).reshape(3, 3) / 10 - 0.35, np.zeros(3)])
+        before = model.get_weights()[:2]
+        model.train_on_batch(np.ones((MICRO, 3)), np.zeros((MICRO, 3)))
+        return before, model.get_weights()[:2]
+
+    before, ours = trained(lambda: hosts.ours(name), in_parts=True)
+    _, stock = trained(getattr(keras.optimizers, name), in_parts=False)
+    assert any((a != b).any() for a, b in zip(before, ours))
+    for actual, expected in zip(ours, stock):
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+
 # -- long names --------------------------------------------------------------------------------
 
 
