@@ -85,6 +85,8 @@ def weights_then_hdf5():
 def saved_model():
     def load(folder, fresh):
         model = keras.models.load_model(folder / "folder", custom_objects=CLASSES)
+        if hosts.IS_NEW_STYLE:  # Keras leaves these optimizers fresh, the stock ones as well
+            hosts.build(model)
         model.load_weights(folder / "folder" / "variables" / "variables").expect_partial()
         return model
 
@@ -132,7 +134,7 @@ FORMATS = {**MAIN, **OTHERS}
 # Arguments that change the state, in addition to those of Adam.
 OPTIONS = {
     "accum_iters_1": {"accum_iters": 1},
-    "decay": {"decay": 0.5},
+    "decay": hosts.our_decay(0.5),
     "clipnorm": {"clipnorm": 0.05},
     "sum": {"reduction": "sum", "skip_nonfinite": True},
 }
