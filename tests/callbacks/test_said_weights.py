@@ -32,6 +32,9 @@ def test_a_number_that_can_not_be_a_weight_is_refused(weight, accum_iters):
         weighted(accum_iters=accum_iters).weigh(weight)
 
 
+@pytest.mark.skipif(
+    hosts.IS_NEW_STYLE, reason="stock SGD of the newer style keeps a NaN, with momentum 0 as well"
+)
 @every_gate
 @pytest.mark.parametrize("weight", BAD)
 def test_a_tensor_that_can_not_be_a_weight_makes_the_update_nan(weight):
