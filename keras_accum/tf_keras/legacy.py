@@ -22,6 +22,13 @@ _RULES = {
     legacy.RMSprop: lambda o: rules.RMSprop(o._momentum, o.centered, epsilon_in_root=o._momentum),
 }
 
+# The strategies whose replicas share variables.
+_SHARING = tuple(
+    getattr(module, name)
+    for module in (tf.distribute.experimental, tf.compat.v1.distribute.experimental)
+    for name in ("ParameterServerStrategy", "CentralStorageStrategy")
+)
+
 
 def has_rule(stock_class):
     return stock_class in _RULES
@@ -268,6 +275,13 @@ class Hooks(base.Optimizer):
                 raise RuntimeError(
                     "`apply_gradients() cannot be called in cross-replica context. Use "
                     "`tf.distribute.Strategy.run` to enter replica context."
+                )
+            strategy = tf.distribute.get_strategy()
+            if not experimental_aggregate_gradients and isinstance(strategy, _SHARING):
+                raise NotImplementedError(
+                    "experimental_aggregate_gradients=False is not supported for "
+                    "ParameterServerStrategy and CentralStorageStrategy. "
+                    f"Used: strategy={strategy}."
                 )
             accumulation.has_stepped = True
             accumulation.port.has_traced |= not tf.executing_eagerly()
