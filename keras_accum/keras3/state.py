@@ -96,12 +96,14 @@ class State(variables.StateByNames, base.Optimizer):
             )
             if is_of_variables or states.is_unnamed(name):
                 shapes[name] = array.shape
-        if options.accumulates and any(map(states.is_of_window, state)):
-            more = [states.WEIGHT] * options.weighs + ["unapplied"] * ("unapplied" in state)
-            shapes.update(dict.fromkeys([*states.WINDOW, *more], ()))
+        if any(map(states.is_of_window, state)):
             sums = [f"accumulator.{i}" for i in indices]
-            shapes.update({name: np.shape(state.get(name, ())) for name in sums})
-            shapes[states.MISSING] = (len(variables) + 1,)
+            if options.accumulates:
+                more = [states.WEIGHT] * options.weighs + ["unapplied"] * ("unapplied" in state)
+                shapes.update(dict.fromkeys([*states.WINDOW, *more], ()))
+                shapes[states.MISSING] = (len(variables) + 1,)
+            if options.accumulates or self.gradient_accumulation_steps:
+                shapes.update({name: np.shape(state.get(name, ())) for name in sums})
         return shapes
 
     def _order_of(self, state, variables):

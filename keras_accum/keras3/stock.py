@@ -79,11 +79,10 @@ class FromAndToStock:
 
     def _state_of_stock(self, optimizer, steps):
         """Return the state of a stock optimizer that keeps the same variables in the same order."""
-        sums = optimizer._accumulated_gradients if steps else []
-        named = {id(variable): f"accumulator.{i}" for i, variable in enumerate(sums)}
-        names = iter(self._list_names())
-        found = of_stock(optimizer)
-        state = {named.get(id(v)) or next(names): to_numpy(v) for v in found}
+        sums = list(getattr(optimizer, "_accumulated_gradients", ()))
+        others = [v for v in of_stock(optimizer) if all(v is not other for other in sums)]
+        state = dict(zip(self._list_names(), map(to_numpy, others)))
+        state.update({f"accumulator.{i}": to_numpy(v) for i, v in enumerate(sums)})
         if steps:  # Keras counts micro-batches
             updates, position = divmod(int(state["completed_updates"]), steps)
             counters = dict(zip(states.WINDOW, (position, steps, steps)), completed_updates=updates)

@@ -127,22 +127,21 @@ class StateByNames:
 
     @property
     def _rule_slots(self):
-        return self._names_of_rule(lambda index: index == 0)
+        return tuple(n[: -len(".0")] for n in self._names_of_rule() if states.index_of(n) == 0)
 
     @property
     def _rule_scalars(self):
-        return self._names_of_rule(lambda index: index is None)
+        return tuple(n for n in self._names_of_rule() if states.index_of(n) is None)
 
-    def _names_of_rule(self, is_wanted):
+    def _names_of_rule(self):
         prefix = f"{self._rule_name}."
-        names = [n[len(prefix) :] for n in self._list_names() if n.startswith(prefix)]
-        wanted = [name for name in names if is_wanted(states.index_of(f"{prefix}{name}"))]
-        return tuple(name.rpartition(".")[0] or name for name in wanted)
+        return [n[len(prefix) :] for n in self._list_names() if n.startswith(prefix)]
 
     def _list_names(self, variables=None, stock=True):
         # The stock optimizer decides the order, and the window comes after it.
-        names = list(self._state_variables())
-        return [n for n in names if not (stock and (n == "state_format" or states.is_of_window(n)))]
+        window = self._accumulation.window
+        own = window.named if stock and window is not None else ()
+        return [name for name in self._state_variables() if name not in own]
 
     def _shared_variables(self):
         found = {"completed_updates": self._iterations}
