@@ -120,7 +120,7 @@ class State(variables.StateByNames, base.Optimizer):
         # A state by names may have any order. An optimizer for variables like these tells its own.
         likeness = self._like(variables.constructor_arguments(self))
         arrays = states.by_index({n: v for n, v in waiting.items() if n != states.MISSING})
-        likeness.build([keras.Variable(np.zeros((1,) * len(array.shape))) for array in arrays])
+        likeness.build([keras.Variable(np.zeros(array.shape)) for array in arrays])
         order = likeness._state_variables()
         if waiting.keys() - order.keys():
             self._check_is_built("variables")

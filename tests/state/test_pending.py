@@ -1,6 +1,7 @@
 """A state that waits for its variables: every read, save, copy and change sees it."""
 
 import copy
+import itertools
 import pickle
 
 import formats
@@ -22,9 +23,14 @@ from formats import assert_same
 from hosts import accum, keras
 from training import LENGTH, MICRO, compiled, data, dense_model, fit, go_on
 
+from keras_accum import states
+
 pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 tf_keras_only = pytest.mark.skipif(
     not hosts.IS_TF_KERAS, reason="only tf_keras has TensorFlow's checkpoints"
+)
+keras3_only = pytest.mark.skipif(
+    not hosts.IS_KERAS3, reason="only Keras 3 has lists that wait without names"
 )
 
 STOP = LENGTH + 2  # two micro-batches into the second window
@@ -261,6 +267,43 @@ def test_a_state_tree_of_a_waiting_state(way, source, tmp_path):
         hosts.assign(variable, np.zeros_like(hosts.array(variable)))
     model.set_state_tree(tree)
     assert_same(everything(model), later)
+
+
+@keras3_only
+def test_a_file_without_names_has_the_order_of_a_built_optimizer(source):
+    """The names of a state may come in any order, for example sorted."""
+    optimizer = fresh().optimizer
+    optimizer.set_state(dict(sorted(source.optimizer.get_state().items())))
+    arrays = [hosts.array(v) for v in source.optimizer.variables]
+    for variable, array in itertools.zip_longest(optimizer.variables, arrays):
+        np.testing.assert_array_equal(hosts.array(variable), array)
+
+
+@keras3_only
+def test_from_optimizer_of_a_list(source):
+    """The list has a learning rate, which a new argument replaces, and may lose its window."""
+    source.optimizer.apply_partial_window()
+    waiting, state = fresh(), source.optimizer.get_state()
+    waiting.optimizer.set_weights([hosts.array(v) for v in source.optimizer.variables])
+    again = accum.AdamAccumulate.from_optimizer(waiting.optimizer, accum_iters=1, learning_rate=0.5)
+    again.build(waiting.trainable_variables)
+    stock = {n: array for n, array in state.items() if not states.is_of_window(n)}
+    assert_same(again.get_state(), {**stock, "learning_rate": np.asarray(0.5)})
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    with pytest.raises(ValueError, match=REMEDY):
+        accum.AdamAccumulate.from_optimizer(waiting.optimizer, learning_rate=schedule)
+
+
+@keras3_only
+def test_a_list_for_other_variables(source):
+    """`build` says so each time, and the list still waits for its own variables."""
+    model = fresh()
+    model.optimizer.set_weights([hosts.array(v) for v in source.optimizer.variables])
+    for _ in range(2):
+        with pytest.raises(accum.StateError, match="is not a state of this AdamAccumulate"):
+            model.optimizer.build(model.trainable_variables[::-1])
+    model.set_weights(source.get_weights())
+    assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
 
 
 # -- TensorFlow's checkpoints in the middle of a window ----------------------------------------
