@@ -399,34 +399,25 @@ def unnamed(arrays, scalars, is_rate_known, accumulates, weighs):
     Before them are the counts, and after them is the window. The list is of Keras 3, or of another
     Keras, whose lists have no learning rate and the given number of scalars.
     """
-    kinds = [array.dtype.kind if array.ndim == 0 else "" for array in arrays]
-    if not kinds or kinds[0] not in ("i", "f"):  # Keras 2.0 counted in floats
+    kinds = "".join("." if array.ndim else array.dtype.kind for array in arrays)
+    if kinds[:1] not in ("i", "f"):  # Keras 2.0 counted in floats
         return None
-    names, window = ["completed_updates"], []
-    if is_rate_known and kinds[1:2] == ["f"] and kinds.count("f") - weighs > scalars:
-        names.append("learning_rate")
-    last = max((i for i, kind in enumerate(kinds) if kind == "i"), default=0)
-    integers = 0
-    while integers < last and kinds[last - integers] == "i":
-        integers += 1
-    if accumulates and integers > 3:
-        # tf_keras has one counter more, and no learning rate.
-        unapplied = ["unapplied"] * (integers == 5 and len(names) == 1)
-        window = ["state_format", *WINDOW, *unapplied, *[WEIGHT] * weighs]
-        first = last + 1 - 4 - len(unapplied)
-        sums = len(arrays) - first - len(window)
-        has_missing = arrays[-1].dtype.kind == "i"
+    has_rate = is_rate_known and kinds[1:2] == "f" and kinds.count("f") - weighs > scalars
+    counts, window = ["completed_updates"] + ["learning_rate"] * has_rate, []
+    found = re.fullmatch("..*?(i{4,})([^i]*)", kinds) if accumulates else None
+    if found:
+        has_missing, sums = arrays[-1].dtype.kind == "i", len(found[2]) - weighs
         if sums < 1 or has_missing and arrays[-1].shape != (sums,):
             return None
-        window += [f"accumulator.{i}" for i in range(sums - has_missing)]
+        window = ["state_format", *WINDOW]
+        window += ["unapplied"] * (len(found[1]) == 5 and not has_rate)  # only on tf_keras
+        window += [WEIGHT] * weighs + [f"accumulator.{i}" for i in range(sums - has_missing)]
         window += [MISSING] * has_missing
-    rule = [f"{_UNNAMED}{i}" for i in range(len(names), len(arrays) - len(window))]
-    state = dict(zip(names + rule + window, arrays))
-    if "unapplied" in state:
-        state["completed_updates"] = state["completed_updates"] - state["unapplied"]
+    rule = [f"{_UNNAMED}{i}" for i in range(len(counts), len(arrays) - len(window))]
+    state = dict(zip(counts + rule + window, arrays))
+    state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
+    if rule and "unapplied" in window:  # it still tells the order of the rule's arrays
         state["unapplied"] = np.asarray(0)
-        if not rule:
-            del state["unapplied"]
     return state
 
 
@@ -436,14 +427,12 @@ def is_unnamed(name):
 
 def in_list_order(state):
     """Return the names of a state with unnamed arrays, in the order of their list."""
-    is_named = f"{_UNNAMED}1" not in state  # the second array, if the state has the learning rate
-    counts = ["completed_updates"] + ["learning_rate"] * (is_named and "learning_rate" in state)
     rule = sorted(filter(is_unnamed, state), key=lambda name: int(name[len(_UNNAMED) :]))
-    if "accum_iters" not in state:
-        return counts + rule
-    counters = [*WINDOW, *(name for name in ("unapplied", WEIGHT) if name in state)]
+    has_rate = "learning_rate" in state and f"{_UNNAMED}1" not in state
     sums = [f"accumulator.{i}" for i in range(count(state))]
-    return [*counts, *rule, "state_format", *counters, *sums, *[MISSING] * (MISSING in state)]
+    window = [name for name in (*WINDOW, "unapplied", WEIGHT, *sums, MISSING) if name in state]
+    window[:0] = ["state_format"] * ("accum_iters" in state)
+    return ["completed_updates"] + ["learning_rate"] * has_rate + rule + window
 
 
 def named(arrays, names, layout=None):
