@@ -28,13 +28,30 @@ TESTS = PROJECT / "tests"
 sys.path.append(str(TESTS))
 from pythons import find_python  # noqa: E402
 
+# Each worker holds a framework in memory, so there are few workers. The tests of a file share
+# fixtures and stay on one worker where possible.
+WORKERS = (
+    *("--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal"),
+    *("--durations=10", "--durations-min=5"),
+)
+
 SECOND_TIER = ("-m", "not thorough")
 THIRD_TIER = ("-m", "thorough")
 ALL = ("-m", "")
-# On a second version of a host, the code of callbacks is the same, and so are the documents.
+# The tests that run on a second version of a host: numbers, files and arguments can differ there.
+WHERE_VERSIONS_DIFFER = (
+    *("equivalence", "every_optimizer", "accumulating", "state", "stock", "saving", "kept_files"),
+    *("old_files", "foreign_files", "half_precision_files", "migration", "stubs", "configs"),
+    *("arguments", "distribution", "keras2"),
+)
 SECOND_VERSION = (
     *("-m", "not thorough or each_version"),
-    *("--ignore=callbacks", "--ignore=documents"),
+    *("-k", " or ".join(f"test_{name}" for name in WHERE_VERSIONS_DIFFER)),
+)
+# The documents and the package are those of tf_keras, whatever the style of its optimizers.
+SECOND_STYLE = (
+    *("-m", "not thorough or each_version"),
+    *("--ignore=documents", "--ignore=package"),
 )
 
 QUICK = ("keras3_tensorflow", "keras3_jax", "tf_keras")
@@ -46,6 +63,7 @@ REST = {
     "keras2(keras='2.2.4')": ALL,
     "keras2(keras='2.3.1')": SECOND_VERSION,
     **dict.fromkeys(QUICK, THIRD_TIER),
+    "tf_keras_new": SECOND_STYLE,
     "keras3_torch": ALL,
     "tf_keras_2_15": SECOND_VERSION,
 }
@@ -80,6 +98,15 @@ def tf_keras(session):
     """tf_keras: Keras 2 on a TensorFlow whose own Keras is Keras 3."""
     pins = "tensorflow==2.21.*", "tf_keras==2.21.*"
     check_host(session, "tf_keras", "legacy", *pins, TF_USE_LEGACY_KERAS="1")
+
+
+@nox.session(venv_backend="none")
+def tf_keras_new(session):
+    """The optimizers of tf_keras that aren't legacy, in the environment of the session tf_keras."""
+    python = PROJECT / Path(session.cache_dir).parent / "tf_keras" / "bin" / "python"
+    if not python.exists():
+        session.error("This session uses another one's environment: nox -s tf_keras")
+    check(session, "tf_keras_new", ".", *WORKERS, python=str(python), TF_USE_LEGACY_KERAS="1")
 
 
 @nox.session(python=find_python("3.11", "3.10", "3.9"))
@@ -131,7 +158,7 @@ def package(session):
     # Run the sdist's tests on the installed files: without a framework, and with JAX, the lightest.
     shutil.unpack_archive(sdist, folder)
     session.chdir(folder / sdist.name[: -len(".tar.gz")] / "tests")
-    for extra, file, tests in ("", sdist, "pure"), ("[jax]", wheel, "state"):
+    for extra, file, tests in ("", sdist, "pure"), ("[jax]", wheel, "state/test_saving.py"):
         session.run("python", "-m", "venv", str(folder / tests))
         python = str(folder / tests / "bin" / "python")
         install = "-m", "pip", "install", "--no-compile"
@@ -162,14 +189,10 @@ def check_host(session, host, extras, *requirements, **environment):
     extras = f"{extras},test" if extras else "test"
     # Most modules of a framework are never imported, so compiling them wastes time.
     session.install("--no-compile", f"{PROJECT}[{extras}]", *requirements)
-    # Each worker holds a framework in memory, so there are few workers. The tests of a file share
-    # fixtures and stay on one worker where possible.
-    workers = "--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal"
-    slowest = "--durations=10", "--durations-min=5"
-    check(session, host, ".", *workers, *slowest, **environment)
+    check(session, host, ".", *WORKERS, **environment)
 
 
-def check(session, host, folder, *options, **environment):
+def check(session, host, folder, *options, python="python", **environment):
     settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
     settings.update(KERAS_ACCUM_TEST_HOST=host, TF_CPP_MIN_LOG_LEVEL="2")
     # The folder for files that one host saves and another one loads.
@@ -179,7 +202,8 @@ def check(session, host, folder, *options, **environment):
     settings["KERAS_ACCUM_TEST_SUMMARY"] = str(said(session, "did not finish"))
     chosen = *SECOND_TIER, *session.posargs  # pytest uses the last `-m` of several
     with session.chdir(TESTS):
-        session.run("python", "-m", "pytest", folder, *options, *chosen, env=settings)
+        command = python, "-m", "pytest", folder, *options, *chosen
+        session.run(*command, env=settings, external=python != "python")
 
 
 # -- the summary at the end ----------------------------------------------------------------------

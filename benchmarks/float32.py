@@ -14,7 +14,8 @@ import statistics
 
 import numpy as np
 
-from keras_accum import __main__ as demo
+from keras_accum.__main__ import difference, hide_logs, parse
+from keras_accum.demo import Demo
 
 ACTIVATIONS = "tanh", "relu"
 TRAININGS = "accumulated", "shuffled", "micro-batches"
@@ -24,7 +25,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seeds", type=int, default=5, help="how many initial weights")
     seeds = parser.parse_args().seeds
-    demo.hide_logs()
+    hide_logs()
 
     print("| activation | initial weights | " + " | ".join(TRAININGS) + " |")
     print("| --- |" + " ---: |" * (1 + len(TRAININGS)))
@@ -43,13 +44,12 @@ def print_row(activation, start, values):
 
 def differences(activation, seed):
     """Of the weights of each of the trainings to those of the big batch."""
-    options = demo.parse(["--dtype=float32", f"--activation={activation}", f"--seed={seed}"])
-    host = demo.find_host(options)
-    digits, _ = demo.load_digits(options, host)
-    micro, big = options.batch, options.batch * options.accum_iters
+    options = parse(["--dtype=float32", f"--activation={activation}", f"--seed={seed}"])
+    demo = Demo(options)
+    digits, micro, big = demo.learn, options.batch, demo.window
 
     def weights(batch, digits=digits, accumulated=False):
-        model = demo.build(options, host, accumulated)
+        model = demo.build(accumulated)
         demo.fit(model, digits, batch, options.epochs)
         return model.get_weights()
 
@@ -59,7 +59,7 @@ def differences(activation, seed):
     shuffled = [array[order.ravel()] for array in digits]
     reference = weights(big)
     others = weights(micro, accumulated=True), weights(big, shuffled), weights(micro)
-    return [demo.difference(other, reference) for other in others]
+    return [difference(other, reference) for other in others]
 
 
 if __name__ == "__main__":

@@ -2,22 +2,14 @@
 
 import collections
 import contextlib
-import sys
 
 import numpy as np
 
 from keras_accum import arguments, gates, window
 from keras_accum.norms import MICRO_BATCH_NORM, Norms
 from keras_accum.pending import PendingState
-from keras_accum.warn import warn
+from keras_accum.training import Training
 from keras_accum.weights import Weights
-
-_NO_UPDATE = (
-    "This training ends with no update: {0} of {1} micro-batches are in the open window, and the "
-    "weights haven't changed. The next training continues the window. To close the window now, "
-    "call `optimizer.apply_partial_window()` or use the callback ApplyPartialWindow. To close "
-    "windows earlier, choose a smaller `accum_iters`."
-)
 
 _OUTSIDE = (
     "`{method}` of {name} is called from outside of a step of {name}, as by an optimizer that "
@@ -39,7 +31,7 @@ class Accumulation:
     def __init__(self, optimizer, options, port):
         self._optimizer, self.options, self.port = optimizer, options, port
         self.window = None
-        self.weights, self.norms = Weights(self), Norms(port)
+        self.weights, self.norms, self.training = Weights(self), Norms(port), Training(self)
         self.pending = PendingState()
         # False until the optimizer's constructor has ended.
         self.is_ready = False
@@ -53,9 +45,6 @@ class Accumulation:
         self._updates_begun = 0
         # The number of micro-batches that were run or traced, by replica.
         self._traces = collections.Counter()
-        # Completed updates and position at the start of the training or, where a host doesn't know
-        # the start, at the end of the last training.
-        self._at_start = (0, 0)
 
     # -- one micro-batch -------------------------------------------------------------------------
 
@@ -191,10 +180,12 @@ class Accumulation:
             weight = step.divisor if self.options.weighs else None
             totals, weight = self._over_replicas(totals, weight, variables)
             if weight is not None:
-                step, *steps = [s._replace(divisor=weight) for s in (step, *steps)]
-        averages = port.averages(totals, variables, steps, self.options.reduction)
-        with self._updating():
-            port.update(step, averages, variables, [step.switch for step in steps])
+                reduced = {id(s): s._replace(divisor=weight) for s in (step, *steps)}
+                step, *steps = [reduced[id(s)] for s in (step, *steps)]
+        if variables:  # a partial window can be one of frozen variables only
+            averages = port.averages(totals, variables, steps, self.options.reduction)
+            with self._updating():
+                port.update(step, averages, variables, [step.switch for step in steps])
         if self.window is not None:
             totals = [*totals, *(port.value(self.window.sum_of(v)) for v in frozen)]
             port.keep(step, totals, [*variables, *frozen])
@@ -219,7 +210,7 @@ class Accumulation:
         indices = range(len(port.variables))
         if open_window.missing is not None:
             missing = port.read(open_window.missing)
-            indices = np.flatnonzero(window.was_seen(missing, *self._progress())).tolist()
+            indices = np.flatnonzero(window.was_seen(missing, *self.progress())).tolist()
         covered, frozen = self._apart_from_frozen(list(indices))
         port.between_steps(self._update_from_sums, [port.variables[i] for i in covered], frozen)
 
@@ -270,20 +261,10 @@ class Accumulation:
                 )
             )
 
-    # -- trainings ---------------------------------------------------------------------------------
+    # -- what is reached -------------------------------------------------------------------------
 
-    def start_training(self):
-        self._at_start = self._progress()
-
-    def end_training(self):
-        """Warn if the training made no update."""
-        (updates, position), now = self._at_start, self._progress()
-        self._at_start = now
-        has_failed = sys.exc_info()[0] is not None  # the error says why the training ended
-        if now[0] == updates and now[1] > position and not has_failed:
-            warn(_NO_UPDATE.format(now[1], self.counts()[1]))
-
-    def _progress(self):
+    def progress(self):
+        """Return the number of completed updates, and the position in the window, as ints."""
         return self._optimizer.completed_updates, self._optimizer.window_position
 
     def counts(self):

@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from keras_accum import arguments, ranges, states
+from keras_accum import arguments, states
 from keras_accum.accumulation import Accumulation
 from keras_accum.open_window import OpenWindow
-from keras_accum.options import Options
+from keras_accum.options import Options, ReadOnly, check_taken
 from keras_accum.warn import warn
 
 _NO_ACCUM_ITERS = (
@@ -28,37 +28,12 @@ _NO_COUNT = (
     "`optimizer.set_state({{**optimizer.get_state(), 'completed_updates': n}})`."
 )
 
-class ReadOnly(property):
-    """A constructor argument as an attribute that can't be set afterwards.
-
-    The train steps that are traced already have the value, so a new value would change only some of
-    the train steps.
-    """
-
-    def __init__(self, name):
-        def get(self):
-            return getattr(self._accumulation.options, name)
-
-        get.__doc__ = f"The constructor argument `{name}`, which can't be changed afterwards."
-        super().__init__(get)
-        self._name = name
-
-    def __set__(self, optimizer, value):
-        cls, name = type(optimizer), self._name
-        if not optimizer._accumulation.is_ready:
-            check_taken(cls._stock_class, [name], [name])
-        raise AttributeError(
-            f"`{name}` can't be changed after construction. Make a new optimizer with the same "
-            f"state, and compile the model with it: `{cls.__name__}.from_optimizer(optimizer, "
-            f"{name}={value!r})`. Received: {name}={value!r}"
-        )
-
-
 class Optimizer:
     """A base class that comes before the stock class. Besides the members here, a host defines
 
     * `_shared_variables()`: the variables that exist before `build`, by their names in a state;
     * `_add_waiting(name, array)`: create a variable that holds this array;
+    * `_keras`: what the host is called in a message;
     * `_can_reduce_late`: True if the host has all_reduce="per_window";
     * `_is_built`: True if slots and accumulators exist;
     * `_rule_slots`, `_rule_scalars`: the names of what the rule keeps per variable and once for all
@@ -96,6 +71,15 @@ class Optimizer:
         name = self._stock_class.__name__
         return {"AdamW": "Adam"}.get(name, name)
 
+    def __repr__(self):
+        return arguments.representation(self)
+
+    def __str__(self):
+        return arguments.description(self, self._keras)
+
+    def __reduce__(self):
+        return restored, (*self._how_made(), plain(self.get_config()), self.get_state())
+
     def _start_accumulating(self, own, port):
         vars(self)["_accumulation"] = Accumulation(self, Options(**own), port)
 
@@ -103,6 +87,10 @@ class Optimizer:
     def _accumulation(self):
         """The one attribute of ours, out of reach of Keras's tracking and of other classes."""
         return vars(self)["_accumulation"]
+
+    @_accumulation.setter
+    def _accumulation(self, value):
+        check_taken(self._stock_class, ["_accumulation"], ["_accumulation"])
 
     def _build_window(self):
         """Create counters and accumulators if the model's variables are known."""
@@ -580,94 +568,6 @@ def _ending(names, last, variables):
 def inner(optimizer):
     """Return the inner optimizer of a LossScaleOptimizer, or the optimizer itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
-
-
-class _InnerAttribute:
-    """An attribute of a LossScaleOptimizer that belongs to its inner optimizer."""
-
-    def __init__(self, name):
-        self._name = name
-
-    def __get__(self, wrapper, owner=None):
-        return self if wrapper is None else getattr(wrapper.inner_optimizer, self._name)
-
-    def __set__(self, wrapper, value):
-        setattr(wrapper.inner_optimizer, self._name, value)
-
-
-def hand_on(wrapper):
-    """Give a host's LossScaleOptimizer the attributes that only our inner optimizers have.
-
-    `compile` wraps an optimizer without being asked, and an attribute that a user then sets on the
-    LossScaleOptimizer would have no effect.
-    """
-    names = "accum_iters", "completed_updates", "window_position", "apply_partial_window", "weigh"
-    options = (name for name, member in vars(Optimizer).items() if isinstance(member, ReadOnly))
-    for name in (*names, "lr", *options):
-        if not hasattr(wrapper, name):
-            setattr(wrapper, name, _InnerAttribute(name))
-
-
-def check_stock_class(stock, optimizers, wrappers):
-    """Raise a TypeError unless `stock` is a class that `accumulating` can take.
-
-    `optimizers` are the host's base classes of optimizers, `wrappers` the host's classes whose
-    optimizers wrap other optimizers.
-    """
-    if isinstance(stock, Optimizer) or isinstance(stock, type) and issubclass(stock, Optimizer):
-        raise TypeError(
-            "`optimizer_class` must be a class without accumulation, and this class accumulates "
-            f"already: use it as it is. Received: optimizer_class={stock}"
-        )
-    if isinstance(stock, wrappers) or isinstance(stock, type) and issubclass(stock, wrappers):
-        name = stock.__name__ if isinstance(stock, type) else type(stock).__name__
-        raise TypeError(
-            f"`optimizer_class` can't be {name}, which wraps other optimizers: give the class of "
-            f"an inner optimizer, and wrap the result in {name}. Received: optimizer_class={stock}"
-        )
-    if isinstance(stock, optimizers):
-        name = type(stock).__name__
-        raise TypeError(
-            f"`optimizer_class` must be a class, not an optimizer: accumulating({name})(...), or "
-            f"accumulating({name}).from_optimizer(optimizer), which keeps the arguments and the "
-            f"state of the optimizer. Received: optimizer_class={stock}"
-        )
-    if not (isinstance(stock, type) and issubclass(stock, optimizers)):
-        raise TypeError(
-            "`optimizer_class` must be a subclass of "
-            f"{' or '.join(f'{kind.__module__}.{kind.__name__}' for kind in optimizers)}. "
-            f"Received: optimizer_class={stock!r}"
-        )
-
-
-def check_members(family, stock):
-    """Raise a TypeError if members of a class that isn't Keras's have the names of ours."""
-    ours = {name for cls in family.__mro__[:-1] for name in vars(cls)}
-    theirs, of_keras = set(), set()
-    for cls in stock.__mro__[:-1]:
-        (of_keras if ranges.is_of_keras(cls) else theirs).update(vars(cls))
-    clashes = sorted(name for name in ours & theirs - of_keras if not name.startswith("__"))
-    if clashes:
-        raise TypeError(
-            f"{stock.__name__} has members that every accumulating optimizer has, for another "
-            f"purpose: {', '.join(clashes)}. Rename them in {stock.__name__}."
-        )
-
-
-def check_attributes(optimizer, new):
-    """Raise a TypeError if the stock class has set attributes that our classes use."""
-    classes = [c for c in type(optimizer).__mro__ if c.__module__.startswith("keras_accum.")]
-    check_taken(type(optimizer)._stock_class, new, [name for cls in classes for name in vars(cls)])
-
-
-def check_taken(stock, theirs, ours):
-    """Raise a TypeError if attributes of a stock optimizer have the names of ours."""
-    taken = sorted(set(theirs) & set(ours))
-    if taken:
-        raise TypeError(
-            f"{stock.__name__} sets attributes that every accumulating optimizer has, for another "
-            f"purpose: {', '.join(taken)}. Rename them in {stock.__name__}."
-        )
 
 
 def plain(value):

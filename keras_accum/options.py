@@ -37,3 +37,39 @@ class Options:
     def always_updates(self):
         """True if each micro-batch makes an update."""
         return not (self.accumulates or self.skip_nonfinite)
+
+
+class ReadOnly(property):
+    """A constructor argument as an attribute that can't be set afterwards.
+
+    The train steps that are traced already have the value, so a new value would change only some of
+    the train steps.
+    """
+
+    def __init__(self, name):
+        def get(self):
+            return getattr(self._accumulation.options, name)
+
+        get.__doc__ = f"The constructor argument `{name}`, which can't be changed afterwards."
+        super().__init__(get)
+        self._name = name
+
+    def __set__(self, optimizer, value):
+        cls, name = type(optimizer), self._name
+        if not optimizer._accumulation.is_ready:
+            check_taken(cls._stock_class, [name], [name])
+        raise AttributeError(
+            f"`{name}` can't be changed after construction. Make a new optimizer with the same "
+            f"state, and compile the model with it: `{cls.__name__}.from_optimizer(optimizer, "
+            f"{name}={value!r})`. Received: {name}={value!r}"
+        )
+
+
+def check_taken(stock, theirs, ours):
+    """Raise a TypeError if attributes of a stock optimizer have the names of ours."""
+    taken = sorted(set(theirs) & set(ours))
+    if taken:
+        raise TypeError(
+            f"{stock.__name__} sets attributes that every accumulating optimizer has, for another "
+            f"purpose: {', '.join(taken)}. Rename them in {stock.__name__}."
+        )

@@ -46,10 +46,12 @@ CASES.update(
         "schedule_free": Case("ScheduleFreeAdamW", {"learning_rate": 2**-5}),
     }
 )
+if hosts.IS_NEW_STYLE:  # which has no class for AMSGrad
+    CASES["amsgrad"] = Case("Adam", {**CASES["amsgrad"].arguments, "amsgrad": True})
 CASES = {name: case for name, case in CASES.items() if hosts.has(f"{case.name}Accumulate")}
 
 # Stock optimizers whose `decay` isn't that of the learning rate. They take no schedule.
-NO_DECAY = ("Nadam",) if hosts.IS_TF_KERAS else ()
+NO_DECAY = ("Nadam",) if hosts.IS_LEGACY else ()
 
 if hosts.IS_KERAS2:  # RMSprop of Keras 2 has neither momentum nor centered
     CASES = {
@@ -60,8 +62,8 @@ if hosts.IS_KERAS2:  # RMSprop of Keras 2 has neither momentum nor centered
 
 ADAM = CASES["adam"]
 # All rows have the plain promise, and all features at once. A feature by itself is tested on Adam
-# and, on TensorFlow, on a row without a fused kernel.
-KINDS = {name: CASES[name] for name in (["adam", "amsgrad"] if hosts.IS_TENSORFLOW else ["adam"])}
+# and, where Adam is a fused kernel, on a row that isn't.
+KINDS = {name: CASES[name] for name in (["adam", "amsgrad"] if hosts.HAS_RULES else ["adam"])}
 FEW = {"adam": ADAM}
 # One reduction over replicas per window, which needs the conditional gate.
 LATE = {"gate": "conditional", "all_reduce": "per_window"}
@@ -76,6 +78,9 @@ def keras2_has_no(what):
     return pytest.mark.skipif(hosts.IS_KERAS2, reason=f"Keras 2.0 to 2.3 has no {what}")
 
 
+needs_decay = pytest.mark.skipif(not hosts.HAS_DECAY, reason="the newer style has no `decay`")
+
+
 def skip_file_on_keras2(what):
     if hosts.IS_KERAS2:
         pytest.skip(f"Keras 2.0 to 2.3 has no {what}", allow_module_level=True)
@@ -87,6 +92,10 @@ def skip_file_on_keras2(what):
 thorough = pytest.mark.thorough
 # Tests of the third tier that also run on a second version of a host.
 each_version = pytest.mark.each_version
+# Tests of code that all hosts share: in the second tier on Keras 3 with TensorFlow alone.
+quick_once = pytest.mark.quick_once
+# Tests of code that has nothing to do with a host. They run on Keras 3 with JAX alone.
+once = pytest.mark.once
 
 
 def over(rows, quick):
@@ -108,20 +117,21 @@ def quick_first(names, values):
     return pytest.mark.parametrize(names, params, ids=ids)
 
 
-# For the plain promise: all rules, and a row for each kind of state that stock code has.
-every_optimizer = over(CASES, quick=[*RULES, "nadam"])
-# For test_every_optimizer.py, where all features meet.
-every_state = over(CASES, quick=["adam", "nadam", "adafactor"])
-# For tests of the special kinds of state: a scalar, factored slots, slots that differ by variable.
+# What runs where. A test's decorator says on which rows it runs; the first row of a test is in the
+# second tier, the others are in the third. On Adam:
+on_adam = over(FEW, quick=["adam"])
+# On Adam and, on TensorFlow, on AMSGrad, whose update isn't a fused kernel there.
+on_adam_and_amsgrad = over(KINDS, quick=["adam"])
+# On Adam and, where rules have the update switch in their scalars, on each of them. Elsewhere these
+# are stock code as all optimizers are, and SGD stands for the optimizers without slots.
+_RULES = RULES if hosts.HAS_RULES else ["adam", "sgd"]
+on_each_rule = over({name: CASES[name] for name in _RULES if name in CASES}, quick=["adam"])
+# On the special kinds of state: a scalar, factored slots, slots that differ by variable.
 SPECIAL = {name: CASES[name] for name in ("nadam", "adafactor", "muon") if name in CASES}
-every_special = over(SPECIAL, quick=["nadam"])
-every_kind = over({**KINDS, **SPECIAL}, quick=["adam"])
-# For a promise that involves the rule and doesn't need `fit`.
-every_row = over({name: CASES[name] for name in RULES if name in CASES}, quick=["adam"])
-# For a promise that involves the state.
-every_case = over(KINDS, quick=["adam"])
-# For a promise that involves neither.
-few_cases = over(FEW, quick=["adam"])
+on_special_states = over(SPECIAL, quick=["nadam"])
+on_each_kind_of_state = over({**KINDS, **SPECIAL}, quick=["adam"])
+# On all rows, for the plain promise.
+on_every_optimizer = over(CASES, quick=[*RULES, "nadam"])
 
 
 # -- arguments -------------------------------------------------------------------------------------
@@ -166,6 +176,8 @@ VALUES = {
     "clipnorm": 0.5,
     "clipvalue": None,  # only one kind of clipping at a time
     "global_clipnorm": None,
+    "adaptive_epsilon": True,
+    "jit_compile": False,
     "use_ema": True,
     "ema_momentum": 0.5,
     "ema_overwrite_frequency": 3,
@@ -186,8 +198,8 @@ VALUES = {
 def arguments_of(name):
     parameters = inspect.signature(getattr(hosts.accum, f"{name}Accumulate")).parameters
     given = {parameter: VALUES[parameter] for parameter in parameters}
-    if name in NO_DECAY:
-        del given["decay"]
+    if name in NO_DECAY or not hosts.HAS_DECAY:
+        given.pop("decay")
     if hosts.IS_KERAS2:  # two names for the learning rate, and two for the norm
         given["lr" if "lr" in list(parameters)[0] else "learning_rate"] = VALUES["learning_rate"]
         given["learning_rate" if list(parameters)[0] == "lr" else "lr"] = None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")  # as in `hosts.py`
+HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow") if HOST == "keras3" else "tensorflow"
 
 # Warnings are errors in the tests, except for these. Most come from the hosts' own code.
@@ -31,20 +31,29 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects tests by their marks
 def pytest_collection_modifyitems(config, items):
-    """Move tests of callbacks to the third tier, and drop most rows with a conditional.
+    """Follow the marks that say on which host and in which tier a test runs."""
+    for item in items:
+        if item.get_closest_marker("quick_once") and not QUICK_ONCE:
+            item.add_marker(pytest.mark.thorough)
+    dropped = [item for item in items if _is_dropped(item)]
+    items[:] = [item for item in items if item not in dropped]
+    config.hook.pytest_deselected(items=dropped)
 
-    A conditional has no mathematics, so one row is enough, except for tests marked `all_gates`.
+
+# The host for tests marked `once`, and the hosts where tests marked `quick_once` are quick. On the
+# newer style of tf_keras, only the second tier runs.
+ONCE = (HOST, BACKEND) == ("keras3", "jax")
+QUICK_ONCE = (HOST, BACKEND) == ("keras3", "tensorflow") or HOST == "tf_keras_new"
+
+
+def _is_dropped(item):
+    """True for tests that run on another host, and for most rows with a conditional.
+
+    A conditional has no mathematics. On Keras 3 with TensorFlow and on Keras 2, each promise is
+    tested with it on Adam. Elsewhere, and on other rows, tests marked `all_gates` are enough.
     """
-    if HOST != "keras3" or BACKEND != "tensorflow":  # all hosts share the code of callbacks
-        for item in items:
-            if item.path.parent.name == "callbacks":
-                item.add_marker(pytest.mark.thorough)
-    crossed = [item for item in items if _is_crossed(item)]
-    items[:] = [item for item in items if item not in crossed]
-    config.hook.pytest_deselected(items=crossed)
-
-
-def _is_crossed(item):
+    if item.get_closest_marker("once") and not ONCE:
+        return True
     given = getattr(getattr(item, "callspec", None), "params", {})
     if given.get("every_gate") != "conditional":
         return False
@@ -52,7 +61,7 @@ def _is_crossed(item):
         return True
     if item.get_closest_marker("all_gates"):
         return False
-    if BACKEND == "jax":  # the conditional around an update is the same as on TensorFlow
+    if BACKEND == "jax" or HOST.startswith("tf_keras"):
         return True
     from cases import ADAM
 

@@ -92,7 +92,7 @@ SAVED = {
     "other": to_other,
     "state": to_state,
 }
-if not hosts.IS_KERAS3:
+if hosts.IS_LEGACY or hosts.IS_KERAS2:
     SAVED["weights"] = to_weights
 if not hosts.IS_KERAS2:
     SAVED["keras"] = to_file("then.keras")

@@ -146,6 +146,9 @@ if hosts.IS_KERAS3:
     OPTIONS["ema"] = {"use_ema": True, "ema_overwrite_frequency": 2}
 
 RUNS = {name: (case, {}) for name, case in KINDS.items()}
+if hosts.IS_KERAS3 and not hosts.IS_TENSORFLOW:  # the files are the same on all backends
+    OPTIONS = {name: OPTIONS[name] for name in ("mixed", "ema")}
+    OTHERS = {name: OTHERS[name] for name in ("registered", "weights")}
 RUNS.update({name: (CASES["adam"], more) for name, more in OPTIONS.items()})
 SAVED = [(run, form) for run in RUNS for form in MAIN] + [(r, f) for r in KINDS for f in OTHERS]
 if hosts.IS_KERAS3:

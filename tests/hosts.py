@@ -1,11 +1,13 @@
 """Everything that differs between the hosts, so that a test needn't know which host it runs on.
 
 The environment variable KERAS_ACCUM_TEST_HOST names the host: `keras3` (with KERAS_BACKEND),
-`tf_keras` (tf.keras itself where the package tf_keras isn't installed) or `keras2`.
+`tf_keras` (tf.keras itself where the package tf_keras isn't installed), `tf_keras_new` (its
+optimizers that aren't legacy) or `keras2`.
 """
 
 import importlib.util
 import os
+import types
 import warnings
 import weakref
 from pathlib import Path
@@ -13,12 +15,18 @@ from unittest import mock
 
 import numpy as np
 
+from keras_accum import names
+
 TESTS = Path(__file__).resolve().parent
 PROJECT = TESTS.parent
 
 HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")
+IS_NEW_STYLE = HOST == "tf_keras_new"  # the optimizers of tf_keras that aren't legacy
+if IS_NEW_STYLE:
+    HOST = "tf_keras"  # for the package, it is one host
 IS_KERAS3 = HOST == "keras3"
 IS_TF_KERAS = HOST == "tf_keras"
+IS_LEGACY = IS_TF_KERAS and not IS_NEW_STYLE
 IS_KERAS2 = HOST == "keras2"
 
 # Devices for the tests of distribution. Both settings must be made before a framework starts.
@@ -53,12 +61,34 @@ IS_TORCH = BACKEND == "torch"
 if IS_TENSORFLOW:
     import tensorflow as tf
 
+
+
+def new_style(package):
+    """The package as its users would like it for the newer style: our classes are of that style."""
+    found = types.ModuleType(package.__name__)
+    vars(found).update(vars(package))
+    for name in names.OPTIMIZERS:
+        vars(found).pop(f"{name}Accumulate", None)
+        if hasattr(keras.optimizers, name):
+            cls = package.accumulating(getattr(keras.optimizers, name))
+            vars(found)[f"{name}Accumulate"] = cls
+    return found
+
+
 if IS_TENSORFLOW and not IS_KERAS2 and "TF_CONFIG" not in os.environ:
     cpu = tf.config.list_physical_devices("CPU")[0]
     three = [tf.config.LogicalDeviceConfiguration()] * 3
     tf.config.set_logical_device_configuration(cpu, three)
 
 accum = importlib.import_module(f"keras_accum.{HOST}")
+if IS_NEW_STYLE:
+    accum = new_style(accum)
+# Where the stock optimizers average their weights and decay them.
+HAS_EMA = IS_KERAS3 or IS_NEW_STYLE
+# Where rules of `rules.py` replace stock code, some of them as fused kernels.
+HAS_RULES = IS_TENSORFLOW and not IS_NEW_STYLE
+# Our argument `decay`. The stock optimizers of the newer style refuse it, and so do ours.
+HAS_DECAY = not IS_NEW_STYLE
 
 # Only TensorFlow computes in float64 throughout.
 FLOATX = "float64" if IS_TENSORFLOW else "float32"
@@ -74,7 +104,7 @@ def stock(optimizer, **arguments):
             arguments["lr"] = arguments.pop("learning_rate")
         return in_order(getattr(keras.optimizers, optimizer)(**arguments))
     optimizers = keras.optimizers
-    if not IS_KERAS3:
+    if IS_LEGACY:
         optimizers = getattr(optimizers, "legacy", optimizers)  # up to 2.10 there is only one style
     return getattr(optimizers, optimizer)(**arguments)
 
@@ -114,13 +144,15 @@ GATE = {}  # arguments for all of our optimizers unless a test overrides them; s
 def has(name):
     """Return True if the host has an optimizer of this name, of the style that `ours` makes.
 
-    The new-style optimizers of tf_keras have tests of their own. For a name that the host doesn't
-    have, `accum` raises an ImportError, so that `from ... import` shows its message.
+    For a name that the host doesn't have, `accum` raises an ImportError, so that
+    `from ... import` shows its message.
     """
     try:
         found = getattr(accum, name)
     except (ImportError, AttributeError):
         return False
+    if not IS_TF_KERAS or IS_NEW_STYLE:
+        return True
     return issubclass(found, accum.AccumulatingOptimizer)
 
 
@@ -150,10 +182,15 @@ if not IS_KERAS2:
             return {"rates": self.rates}
 
 
+def our_decay(decay):
+    """Return our argument `decay` where the host has it, for tests of many arguments at once."""
+    return {"decay": decay} if HAS_DECAY else {}
+
+
 def decayed(learning_rate, decay, updates):
-    """Return the stock arguments that are equivalent to our argument `decay`."""
+    """Return the stock arguments that are equivalent to `our_decay(decay)`."""
     if not IS_KERAS3:
-        return {"learning_rate": learning_rate, "decay": decay}
+        return {"learning_rate": learning_rate, **our_decay(decay)}
     rates = [learning_rate / (1 + decay * update) for update in range(updates)]
     return {"learning_rate": EachUpdate(rates)}
 
@@ -194,7 +231,12 @@ def sequential(input_shape, layers, **arguments):
 def stock_variables(optimizer):
     if IS_KERAS2:
         return [optimizer.iterations, *optimizer.weights]
-    return optimizer.variables if IS_KERAS3 else optimizer.variables()
+    return list(optimizer.variables) if IS_KERAS3 or IS_NEW_STYLE else optimizer.variables()
+
+
+def listed(optimizer):
+    """The variables of a list for `set_weights`, in its order."""
+    return list(optimizer.variables if IS_KERAS3 or IS_NEW_STYLE else optimizer.weights)
 
 
 def build(model):
@@ -286,12 +328,23 @@ ACCUMULATOR = "accumulator" if IS_KERAS2 else "window_accumulator"
 
 
 def accumulators(optimizer):
-    if IS_KERAS2:
-        return [v for name, v in _ours_of_keras2(optimizer).items() if "accumulator" in name]
-    if IS_KERAS3:
+    """All accumulators of an optimizer that has some."""
+    found = _accumulators(optimizer)
+    assert found, "the optimizer has no accumulators: nothing is tested"
+    return found
+
+
+def _accumulators(optimizer):
+    if IS_KERAS3 or IS_NEW_STYLE:
         return [v for v in optimizer.variables if "window_accumulator" in v.name]
-    found = optimizer._accumulation.window.named
-    return [found[name] for name in found if name.startswith("accumulator")]
+    return [v for v in _own(optimizer) if "accumulator" in v.name]
+
+
+def _own(optimizer):
+    """Our variables, which follow those of the stock optimizer in its list."""
+    found = listed(optimizer)
+    starts = [i for i, v in enumerate(found) if "state_format" in v.name]
+    return found[starts[0] :] if starts else []
 
 
 def slots(optimizer, weights):
@@ -308,22 +361,37 @@ def slots(optimizer, weights):
             found[f"{name} {same}" if same else name] = v
         found.pop("learning_rate", None)
         return found
+    if IS_NEW_STYLE:
+        scope = f"{optimizer.name}/"  # of variables that a train function creates
+        found = {v.name.replace(scope, ""): v for v in optimizer.variables}
+        if not getattr(optimizer, "momentum", True):  # SGD creates the slots even with momentum 0
+            found = {name: v for name, v in found.items() if not name.startswith("m/")}
+        found.pop("Variable:0", None)  # Nadam's, which the stock optimizer doesn't list
+        if isinstance(optimizer, keras.optimizers.Nadam):
+            found["u_product"] = optimizer._u_product
+        found["iterations"] = found.pop("iteration:0")
+        return found
     found = {"iterations": optimizer.iterations}
     if getattr(optimizer, "_m_cache", None) is not None:  # Nadam's running product
         found["momentum_cache"] = optimizer._m_cache
-    accumulation = getattr(optimizer, "_accumulation", None)
+    sums = {id(v) for v in _accumulators(optimizer)}
     for slot in optimizer.get_slot_names():
-        is_ours = accumulation is not None and slot == accumulation.port.sum_slot
         for v in weights:
             try:
-                found[f"{v.name}/{ACCUMULATOR if is_ours else slot}"] = optimizer.get_slot(v, slot)
+                variable = optimizer.get_slot(v, slot)
             except KeyError:  # a variable that never had a gradient
                 continue
+            found[f"{v.name}/{ACCUMULATOR if id(variable) in sums else slot}"] = variable
     return found
 
 
 def _ours_of_keras2(optimizer):
-    found = optimizer._state_variables()
+    """The variables by their names in a state, whose order is that of the list."""
+    names = [name for name in optimizer.get_state() if name != "learning_rate"]
+    own = [name for name in names if name[0].islower() and name != "completed_updates"]
+    found = dict(zip([name for name in names if name not in own], optimizer.weights))
+    found.update(zip(own, _own(optimizer)))
+    assert len(found) >= len(optimizer.weights)
     found["iterations"] = found.pop("completed_updates")
     return {_slot(name) if name[0].isupper() else name: v for name, v in found.items()}
 

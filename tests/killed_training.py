@@ -10,7 +10,7 @@ import training
 from hosts import keras
 from training import LENGTH
 
-KILLS = 12 if hosts.IS_KERAS3 else 6
+KILLS = 6
 STEPS = 20 * KILLS
 FILE = "newest.keras" if hosts.IS_KERAS3 else "newest.h5"
 ADAM = {"learning_rate": 2**-6, "accum_iters": LENGTH}

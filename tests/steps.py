@@ -2,7 +2,7 @@
 
 import hosts
 import numpy as np
-from training import LENGTH, Shrink, assert_equal
+from training import LENGTH, Shrink, assert_equal, is_ours
 
 if hosts.BACKEND == "jax":
     import jax
@@ -38,7 +38,7 @@ def gradients():
 
 
 def prepared(optimizer, variables):
-    if hosts.IS_KERAS3:
+    if hosts.HAS_EMA:
         optimizer.exclude_from_weight_decay(var_names=["kernel"])
     hosts.build_on(optimizer, variables)
     return optimizer
@@ -46,7 +46,9 @@ def prepared(optimizer, variables):
 
 def stepper(optimizer, variables):
     """Return a function of gradients that makes one step and is traced once."""
-    if hosts.IS_KERAS2 or hosts.IS_TORCH:
+    # In graphs, stock Nadam of the newer style deviates from its formula.
+    is_eager = hosts.IS_NEW_STYLE and not is_ours(optimizer)
+    if is_eager or hosts.IS_KERAS2 or hosts.IS_TORCH:
         return lambda grads: hosts.apply(optimizer, grads, variables)
     if hosts.IS_TENSORFLOW:
         tf = hosts.tf

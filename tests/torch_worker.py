@@ -39,6 +39,5 @@ for x, y in batches(MICRO) * EPOCHS:
     with torch.no_grad():
         optimizer.apply([v.value.grad for v in model.trainable_variables])
 
-accumulators = {f"accumulator.{i}": hosts.array(v) for i, v in enumerate(optimizer._window.sums)}
-np.savez(f"{result}-{rank}.npz", **weights(model), **slots(model), **accumulators)
+np.savez(f"{result}-{rank}.npz", **weights(model), **slots(model))
 torch.distributed.destroy_process_group()

@@ -23,12 +23,12 @@ class SeesTrainings:
     def on_train_begin(self, logs=None):
         self._check_optimizer(inner(self.model.optimizer))
         for optimizer in accumulating_in(self.model.optimizer):
-            optimizer._accumulation.start_training()
+            optimizer._accumulation.training.start()
 
     def on_train_end(self, logs=None):
         for optimizer in accumulating_in(self.model.optimizer):
             if not optimizer._accumulation.port.tells_of_the_end:
-                optimizer._accumulation.end_training()
+                optimizer._accumulation.training.end()
 
     def _check_optimizer(self, optimizer):
         name, found = type(self).__name__, accumulating_in(optimizer)

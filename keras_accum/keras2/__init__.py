@@ -16,7 +16,7 @@ select its writes.
 
 import math
 
-from keras_accum import base, host, names, ranges, rules
+from keras_accum import family, host, names, ranges, rules
 from keras_accum.callbacks import of_host, partial_window
 from keras_accum.states import StateError  # noqa: F401, public
 
@@ -116,9 +116,9 @@ def accumulating(optimizer_class):
     >>> NadamAccumulate(accum_iters=5).accum_iters
     5
     """
-    base.check_stock_class(optimizer_class, (_stock.Optimizer,), (_stock.TFOptimizer,))
+    family.check_stock_class(optimizer_class, (_stock.Optimizer,), (_stock.TFOptimizer,))
     if optimizer_class not in _made:
-        base.check_members(AccumulatingOptimizer, optimizer_class)
+        family.check_members(AccumulatingOptimizer, optimizer_class)
         is_of_keras = ranges.is_of_keras(optimizer_class)
         members = {
             "__module__": __name__ if is_of_keras else optimizer_class.__module__,

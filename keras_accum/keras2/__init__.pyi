@@ -1,14 +1,14 @@
 """The optimizers for standalone Keras 2.2 and 2.3 on TensorFlow 1.
 
-Each class is the stock optimizer of its name with a new `get_updates`, which adds the gradients to
-the accumulators and makes the update from their average, also with `accum_iters=1`. SGD, Adam and
-RMSprop run their rule with gated scalars (see `rules`). All other classes run the stock
-`get_updates` and select its writes.
+Each class is the stock optimizer of its name with a new `get_updates`, which hands the gradients to
+the engine (`accumulation`), also with `accum_iters=1`. In an update, SGD, Adam and RMSprop run
+their rule with gated scalars (see `rules`). All other classes run the stock `get_updates` and
+select its writes.
 
 | file | holds |
 | --- | --- |
 | `optimizer` | the optimizer: arguments and config |
-| `micro_batch` | one micro-batch: the sums, the update, the order of all writes |
+| `port` | what this Keras does for the engine: variables, an update, the order of all writes |
 | `recording` | runs the stock `get_updates` and records its writes |
 | `state` | slots, counters and sums, and their names |
 | `stock` | conversion from and to stock optimizers |

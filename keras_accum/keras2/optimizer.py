@@ -4,9 +4,9 @@ import numbers
 
 import keras
 
-from keras_accum import arguments, base, docs
+from keras_accum import arguments, docs, family
 from keras_accum.keras2 import stock
-from keras_accum.keras2.port import Port, barrier
+from keras_accum.keras2.port import Port
 from keras_accum.keras2.state import State, shapes_of
 
 K = keras.backend
@@ -20,6 +20,7 @@ class AccumulatingOptimizer(stock.FromAndToStock, State):
     """
 
     fixed = {}
+    _keras = "standalone Keras 2"
     _can_reduce_late = False
     _remedy = "compile the loaded model with {name}.from_optimizer(model.optimizer, accum_iters=5)"
 
@@ -53,19 +54,21 @@ class AccumulatingOptimizer(stock.FromAndToStock, State):
 
         self._start_accumulating(own, Port(self, given))
         super().__init__(**given)
-        base.check_attributes(self, {*vars(self)} - {"_accumulation"})
+        family.check_attributes(self, {*vars(self)} - {"_accumulation"})
         stock.check_variables(self)
         self._accumulation.is_ready = True
 
     def get_updates(self, loss, params):
         """Return a list with the operation that makes the step of one micro-batch."""
-        accumulation, port = self._accumulation, self._accumulation.port
+        port = self._accumulation.port
+        # A layer in two parts of a model is in this Keras's list twice.
+        params = list({variable.name: variable for variable in params}.values())
         with port.unclipped():
             gradients = keras.optimizers.Optimizer.get_gradients(self, loss, params)
         state = self._take_waiting(shapes_of(params))
-        self._build(params)
-        with barrier(loss):
-            self.updates = [port.grouped(accumulation.micro_batch, gradients, params)]
+        self._accumulation.has_stepped = True
+        port.start_model(params)
+        self.updates = [port.train_step(loss, gradients, params)]
         if state is not None:
             self._write_state(state)
         self.weights = list(self._state_variables().values())
@@ -100,15 +103,6 @@ class AccumulatingOptimizer(stock.FromAndToStock, State):
             config["decay"] = self._accumulation.options.decay
         config.update(arguments.own_config(self))
         return config
-
-    def __reduce__(self):
-        return base.restored, (*self._how_made(), self.get_config(), self.get_state())
-
-    def __repr__(self):
-        return arguments.representation(self)
-
-    def __str__(self):
-        return arguments.description(self, "standalone Keras 2")
 
 
 def _clips(given):

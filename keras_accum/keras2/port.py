@@ -36,7 +36,8 @@ class Port(TensorFlowPort):
         self.given, self.rate = given, None
         self._variables, self.slots = [], {}
         self._made = None  # the variables that the stock optimizer has made for the model
-        self._operations = None  # the writes of the step that is being built
+        self._loss = None  # of the train step that is being built
+        self._operations = None  # the writes of the train step
         self._closing = None  # the operation that closes the model's window
         self._accum_iters = None  # shared by all models, as are `iterations` and learning rate
         self._positions = {}  # positions in the windows of models, by the keys of their variables
@@ -49,9 +50,18 @@ class Port(TensorFlowPort):
         return self._variables
 
     def start_model(self, variables):
-        """Forget all variables of the last model."""
+        """Forget the last model's variables, and make those for these variables of a model.
+
+        Without a rule, the stock optimizer makes slots and scalars, as part of an update.
+        """
+        optimizer, rule = self.optimizer, self.optimizer._rule()
         self._variables, self.slots = list(variables), {}
-        self._made = self._closing = None
+        self._made = self._closing = self.accumulation.window = None
+        for slot in rule.slots if rule else ():
+            for i, variable in enumerate(variables):
+                name = states.slot_name(optimizer._rule_name, slot, i)
+                self.slots[name] = make(K.zeros, K.int_shape(variable), K.dtype(variable), name)
+        optimizer._build_window()
 
     def key(self, variable):
         return variable.name
@@ -84,9 +94,6 @@ class Port(TensorFlowPort):
         name = f"accumulator.{self._variables.index(variable)}"
         return make(K.zeros, K.int_shape(variable), dtype, name)
 
-    def add_slot(self, variable, name):
-        self.slots[name] = make(K.zeros, K.int_shape(variable), K.dtype(variable), name)
-
     def read(self, variable):
         return K.get_value(variable)
 
@@ -102,16 +109,24 @@ class Port(TensorFlowPort):
         others = [p for model, p in self._positions.items() if model != self._model]
         return any(K.batch_get_value(others))
 
+    # -- values ------------------------------------------------------------------------------------
+
+    def one_after(self, gradients):
+        # All writes wait for the gradients anyway. Values that wait, too, would make TensorFlow add
+        # the parts of a gradient to its sum in another order.
+        return tf.ones([], tf.int64)
+
     # -- an update ---------------------------------------------------------------------------------
 
     def update(self, step, averages, variables, switches):
-        averages = self._clipped(averages)
+        clips = (getattr(self.optimizer, name, 0) for name in ("clipnorm", "clipvalue"))
+        averages = _clipped(averages, *clips)
         averages = [tf.cast(g, v.dtype.base_dtype) for g, v in zip(averages, variables)]
         if self.optimizer._rule():
             values = {dtype: self._scalars(step, dtype) for dtype in set(map(K.dtype, variables))}
         else:
             values = self._selected(step.switch, averages)
-        with barrier([averages, values, step]):
+        with _barrier([self._loss, averages, values, step]):
             if self.optimizer._rule():
                 self._write_by_rule(step.switch, averages, variables, values)
             else:
@@ -134,21 +149,6 @@ class Port(TensorFlowPort):
         finally:
             attributes.update(clips)
 
-    def _clipped(self, grads):
-        """Return the gradients as stock optimizers clip them, but without their conditional."""
-        clips = (getattr(self.optimizer, name, 0) for name in ("clipnorm", "clipvalue"))
-        clipnorm, clipvalue = clips
-        if clipnorm > 0:
-            norm = tf.sqrt(sum(tf.reduce_sum(tf.square(g)) for g in grads))
-            factor = self.ops.where(norm >= clipnorm, clipnorm / norm, tf.ones_like(norm))
-            grads = [factor * g for g in grads]
-        if clipvalue > 0:
-            grads = [tf.clip_by_value(g, -clipvalue, clipvalue) for g in grads]
-        return grads
-
-    def _chosen(self, switch, new, old):
-        return new if gates.is_certain(switch) else self.ops.where(switch > 0, new, old)
-
     # -- an update by the stock optimizer's own code -----------------------------------------------
 
     def _selected(self, switch, averages):
@@ -167,7 +167,7 @@ class Port(TensorFlowPort):
             self.slots = {name: kept[name] for name in names}
             self._made = recorded.made
         return [
-            (variable, self._chosen(switch, value, tf.convert_to_tensor(variable)))
+            (variable, _chosen(switch, value, tf.convert_to_tensor(variable)))
             for variable, value in recorded.writes
             if variable is not self.updates  # `count_updates` counts
         ]
@@ -219,13 +219,21 @@ class Port(TensorFlowPort):
             if constraint is not None:
                 with tf.control_dependencies(written):
                     value = variable.read_value()
-                    chosen = self._chosen(switch, constraint(value), value)
+                    chosen = _chosen(switch, constraint(value), value)
                     written.append(K.update(variable, chosen))
             self._operations += written
 
     # -- the order of a train step -----------------------------------------------------------------
 
-    def grouped(self, function, *arguments):
+    def train_step(self, loss, gradients, variables):
+        """Return the operation of a train step."""
+        self._loss = loss
+        try:
+            return self._grouped(self.accumulation.micro_batch, gradients, variables)
+        finally:
+            self._loss = None
+
+    def _grouped(self, function, *arguments):
         """Call a function of a train step, and return one operation that makes all its writes."""
         outer, self._operations = self._operations, []
         try:
@@ -238,27 +246,27 @@ class Port(TensorFlowPort):
         self._operations.append(function(variable, variable, *tensors))
 
     def after_writes(self):
-        return barrier(self._operations)
+        return _barrier(self._operations)
 
     def is_traced(self):
         return False
 
     def branch(self, step, gradients, update, add):
-        with barrier([gradients, step]):
+        with _barrier([self._loss, gradients, step]):
             operation = tf.cond(
                 step.switch > 0,
-                lambda: self.grouped(update, step, gradients),
-                lambda: self.grouped(add, step, gradients),
+                lambda: self._grouped(update, step, gradients),
+                lambda: self._grouped(add, step, gradients),
             )
         self._operations.append(operation)
 
     def between_steps(self, function, *arguments):
         if self._closing is None:
-            self._closing = self.grouped(function, *arguments)
+            self._closing = self._grouped(function, *arguments)
         K.get_session().run(self._closing)
 
 
-def barrier(values):
+def _barrier(values):
     """A scope whose operations run after all values, by way of one operation to keep edges few."""
     values = [v for v in tf.nest.flatten(values) if hasattr(v, "device")]  # not numbers and None
     return tf.control_dependencies([tf.group(*values)])
@@ -271,6 +279,22 @@ def make(create, value, dtype, name):
     """
     with tf.name_scope(""):
         return create(value, dtype, "/".join(name.split(".")[-2:]))
+
+
+def _clipped(grads, clipnorm, clipvalue):
+    """Return the gradients as stock optimizers clip them, but without their conditional."""
+    if clipnorm > 0:
+        norm = tf.sqrt(sum(tf.reduce_sum(tf.square(g)) for g in grads))
+        factor = tf.compat.v2.where(norm >= clipnorm, clipnorm / norm, tf.ones_like(norm))
+        grads = [factor * g for g in grads]
+    if clipvalue > 0:
+        grads = [tf.clip_by_value(g, -clipvalue, clipvalue) for g in grads]
+    return grads
+
+
+def _chosen(switch, new, old):
+    """Return the new value if the switch is 1, else the old value."""
+    return new if gates.is_certain(switch) else tf.compat.v2.where(switch > 0, new, old)
 
 
 def _scalar(value, dtype):

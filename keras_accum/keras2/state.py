@@ -18,20 +18,6 @@ K = keras.backend
 class State(base.Optimizer):
     """A base class that comes before a stock optimizer class."""
 
-    def _build(self, params):
-        """Create the state for these variables, anew for each compiled model.
-
-        Without a rule, slots and scalars aren't created here: the stock optimizer creates them as
-        part of an update.
-        """
-        accumulation, rule = self._accumulation, self._rule()
-        accumulation.port.start_model(params)
-        accumulation.has_stepped = True  # the graph has a train step
-        for slot in rule.slots if rule else ():
-            for i, variable in enumerate(params):
-                accumulation.port.add_slot(variable, states.slot_name(self._rule_name, slot, i))
-        self._build_window()
-
     @property
     def completed_updates(self):
         """The number of updates made, as `decay` and bias correction count. An int."""

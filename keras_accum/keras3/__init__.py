@@ -13,7 +13,7 @@
 | `stock` | conversion from and to stock optimizers |
 """
 
-from keras_accum import base, docs, host, names, ranges
+from keras_accum import docs, family, host, names, ranges
 from keras_accum.states import StateError  # noqa: F401, public
 
 keras = host.import_keras_3()
@@ -66,10 +66,10 @@ def accumulating(optimizer_class):
         for name in ("LossScaleOptimizer", "MultiOptimizer")
         if hasattr(keras.optimizers, name)
     )
-    base.check_stock_class(optimizer_class, (keras.optimizers.Optimizer,), wrappers)
+    family.check_stock_class(optimizer_class, (keras.optimizers.Optimizer,), wrappers)
     stock_class = stock.class_of(optimizer_class)
     if stock_class not in _made:
-        base.check_members(AccumulatingOptimizer, stock_class)
+        family.check_members(AccumulatingOptimizer, stock_class)
         _made[stock_class] = _make(f"{stock_class.__name__}Accumulate", stock_class)
     return _made[stock_class]
 
@@ -95,7 +95,7 @@ for _name in names.OPTIMIZERS:
     if hasattr(keras.optimizers, _name):
         globals()[f"{_name}Accumulate"] = accumulating(getattr(keras.optimizers, _name))
 
-base.hand_on(keras.optimizers.LossScaleOptimizer)
+family.hand_on(keras.optimizers.LossScaleOptimizer)
 
 _callback = of_host(keras, "keras3", "import keras")
 monitor.introduce(keras.callbacks.CallbackList)

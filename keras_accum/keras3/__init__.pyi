@@ -3,13 +3,14 @@
 | file | holds |
 | --- | --- |
 | `optimizer` | the optimizer: arguments and config |
-| `micro_batch` | one micro-batch: from its gradients to the weights |
-| `variables` | counters, gradient sums, and the names of all variables in a state |
+| `hooks` | overrides of what Keras calls in a train step and after it |
+| `selection` | selects which writes of an update take effect |
+| `backend` | the port of Keras 3, by `keras.ops` |
+| `backend_<name>` | the port of a single backend |
+| `variables` | the names of all variables in a state |
 | `kept` | what other people's optimizers keep in other objects |
 | `state` | the state: read, written, loaded and counted |
-| `gates` | select or hold the writes of an update |
 | `stock` | conversion from and to stock optimizers |
-| `backend_<name>` | code for a single backend; all other code uses `keras.ops` |
 """
 
 # Made by `python docs/write_stubs.py` from keras 3.15. Don't edit this file.

@@ -114,7 +114,7 @@ class Hooks(backend.Hooks):
         # have no values.
         if self._iterations._value is None:
             return
-        self._accumulation.end_training()
+        self._accumulation.training.end()
         super().finalize_variable_values(var_list)
         if self.use_ema:
             # On JAX, a weight and its average now share one array, which a train step would refuse

@@ -3,10 +3,11 @@
 With `accum_iters=1`, and without `decay` and `skip_nonfinite`, the stock optimizer's own code runs.
 """
 
-from keras_accum import arguments, base
+from keras_accum import arguments, family
 from keras_accum.keras3 import stock
 from keras_accum.keras3.hooks import Hooks, backend
 from keras_accum.keras3.state import State
+from keras_accum.options import ReadOnly
 
 
 class AccumulatingOptimizer(Hooks, State, stock.FromAndToStock):
@@ -16,8 +17,9 @@ class AccumulatingOptimizer(Hooks, State, stock.FromAndToStock):
     """
 
     fixed = {}
+    _keras = "Keras 3"
     _can_reduce_late = backend.CAN_REDUCE_LATE
-    decay = base.ReadOnly("decay")
+    decay = ReadOnly("decay")
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -36,7 +38,7 @@ class AccumulatingOptimizer(Hooks, State, stock.FromAndToStock):
 
         self._start_accumulating(own, backend.Port(self))
         super().__init__(**given, **self.fixed)
-        base.check_attributes(self, {*vars(self)} - {"_accumulation"})
+        family.check_attributes(self, {*vars(self)} - {"_accumulation"})
         self._accumulation.is_ready = True
 
     @property
@@ -70,11 +72,3 @@ class AccumulatingOptimizer(Hooks, State, stock.FromAndToStock):
         config.update(arguments.own_config(self), decay=self.decay)
         return config
 
-    def __repr__(self):
-        return arguments.representation(self)
-
-    def __str__(self):
-        return arguments.description(self, "Keras 3")
-
-    def __reduce__(self):
-        return base.restored, (*self._how_made(), base.plain(self.get_config()), self.get_state())

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_accum import base, rules, states
+from keras_accum import base, family, rules, states
 from keras_accum.keras3 import variables
 from keras_accum.keras3.backend import to_numpy
 
@@ -28,13 +28,13 @@ class State(variables.StateByNames, base.Optimizer):
             with port.build_scope(variables):
                 super().build(variables)
                 port.variables = self._trainable_variables
-                base.check_attributes(self, vars(self).keys() - before)
+                family.check_attributes(self, vars(self).keys() - before)
                 self._track_all()
                 self._build_window()
             if state is not None:
                 with port.eagerly():
                     self._write_state(self._fitted_to_variables(state))
-                    accumulation.start_training()
+                    accumulation.training.start()
         except Exception:
             # A step would start with a fresh optimizer. The state waits for its own variables.
             for variable in self._variables[kept:]:

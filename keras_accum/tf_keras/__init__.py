@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_accum import base, names, train_functions
+from keras_accum import base, family, names, train_functions
 from keras_accum.callbacks import monitor, of_host, partial_window, python_gate, weights
 from keras_accum.states import StateError  # noqa: F401
 from keras_accum.tf_keras import models, saving, stock
@@ -17,7 +17,7 @@ saving.keep_state_in_keras_files()
 saving.compile_loaded_models_as_they_were()
 saving.keep_state_inside_loss_scaling()
 models.remember_compiled_models()
-base.hand_on(keras.mixed_precision.LossScaleOptimizer)
+family.hand_on(keras.mixed_precision.LossScaleOptimizer)
 
 
 class _InTrainFunction:

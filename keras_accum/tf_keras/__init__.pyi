@@ -235,7 +235,7 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
 
     @property
     def completed_updates(self) -> int:
-        """The number of updates made, as schedules and bias correction count. An int."""
+        """The number of updates made, as schedules, `decay` and bias correction count. An int."""
 
     def apply_partial_window(self) -> None:
         """Close the open window now: make one update from the micro-batches in the window.

@@ -46,6 +46,10 @@ class Port(port.Port):
     # -- what the stock optimizer keeps ------------------------------------------------------------
 
     @property
+    def rate(self):
+        return self.optimizer._hyper.get("learning_rate")
+
+    @property
     def rule(self):
         """The rule that replaces the stock optimizer's own code, None without a rule."""
         cls, stock = type(self.optimizer), self.optimizer._stock_class

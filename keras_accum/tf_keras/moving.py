@@ -1,12 +1,13 @@
-"""Conversion from and to stock optimizers."""
+"""Conversion of legacy optimizers from and to stock optimizers."""
 
-from keras_accum import arguments, base, states
+from keras_accum import states
 from keras_accum.tf_keras import layout
 from keras_accum.tf_keras.legacy import has_rule
 from keras_accum.tf_keras.library import keras, legacy
+from keras_accum.tf_keras.state import State
 
 
-class Moving(base.Optimizer):
+class Moving(State):
     """The part of an optimizer that converts from and to stock optimizers."""
 
     @classmethod
@@ -38,48 +39,42 @@ class Moving(base.Optimizer):
         >>> optimizer.accum_iters
         5
         """
-        cls._check_source(optimizer, cls._sources())
-        config = _constructor_arguments(optimizer)
-        cls._check_fixed(config)
-        new = cls._like(config, arguments)
-        if isinstance(optimizer, base.Optimizer):
-            state, keys = optimizer.get_state(), optimizer._pending.keys
-            if optimizer._is_built:
-                new.build(optimizer._accumulation.port.variables)
-        else:
-            state, keys = new._state_of_stock(optimizer)
-        new._continue_from(state, optimizer)
-        new._pending.keys = keys
-        return new
+        return cls._made_from(optimizer, arguments)
 
     @classmethod
-    def _sources(cls):
-        """Return the classes of stock optimizers that `from_optimizer` takes."""
+    def _sources(cls, optimizer):
         stock = cls._stock_class
         namesake = getattr(keras.optimizers, stock.__name__, None)
         return {stock, namesake} if has_rule(stock) else {stock}
 
-    def _state_of_stock(self, optimizer):
-        """Return the state of a stock optimizer, and the keys of its variables."""
-        found = {"completed_updates": optimizer.iterations}
+    @staticmethod
+    def _arguments_of(optimizer):
+        return _constructor_arguments(optimizer)
+
+    def _of_stock(self, optimizer):
+        found, port = {"completed_updates": optimizer.iterations}, self._accumulation.port
         if isinstance(optimizer, legacy.Optimizer):
             keys = list(optimizer._slots)
             slots = {
                 name: [optimizer._slots[key][slot] for key in keys]
-                for name, slot in self._accumulation.port.slots.items()
+                for name, slot in port.slots.items()
             }
-            for name, attribute in self._accumulation.port.scalars.items():
+            for name, attribute in port.scalars.items():
                 if getattr(optimizer, attribute) is not None:
                     scalar = states.scalar_name(self._rule_name, name)
                     found[scalar] = getattr(optimizer, attribute)
         else:
             keys = list(getattr(optimizer, "_index_dict", ()))
-            slots = {s: _slot_variables(optimizer, s) for s in self._rule_slots} if keys else {}
+            slots = {s: _slot_variables(optimizer, s) for s in port.slots} if keys else {}
         for slot, variables in slots.items():
             found.update(
                 {states.slot_name(self._rule_name, slot, i): v for i, v in enumerate(variables)}
             )
-        return dict(zip(found, keras.backend.batch_get_value(list(found.values())))), keys
+        return found, keys
+
+    @staticmethod
+    def _build_stock(optimizer, variables):
+        optimizer._create_all_weights(variables)
 
     def to_stock(self):
         """Return the stock optimizer with the same arguments and state, to use without keras_accum.
@@ -94,27 +89,7 @@ class Moving(base.Optimizer):
             ValueError: If a window is open, or if the class has arguments that the stock optimizer
                 doesn't have.
         """
-        self._check_can_be_stock()
-        if self._pending:
-            self._check_is_built("to_stock")
-        config = {**_constructor_arguments(self), **self.fixed}
-        for name in ("name", *arguments.OWN):
-            if name != "decay":
-                config.pop(name, None)
-        stock = self._stock_class(**config)
-        if self._is_built:
-            port, state = self._accumulation.port, self._read_state()
-            stock._create_all_weights(port.variables)
-            pairs = [(stock.iterations, state["completed_updates"])]
-            for name, attribute in self._accumulation.port.scalars.items():
-                scalar = states.scalar_name(self._rule_name, name)
-                pairs.append((getattr(stock, attribute), state[scalar]))
-            for name, slot in port.slots.items():
-                for i, variable in enumerate(port.variables):
-                    target = stock.get_slot(variable, slot)
-                    pairs.append((target, state[states.slot_name(self._rule_name, name, i)]))
-            keras.backend.batch_set_value(pairs)
-        return stock
+        return self._made_stock()
 
 
 # The arguments that only the newer optimizers have, with values that change nothing.
@@ -143,8 +118,6 @@ def _constructor_arguments(optimizer):
                 f"`optimizer` has {name}={value}, which legacy optimizers and their accumulating "
                 "classes don't have."
             )
-    if not isinstance(optimizer, base.Optimizer):
-        del config["name"]
     return config
 
 

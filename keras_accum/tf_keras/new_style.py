@@ -12,15 +12,15 @@ import inspect
 import numpy as np
 import tensorflow as tf
 
-from keras_accum import arguments, base, docs, gates, kernels, ranges, states
+from keras_accum import arguments, base, docs, family, gates, kernels, ranges, states
 from keras_accum.norms import UPDATE_NORM
 from keras_accum.tf_keras import port
 from keras_accum.tf_keras.library import IMPORT_KERAS, StockOptimizer, keras, utilities
 from keras_accum.tf_keras.new_style_state import (
-    State,
+    NewStyleState,
     averages_of,
     constructor_arguments,
-    copy_exclusions,
+    count_in_python,
 )
 
 _schedules = keras.optimizers.schedules
@@ -63,6 +63,10 @@ class Port(port.Port):
     )
     to_sum = "skip_gradients_aggregation=False"
     slots, scalars = {}, {}
+
+    @property
+    def rate(self):
+        return self.optimizer._learning_rate
 
     def key(self, variable):
         """Return the index of a variable among the optimizer's variables."""
@@ -135,13 +139,8 @@ class Port(port.Port):
         return [*slots, *averages, *self.scalars.values()]
 
 
-class AccumulatingNewStyleOptimizer(State):
-    """The base class of these optimizers; it comes before the stock class.
-
-    `fixed` has the stock arguments whose values a class fixes.
-    """
-
-    fixed = {}
+class AccumulatingNewStyleOptimizer(NewStyleState):
+    """The base class of these optimizers; it comes before the stock class."""
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -178,12 +177,6 @@ class AccumulatingNewStyleOptimizer(State):
         config.update(arguments.own_config(self))
         return config
 
-    def __repr__(self):
-        return arguments.representation(self)
-
-    def __str__(self):
-        return arguments.description(self, "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)")
-
     # -- from and to stock optimizers --------------------------------------------------------------
 
     @classmethod
@@ -205,30 +198,29 @@ class AccumulatingNewStyleOptimizer(State):
                 different value, or if the optimizer has an open window and the new `accum_iters` is
                 1.
         """
+        return cls._made_from(optimizer, arguments)
+
+    @classmethod
+    def _sources(cls, optimizer):
         is_ours = isinstance(optimizer, base.Optimizer)
-        is_legacy = is_ours and not isinstance(optimizer, State)
-        if not (is_legacy and optimizer._stock_class.__name__ == cls._stock_class.__name__):
-            cls._check_source(optimizer, [cls._stock_class])
-        config = cls._config_of_legacy(optimizer) if is_legacy else constructor_arguments(optimizer)
-        cls._check_fixed(config)
-        if not is_ours:
-            del config["name"]
-        new = cls._like(config, arguments)
-        if is_ours:
-            state, keys = optimizer.get_state(), list(optimizer._pending.keys)
-            if optimizer._is_built:
-                new.build(optimizer._accumulation.port.variables)
-        else:
-            found = {"completed_updates": optimizer.iterations}
-            keys = list(getattr(optimizer, "_index_dict", ()))
-            if keys:
-                found.update(new._named_rule_variables(optimizer))
-            state = {name: variable.numpy() for name, variable in found.items()}
-        if not is_legacy:
-            copy_exclusions(optimizer, new)
-        new._continue_from(state, optimizer)
-        new._pending.keys = keys
-        return new
+        is_namesake = is_ours and optimizer._stock_class.__name__ == cls._stock_class.__name__
+        return {cls._stock_class, *([type(optimizer)] if is_namesake else [])}
+
+    @classmethod
+    def _arguments_of(cls, optimizer):
+        is_new = isinstance(optimizer, StockOptimizer)
+        return constructor_arguments(optimizer) if is_new else cls._config_of_legacy(optimizer)
+
+    def _of_stock(self, optimizer):
+        found, keys = {"completed_updates": optimizer.iterations}, []
+        if hasattr(optimizer, "_index_dict"):
+            keys = list(optimizer._index_dict)
+            found.update(self._named_rule_variables(optimizer))
+        return found, keys
+
+    @staticmethod
+    def _build_stock(optimizer, variables):
+        optimizer.build(variables)
 
     @classmethod
     def _config_of_legacy(cls, optimizer):
@@ -257,22 +249,8 @@ class AccumulatingNewStyleOptimizer(State):
             ValueError: If a window is open, or if the class has arguments that the stock optimizer
                 doesn't have.
         """
-        self._check_can_be_stock()
-        if self._pending:
-            self._check_is_built("to_stock")
-        config = {**constructor_arguments(self), **self.fixed}
-        for name in ("name", *arguments.OWN):
-            config.pop(name, None)
-        stock = self._stock_class(**config)
-        copy_exclusions(self, stock)
-        if self._is_built:
-            stock.build(self._accumulation.port.variables)
-            stock.iterations.assign(self.completed_updates)
-            own = self._named_rule_variables(self)
-            for name, variable in self._named_rule_variables(stock).items():
-                kernels.write(variable, own[name].numpy())
-            if hasattr(stock, "_u_product_counter"):
-                stock._u_product_counter = self.completed_updates + 1
+        stock = self._made_stock()
+        count_in_python(stock, self.completed_updates)
         return stock
 
     # -- what Keras and other optimizers call in a train step --------------------------------------
@@ -403,7 +381,7 @@ def make(stock, made_by):
 
 def _check(stock):
     """Raise a TypeError if a class changes more of an update than `update_step`."""
-    base.check_members(AccumulatingNewStyleOptimizer, stock)
+    family.check_members(AccumulatingNewStyleOptimizer, stock)
     own = [cls for cls in stock.__mro__ if not ranges.is_of_keras(cls) and cls is not object]
     overridden = sorted({name for cls in own for name in _STEPS if name in vars(cls)})
     if issubclass(stock, keras.optimizers.Nadam) and any("update_step" in vars(c) for c in own):

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from keras_accum import base, kernels, states
 from keras_accum.tf_keras.library import keras
+from keras_accum.tf_keras.state import State, copy_exclusions
 
 # The names in a state of the slots of stock classes, by attribute without underscores. Other
 # attributes keep their names in a state.
@@ -65,10 +66,8 @@ def _variables_in(value):
     return [item for item in tf.nest.flatten(value) if isinstance(item, tf.Variable)]
 
 
-class State(base.Optimizer):
-    """A base class that comes before a stock optimizer class."""
-
-    _can_reduce_late = True
+class NewStyleState(State):
+    """The part of an optimizer that creates and names its variables."""
 
     def build(self, var_list):
         if getattr(self, "_built", False):
@@ -96,21 +95,10 @@ class State(base.Optimizer):
                 self.set_state(state)
 
     @property
-    def completed_updates(self):
-        """The number of updates made, as schedules and bias correction count. An int."""
-        port, window = self._accumulation.port, self._accumulation.window
-        unapplied = 0 if window is None else port.read(window.named["unapplied"])
-        return int(port.read(port.updates) - unapplied)
-
-    @property
     def _window_variables(self):
         """The variables of the window by their names, empty without a window."""
         window = self._accumulation.window
         return {} if window is None else window.named
-
-    @property
-    def _is_built(self):
-        return bool(self._accumulation.port.variables)
 
     # -- names ---------------------------------------------------------------------------------
 
@@ -199,7 +187,7 @@ class State(base.Optimizer):
         return [name for name in names if name != "unapplied"] + list(self._rate_state())
 
     def _layout(self):
-        found = {**self._state_variables(), **self._shared_variables()}
+        found = {**self._state_variables(), **self._rate_state()}
         names = self._state_names(len(self._accumulation.port.variables))
         return {name: tuple(found[name].shape) for name in names if name != "state_format"}
 
@@ -271,38 +259,9 @@ class State(base.Optimizer):
         # Keras 2's list type is callable.
         return type(super().variables)(self._state_variables().values())
 
-    def _read_state(self):
-        state = {name: variable.numpy() for name, variable in self._state_variables().items()}
-        state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
-        state.pop("state_format", None)
-        return states.without_idle({**state, **self._rate_state()})
-
-    def _rate_state(self):
-        rate = self._learning_rate
-        return {"learning_rate": rate.numpy()} if isinstance(rate, tf.Variable) else {}
-
     def _write_state(self, state):
-        variables = {**self._state_variables(), **self._shared_variables()}
-        if self._window_variables:
-            state = {**state, "unapplied": np.asarray(0)}
-        for name, value in state.items():
-            kernels.write(variables[name], value)
-        if hasattr(self, "_u_product_counter"):  # Nadam also counts in Python
-            self._u_product_counter = int(state["completed_updates"]) + 1
-
-    def _shared_variables(self):
-        found = {"completed_updates": self._iterations}
-        if isinstance(self._learning_rate, tf.Variable):
-            found["learning_rate"] = self._learning_rate
-        return found
-
-    def _add_waiting(self, name, array):
-        return keras.backend.variable(array, dtype=np.asarray(array).dtype, name=name)
-
-    def _write_shared(self, state):
-        for name, variable in self._shared_variables().items():
-            if name in state:
-                kernels.write(variable, state[name])
+        super()._write_state(state)
+        count_in_python(self, state["completed_updates"])
 
     def _named(self, arrays):
         """Return a list of arrays, this class's or the stock optimizer's, as a state."""
@@ -333,9 +292,6 @@ class State(base.Optimizer):
         state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
         return state
 
-    def __reduce__(self):
-        return base.restored, (*self._how_made(), self.get_config(), self.get_state())
-
     def __deepcopy__(self, memo):
         make, made_of = self._how_made()
         new = base.restored(make, made_of, self.get_config(), self.get_state())
@@ -362,8 +318,7 @@ def constructor_arguments(optimizer):
     return config
 
 
-def copy_exclusions(source, target):
-    """Copy the exclusions from weight decay, which no config has."""
-    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_names"):
-        if hasattr(source, name):
-            setattr(target, name, list(getattr(source, name)))
+def count_in_python(optimizer, updates):
+    """Tell Nadam, which also counts in Python, the number of its updates."""
+    if hasattr(optimizer, "_u_product_counter"):
+        optimizer._u_product_counter = int(updates) + 1

@@ -8,14 +8,13 @@ import inspect
 
 import tensorflow as tf
 
-from keras_accum import arguments, base, docs
+from keras_accum import arguments, docs, family
 from keras_accum.tf_keras import layout
 from keras_accum.tf_keras.legacy import Hooks, Port
+from keras_accum.tf_keras.legacy_state import LegacyState
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
 from keras_accum.tf_keras.moving import Moving
 from keras_accum.tf_keras.saving import Saving
-from keras_accum.tf_keras.state import State
-from keras_accum.tf_keras.variables import Variables
 
 # The arguments that stock classes take as **kwargs.
 _MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
@@ -26,14 +25,8 @@ def _takes_more(stock_class):
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
-class AccumulatingOptimizer(Hooks, State, Variables, Saving, Moving):
-    """The base class of these optimizers; it comes before the stock class.
-
-    `fixed` has the stock arguments whose values a class fixes.
-    """
-
-    fixed = {}
-    _can_reduce_late = True
+class AccumulatingOptimizer(Hooks, LegacyState, Saving, Moving):
+    """The base class of these optimizers; it comes before the stock class."""
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -67,9 +60,9 @@ class AccumulatingOptimizer(Hooks, State, Variables, Saving, Moving):
         self._start_accumulating(own, Port(self, given))
         super().__init__(**given)
         accumulation = self._accumulation
-        base.check_attributes(self, {*vars(self), *self._hyper} - {"_accumulation"})
+        family.check_attributes(self, {*vars(self), *self._hyper} - {"_accumulation"})
         if not (accumulation.options.is_stock or accumulation.port.rule):
-            base.check_attributes(self, accumulation.port.layout.attributes)
+            family.check_attributes(self, accumulation.port.layout.attributes)
         accumulation.is_ready = True
 
     def get_config(self):
@@ -90,9 +83,3 @@ class AccumulatingOptimizer(Hooks, State, Variables, Saving, Moving):
             )
             config = {**config, "learning_rate": schedule}
         return super()._from_stock_config(config, custom_objects)
-
-    def __repr__(self):
-        return arguments.representation(self)
-
-    def __str__(self):
-        return arguments.description(self, "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)")

@@ -61,6 +61,11 @@ class Port(TensorFlowPort):
         return self.optimizer.iterations
 
     @property
+    @abc.abstractmethod
+    def rate(self):
+        """The learning rate: a number, a variable or a tensor; a schedule or another callable."""
+
+    @property
     def scalar_dtype(self):
         return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
 
@@ -99,7 +104,7 @@ class Port(TensorFlowPort):
     # -- a train step ------------------------------------------------------------------------------
 
     def apply(self, pairs, is_summed):
-        """Take the micro-batch of these pairs, and return the operation that makes all writes."""
+        """Take a micro-batch, and return its last operation; None in eager mode."""
         self._check_summed(is_summed)
         gradients, variables = map(list, zip(*pairs))
         if not is_summed:
@@ -108,7 +113,9 @@ class Port(TensorFlowPort):
             weight, _ = gradients.pop(), variables.pop()
         else:
             weight = None
-        return self._grouped(self.accumulation.take)(gradients, weight, variables)
+        with self._collecting() as operations:
+            self.accumulation.take(gradients, weight, variables)
+        return operations[-1] if operations else None
 
     def _check_summed(self, is_summed):
         """Raise a ValueError if gradients are already summed over replicas but must not be."""
@@ -179,17 +186,23 @@ class Port(TensorFlowPort):
     def sum_pairs(self, pairs):
         """Return pairs of gradients and variables, summed over replicas by the stock optimizer."""
 
+    @contextlib.contextmanager
+    def _collecting(self):
+        """A scope with the list of the operations that are made in it, which eager mode has not."""
+        replica = self.replica()
+        before, self._operations[replica] = self._operations[replica], []
+        try:
+            yield self._operations[replica]
+        finally:
+            self._operations[replica] = before
+
     def _grouped(self, function):
-        """Return a function that returns one operation: all that `function` makes here."""
+        """Return a function that returns the operations of `function` as one operation."""
 
         def call(*tensors):
-            replica = self.replica()
-            before, self._operations[replica] = self._operations[replica], []
-            try:
+            with self._collecting() as operations:
                 self._collect(function(*tensors))
-                return tf.group(*self._operations[replica])
-            finally:
-                self._operations[replica] = before
+                return tf.group(*operations)
 
         return call
 

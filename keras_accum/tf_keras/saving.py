@@ -1,5 +1,6 @@
 """Checkpoints, copies and `.keras` files: the hooks of TensorFlow and Keras."""
 
+import copy
 import functools
 import importlib
 
@@ -68,7 +69,10 @@ class Saving(base.Optimizer):
         # Symbolic tensors that a stock optimizer keeps from the last trace can't be copied.
         traced = [v for v in vars(self).values() if tf.is_tensor(v) and not hasattr(v, "numpy")]
         memo.update({id(tensor): tensor for tensor in traced})
-        return super().__deepcopy__(memo)
+        new = memo[id(self)] = type(self).__new__(type(self))
+        memo[id(self._distribution_strategy)] = self._distribution_strategy  # can't be copied
+        vars(new).update(copy.deepcopy(vars(self), memo))
+        return new
 
 
 def keep_state_in_keras_files():

@@ -1,6 +1,6 @@
 """The stock optimizers of this Keras, and the accumulating class for each."""
 
-from keras_accum import base, names, ranges
+from keras_accum import family, names, ranges
 from keras_accum.tf_keras import new_style
 from keras_accum.tf_keras.library import IMPORT_KERAS, StockOptimizer, keras, legacy
 from keras_accum.tf_keras.optimizer import AccumulatingOptimizer
@@ -49,7 +49,7 @@ def accumulating(optimizer_class):
     >>> NadamAccumulate(accum_iters=5).accum_iters
     5
     """
-    base.check_stock_class(optimizer_class, _KINDS, _WRAPPERS)
+    family.check_stock_class(optimizer_class, _KINDS, _WRAPPERS)
     if optimizer_class not in _made:
         make = _make if issubclass(optimizer_class, legacy.Optimizer) else new_style.make
         _made[optimizer_class] = make(optimizer_class, (accumulating, (optimizer_class,)))
@@ -71,7 +71,7 @@ _BEFORE_THE_GATE = (
 
 
 def _make(stock, made_by):
-    base.check_members(AccumulatingOptimizer, stock)
+    family.check_members(AccumulatingOptimizer, stock)
     _check_methods(stock)
     members = {"__module__": __name__, "__qualname__": f"{stock.__name__}Accumulate"}
     if ranges.is_of_keras(stock):

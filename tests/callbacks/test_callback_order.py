@@ -8,9 +8,11 @@ import warnings
 
 import hosts
 import pytest
-from cases import skip_file_on_keras2
+from cases import quick_once, skip_file_on_keras2
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, slots, weights
+
+pytestmark = quick_once
 
 skip_file_on_keras2("PythonGate")
 

@@ -6,7 +6,7 @@ import re
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, quick_first, skip_file_on_keras2, thorough
+from cases import LATE, quick_first, quick_once, skip_file_on_keras2, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -23,6 +23,10 @@ from training import (
     initialize,
     train,
 )
+
+from keras_accum.callbacks import monitor
+
+pytestmark = quick_once
 
 skip_file_on_keras2("AccumulationMonitor")
 
@@ -175,6 +179,12 @@ def test_the_bar_shows_the_last_values_and_no_averages(capsys):
 
 def test_a_bar_that_shows_nothing_of_it(capsys):
     assert Lines(capsys, Monitor(show=())).last.split(" - ")[-1].startswith("mae: ")
+
+
+def test_a_number_with_a_format_can_be_divided():
+    number = monitor._Formatted(6, ".0f", "/7")
+    assert f"{number:.4f}" == "6/7"
+    assert number / 4 == 1.5 and f"{number / 4:.4f}" == "2/7" and np.mean(number / 4) == 1.5
 
 
 def test_one_line_an_epoch(capsys):

@@ -4,7 +4,10 @@ import warnings
 
 import hosts
 import pytest
+from cases import quick_once
 from training import MICRO, compiled, data, dense_model, fit
+
+pytestmark = quick_once
 
 LENGTH = 100
 SAID = "ends with no update: 6 of 100 micro-batches"

@@ -1,14 +1,18 @@
 """`PythonGate`: Python picks one of two traced functions for each micro-batch of `fit`."""
 
+import functools
+
 import hosts
 import numpy as np
 import pytest
-from cases import every_kind, few_cases, skip_file_on_keras2, thorough
+from cases import CASES, on_adam, on_each_kind_of_state, quick_once, skip_file_on_keras2, thorough
 from hosts import keras
 from training import (
     BIG,
+    EPOCHS,
     LENGTH,
     MICRO,
+    DenseEmbedding,
     Shrink,
     assert_equal,
     assert_moved,
@@ -18,6 +22,7 @@ from training import (
     compiled,
     data,
     dense_model,
+    embedding_model,
     fit,
     slots,
     state,
@@ -25,9 +30,10 @@ from training import (
     weights,
 )
 
+pytestmark = quick_once
+
 skip_file_on_keras2("PythonGate")
 
-BITWISE = {"rtol": 0, "atol": 0}
 picked = pytest.mark.skipif(
     hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch, whose train step isn't traced"
 )
@@ -37,13 +43,28 @@ def python_gate():
     return hosts.accum.PythonGate()
 
 
-def model_of(case, model=None, compile=None, **arguments):
+def model_of(case, **arguments):
     optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **arguments})
-    return compiled(model or dense_model(), optimizer, **(compile or {}))
+    return compiled(dense_model(), optimizer)
 
 
-def everything(model):
-    return {**state(model), **slots(model)}
+def assert_big_batches(model, case, ends, micro_batches=None, start=0):
+    """The model equals one of the stock optimizer, whose big batches end after these micro-batches.
+
+    On PyTorch, where PythonGate does nothing, two models of ours would be the same training.
+    """
+    x, y = data() if micro_batches is None else micro_batches
+    x, y = (np.concatenate([array] * EPOCHS) for array in (x, y))
+    stock = compiled(dense_model(), hosts.stock(case.name, **case.arguments))
+    before = weights(stock)
+    for end in ends:
+        part = slice(start * MICRO, end * MICRO)
+        stock.train_on_batch(x[part], y[part])
+        start = end
+    assert_moved(before, weights(stock))
+    assert_equal(weights(model), weights(stock))
+    assert_equal(slots(model), slots(stock))
+    assert model.optimizer.completed_updates == len(ends)
 
 
 class AtEachMicroBatch(keras.callbacks.Callback):
@@ -77,16 +98,16 @@ class CountsTraces(keras.Model):
         return super().train_step(*arguments)
 
 
-@every_kind
+@on_each_kind_of_state
 def test_equals_big_batch(case):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     assert_same_training(train(optimizer, MICRO, callbacks=[python_gate()]), big_batch(case))
 
 
-@few_cases
+@on_adam
 def test_equals_big_batch_with_several_options(case):
     both = {**case.arguments, "clipnorm": 0.3}
-    if hosts.IS_KERAS3:
+    if hosts.HAS_EMA:
         both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
     stock = {**both, **hosts.decayed(case.arguments["learning_rate"], 0.25, updates=9)}
 
@@ -94,11 +115,12 @@ def test_equals_big_batch_with_several_options(case):
         return dense_model(kernel_constraint=Shrink())
 
     expected = train(hosts.stock(case.name, **stock), BIG, build)
-    optimizer = hosts.ours(case.name, accum_iters=LENGTH, decay=0.25, **both)
+    both.update(hosts.our_decay(0.25))
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **both)
     assert_same_training(train(optimizer, MICRO, build, callbacks=[python_gate()]), expected)
 
 
-@few_cases
+@on_adam
 def test_only_the_end_of_a_window_moves_anything(case):
     model = model_of(case)
     hosts.build(model)
@@ -116,20 +138,17 @@ def test_only_the_end_of_a_window_moves_anything(case):
     assert len(moved) == 2 * len(batches(MICRO))
 
 
-@few_cases
+@on_adam
 def test_windows_that_span_epochs_and_calls_of_fit(case):
     """The window's length doesn't divide the number of micro-batches."""
-    x, y = data()
-    some = (x[: 7 * MICRO], y[: 7 * MICRO])
-    models = [model_of(case), model_of(case)]
-    for model, callbacks in zip(models, ([], [python_gate()])):
-        start = weights(model)
-        for _ in range(2):
-            fit(model, MICRO, some, callbacks=callbacks, epochs=2)
-        model.train_on_batch(*batches(MICRO)[0])
-        assert model.optimizer.window_position == (4 * 7 + 1) % LENGTH
-        assert_moved(start, weights(model))
-    assert_equal(everything(models[1]), everything(models[0]))
+    some = [array[: 7 * MICRO] for array in data()]
+    model, callbacks = model_of(case), [python_gate()]
+    for epochs in (2, 1):
+        fit(model, MICRO, some, callbacks=callbacks, epochs=epochs)
+    assert model.optimizer.window_position == 3 * 7 % LENGTH
+    model.train_on_batch(*batches(MICRO)[0])
+    assert model.optimizer.window_position == (3 * 7 + 1) % LENGTH
+    assert_big_batches(model, case, range(LENGTH, 3 * 7 + 1, LENGTH), some)
 
 
 @picked
@@ -164,30 +183,27 @@ def test_a_model_that_is_compiled_again():
     fit(model, MICRO, callbacks=[callback])
     compiled(model, hosts.ours("SGD", accum_iters=2 * LENGTH, learning_rate=2**-3))
     fit(model, MICRO, callbacks=[callback])
-    other = compiled(dense_model(), hosts.ours("SGD", accum_iters=2 * LENGTH, learning_rate=2**-3))
-    fit(other, MICRO)
-    assert_equal(everything(model), everything(other))
+    ends = range(2 * LENGTH, EPOCHS * len(batches(MICRO)) + 1, 2 * LENGTH)
+    assert_big_batches(model, CASES["sgd"], ends)
 
 
-@few_cases
+@on_adam
 def test_changes_of_the_window_from_outside(case):
     """Partial windows are closed and accum_iters is changed, between epochs and inside one."""
-    models = [model_of(case), model_of(case)]
-    for model, callbacks in zip(models, ([], [python_gate()])):
+    model = model_of(case)
 
-        def interfere(number, model=model):
-            if number == 6:
-                model.optimizer.accum_iters = 3
-            if number == 17:
-                model.optimizer.apply_partial_window()
+    def interfere(number):
+        if number == 6:
+            model.optimizer.accum_iters = 3
+        if number == 17:
+            model.optimizer.apply_partial_window()
 
-        others = [AtEachMicroBatch(interfere), hosts.accum.ApplyPartialWindow()]
-        fit(model, MICRO, callbacks=[*callbacks, *others])
-        assert model.optimizer.completed_updates == 13
-    assert_equal(everything(models[1]), everything(models[0]))
+    others = [AtEachMicroBatch(interfere), hosts.accum.ApplyPartialWindow()]
+    fit(model, MICRO, callbacks=[python_gate(), *others])
+    assert_big_batches(model, case, [4, 8, 11, 12, 15, 17, 20, 23, 24, 27, 30, 33, 36])
 
 
-@few_cases
+@on_adam
 def test_a_training_that_is_interrupted_in_a_window(case):
     class Stop(Exception):
         pass
@@ -205,13 +221,11 @@ def test_a_training_that_is_interrupted_in_a_window(case):
     rest = (x[(LENGTH + 2) * MICRO :], y[(LENGTH + 2) * MICRO :])
     fit(model, MICRO, rest, callbacks=[callback], epochs=1)
 
-    other = model_of(case)
-    fit(other, MICRO, epochs=1)
-    assert_equal(everything(model), everything(other))
+    assert_big_batches(model, case, [LENGTH, 2 * LENGTH, 3 * LENGTH])
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-@few_cases
+@on_adam
 def test_a_model_that_was_saved_in_a_window(case, tmp_path):
     x, y = data()
     stop = (LENGTH + 1) * MICRO
@@ -222,64 +236,48 @@ def test_a_model_that_was_saved_in_a_window(case, tmp_path):
     loaded = keras.models.load_model(path)
     fit(loaded, MICRO, (x[stop:], y[stop:]), callbacks=[python_gate()], epochs=1)
     fit(model, MICRO, (x[stop:], y[stop:]), epochs=1)
-    assert model.optimizer.completed_updates == 3
+    assert_big_batches(model, case, [LENGTH, 2 * LENGTH, 3 * LENGTH])
     assert_equal(loaded.optimizer.get_state(), model.optimizer.get_state())
-    assert_equal(numbered(loaded), numbered(model))
+    assert_equal(dict(enumerate(loaded.get_weights())), dict(enumerate(model.get_weights())))
 
 
-def numbered(model):
-    return {str(i): w for i, w in enumerate(model.get_weights())}
-
-
-@few_cases
+@on_adam
 def test_without_tracing(case):
     """With run_eagerly, too, PythonGate changes no number."""
-    models = [model_of(case, compile={"run_eagerly": True}) for _ in range(2)]
-    for model, callbacks in zip(models, ([], [python_gate()])):
-        fit(model, MICRO, callbacks=callbacks)
-    assert_equal(everything(models[1]), everything(models[0]))
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    actual = train(optimizer, MICRO, compile={"run_eagerly": True}, callbacks=[python_gate()])
+    assert_same_training(actual, big_batch(case))
 
 
 @thorough
-@few_cases
+@on_adam
 @pytest.mark.skipif(
     hosts.IS_TORCH, reason="torch.compile takes longer than all other tests of PythonGate"
 )
 def test_jit_compile(case):
-    models = [model_of(case, compile={"jit_compile": True}) for _ in range(2)]
-    for model, callbacks in zip(models, ([], [python_gate()])):
-        fit(model, MICRO, callbacks=callbacks)
-    assert_equal(everything(models[1]), everything(models[0]))
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    actual = train(optimizer, MICRO, compile={"jit_compile": True}, callbacks=[python_gate()])
+    assert_same_training(actual, big_batch(case))
 
 
-@few_cases
+@on_adam
 def test_embedding(case):
     """On TensorFlow the gradients are sparse."""
-    ids = np.arange(24 * 3).reshape(24, 3) % 5
-    y = data()[1]
-    layers = keras.layers
-
-    def model():
-        return keras.Sequential(
-            [
-                keras.Input((3,), dtype="int32"),
-                layers.Embedding(6, 4),
-                layers.Flatten(),
-                layers.Dense(2),
-            ]
-        )
-
-    models = [model_of(case, model()) for _ in range(2)]
-    for model, callbacks in zip(models, ([], [python_gate()])):
-        fit(model, MICRO, (ids, y), callbacks=callbacks)
-    assert_equal(numbered(models[1]), numbered(models[0]))
+    arrays = np.arange(24 * 5).reshape(24, 5) % 6, data()[1]
+    stock = hosts.stock(case.name, **case.arguments)
+    expected = train(stock, BIG, lambda: embedding_model(DenseEmbedding), arrays=arrays)
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    build = functools.partial(embedding_model, keras.layers.Embedding)
+    actual = train(optimizer, MICRO, build, callbacks=[python_gate()], arrays=arrays)
+    assert_same_training(actual, expected)
 
 
-def test_accum_iters_1_is_unchanged():
-    models = [model_of_adam(accum_iters=1) for _ in range(2)]
-    for model, callbacks in zip(models, ([], [python_gate()])):
-        fit(model, MICRO, callbacks=callbacks)
-    assert_equal(weights(models[1]), weights(models[0]), **BITWISE)
+@on_adam
+def test_accum_iters_1_is_unchanged(case):
+    optimizer = hosts.ours(case.name, **case.arguments)
+    actual = train(optimizer, MICRO, callbacks=[python_gate()])
+    stock = hosts.stock(case.name, **case.arguments)
+    assert_same_training(actual, train(stock, MICRO))
 
 
 def model_of_adam(compile=None, **arguments):

@@ -3,9 +3,11 @@
 import hosts
 import numpy as np
 import pytest
-from cases import skip_file_on_keras2
+from cases import quick_once, skip_file_on_keras2
 from hosts import keras
 from training import assert_equal, compiled, data, dense_model, fit, train, weights
+
+pytestmark = quick_once
 
 skip_file_on_keras2("reduction='weighted'")
 

@@ -6,7 +6,15 @@ Examples are masked sequences and a short last batch, where the mean of means di
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, every_case, every_row, few_cases, quick_first, skip_file_on_keras2
+from cases import (
+    LATE,
+    on_adam,
+    on_adam_and_amsgrad,
+    on_each_rule,
+    quick_first,
+    quick_once,
+    skip_file_on_keras2,
+)
 from hosts import keras
 from training import (
     Trained,
@@ -24,6 +32,8 @@ from training import (
     values,
     weights,
 )
+
+pytestmark = quick_once
 
 skip_file_on_keras2("reduction='weighted'")
 
@@ -64,14 +74,14 @@ def micro(case, weight=None, **arguments):
 
 
 @every_gate
-@every_case
+@on_adam_and_amsgrad
 def test_masked_sequences(case):
     arrays = sequences()
     expected = big(case, build=masked_model, arrays=arrays)
     assert_same_training(micro(case, build=masked_model, arrays=arrays), expected)
 
 
-@few_cases
+@on_adam
 def test_without_weights_the_training_differs(case):
     arrays, optimizer = sequences(), hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     expected = big(case, build=masked_model, arrays=arrays)
@@ -79,7 +89,7 @@ def test_without_weights_the_training_differs(case):
     assert max(np.abs(w - actual.weights[n]).max() for n, w in expected.weights.items()) > 1e-4
 
 
-@few_cases
+@on_adam
 def test_a_short_last_batch(case):
     arrays = [array[:SAMPLES] for array in data()]
     assert_same_training(micro(case, arrays=arrays), big(case, arrays=arrays))
@@ -89,7 +99,7 @@ def sample_weights(shape):
     return np.random.default_rng(4).uniform(0.2, 3, shape).astype(hosts.FLOATX)
 
 
-@few_cases
+@on_adam
 @quick_first("build", [masked_model, dense_model])
 def test_sample_weights(case, build):
     arrays = sequences() if build is masked_model else [array[:SAMPLES] for array in data()]
@@ -101,7 +111,7 @@ def test_sample_weights(case, build):
     assert_same_training(micro(case, build=build, arrays=arrays, **more), expected)
 
 
-@few_cases
+@on_adam
 def test_sample_weights_that_the_loss_does_not_divide_by(case):
     arrays = sequences()
     more = {"build": masked_model, "sample_weight": sample_weights((SAMPLES, STEPS))}
@@ -109,7 +119,7 @@ def test_sample_weights_that_the_loss_does_not_divide_by(case):
     assert_same_training(micro(case, arrays=arrays, **more), expected)
 
 
-@few_cases
+@on_adam
 def test_a_weight_by_a_function_of_the_user(case):
     def not_zero(x, y, y_pred, sample_weight):
         seen = keras.ops.any(x != 0, -1) if hosts.IS_KERAS3 else hosts.tf.reduce_any(x != 0, -1)
@@ -120,7 +130,7 @@ def test_a_weight_by_a_function_of_the_user(case):
     assert_same_training(micro(case, not_zero, build=masked_model, arrays=arrays), expected)
 
 
-@few_cases
+@on_adam
 def test_several_outputs(case):
     def build():
         x = keras.Input((3,))
@@ -173,7 +183,7 @@ def mean(micro_batches):
 
 
 @every_gate
-@every_row
+@on_each_rule
 def test_weights_of_a_train_step(case):
     window = list(zip(gradients(), WEIGHTS))
     actual = taken(weighted(case), window * 2)
@@ -181,7 +191,7 @@ def test_weights_of_a_train_step(case):
     assert_equal(actual, expected)
 
 
-@few_cases
+@on_adam
 def test_partial_window(case):
     window, optimizer = list(zip(gradients(), WEIGHTS))[:2], weighted(case)
     variables = linear_variables()
@@ -194,7 +204,7 @@ def test_partial_window(case):
 
 
 @every_gate
-@few_cases
+@on_adam
 def test_skip_nonfinite(case):
     bad = [g * np.nan for g in gradients()[0]]
     window = list(zip(gradients(), WEIGHTS))
@@ -203,7 +213,7 @@ def test_skip_nonfinite(case):
     assert_equal(actual, expected)
 
 
-@few_cases
+@on_adam
 def test_a_window_of_weight_0_moves_nothing(case):
     optimizer, variables = weighted(case), linear_variables()
     before = [hosts.array(v) for v in variables]
@@ -225,7 +235,7 @@ def test_half_precision_does_not_overflow():
     np.testing.assert_array_equal(hosts.array(variable), np.full(2, -(2.0**-2)))
 
 
-@few_cases
+@on_adam
 def test_state_in_a_window(case):
     window = list(zip(gradients(), WEIGHTS))
     expected = taken(weighted(case), window * 2)
@@ -240,7 +250,7 @@ def test_state_in_a_window(case):
     assert_equal(values(optimizer, variables), expected, rtol=0, atol=0)
 
 
-@few_cases
+@on_adam
 def test_state_of_another_reduction(case):
     """With no window open the states are the same. In an open window the sums differ."""
     variables = linear_variables()
@@ -270,7 +280,7 @@ def test_at_accum_iters_1_it_is_the_stock_optimizer():
     assert not any("window" in name for name in optimizer.get_state())
 
 
-@few_cases
+@on_adam
 def test_saved_in_a_window(case, tmp_path):
     arrays = sequences()
 
@@ -292,7 +302,7 @@ def test_saved_in_a_window(case, tmp_path):
     assert_equal(other.optimizer.get_state(), expected.optimizer.get_state(), rtol=0, atol=0)
 
 
-@few_cases
+@on_adam
 def test_loss_scale(case):
     arrays = sequences()
     expected = big(case, build=masked_model, arrays=arrays)
@@ -303,7 +313,7 @@ def test_loss_scale(case):
 
 
 @pytest.mark.skipif(hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch")
-@few_cases
+@on_adam
 def test_python_gate(case):
     arrays = sequences()
     expected = big(case, build=masked_model, arrays=arrays)
@@ -337,7 +347,7 @@ def test_traced_once_for_all_calls_of_fit():
     assert "compute_loss" not in vars(model)
 
 
-@few_cases
+@on_adam
 def test_an_interrupted_training_leaves_no_weights(case):
     """The next training uses its own weights; then the model gets back what it had before."""
 
@@ -366,7 +376,7 @@ def test_an_interrupted_training_leaves_no_weights(case):
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute")
 @quick_first("how", ["scaled late", "", "scaled", "late"])
-@few_cases
+@on_adam
 def test_replicas_with_unlike_shares(strategy, case, how):
     """Two replicas get different numbers of masked steps."""
     if how == "scaled late" and not hosts.IS_KERAS3:

@@ -9,9 +9,8 @@ import replicas
 from cases import (
     CASES,
     LATE,
-    every_case,
-    every_kind,
-    few_cases,
+    on_adam,
+    on_each_kind_of_state,
     quick_first,
     skip_file_on_keras2,
     thorough,
@@ -74,7 +73,7 @@ OPTIONS = {
     "clipvalue": {"clipvalue": 0.1},
     "global_clipnorm": {"global_clipnorm": 0.5},
 }
-if hosts.IS_KERAS3:
+if hosts.HAS_EMA:
     OPTIONS["all"] = {
         "weight_decay": 0.2,
         "use_ema": True,
@@ -84,7 +83,7 @@ if hosts.IS_KERAS3:
 
 
 @tensorflow_only
-@every_case
+@on_adam
 @quick_first("options", dict(reversed(list(OPTIONS.items()))))
 def test_mirrored_strategy(strategy, case, options):
     expected = single_device(case, options)
@@ -93,32 +92,41 @@ def test_mirrored_strategy(strategy, case, options):
 
 
 @tensorflow_only
-@few_cases
+@on_adam
 @pytest.mark.parametrize("gated", [{"gate": "conditional"}, LATE], ids=["conditional", "window"])
 def test_mirrored_strategy_with_a_conditional(strategy, case, gated):
-    options = OPTIONS["all" if hosts.IS_KERAS3 else "global_clipnorm"]
+    options = OPTIONS["all" if hosts.HAS_EMA else "global_clipnorm"]
     assert_equal(in_strategy(strategy, case, options, **gated), single_device(case, options))
 
 
 @tensorflow_only
-@every_kind
+@on_each_kind_of_state
 @every_reduction
-@quick_first("callbacks", {"()": (), "PythonGate": ("PythonGate",)})
-def test_mirrored_strategy_with_fit(strategy, case, callbacks, late):
+def test_mirrored_strategy_with_fit(strategy, case, late):
     with strategy.scope():
         ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **late)
-        callbacks = [getattr(hosts.accum, name)() for name in callbacks]
-        actual = train(ours, MICRO, callbacks=callbacks)
+        actual = train(ours, MICRO)
+    assert_same_training(actual, big_batch(case))
+
+
+@thorough
+@tensorflow_only
+@on_adam
+@every_reduction
+def test_mirrored_strategy_with_a_python_gate(strategy, case, late):
+    with strategy.scope():
+        ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **late)
+        actual = train(ours, MICRO, callbacks=[hosts.accum.PythonGate()])
     assert_same_training(actual, big_batch(case))
 
 
 @tensorflow_only
-@few_cases
+@on_adam
 @every_reduction
 def test_mirrored_strategy_with_everything_that_acts_on_an_update(strategy, case, late):
     rates = [case.arguments["learning_rate"] / (1 + update) for update in range(UPDATES + 1)]
     both = {**case.arguments, "learning_rate": hosts.EachUpdate(rates), "clipnorm": 0.3}
-    if hosts.IS_KERAS3:
+    if hosts.HAS_EMA:
         both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
 
     def build():
@@ -131,7 +139,7 @@ def test_mirrored_strategy_with_everything_that_acts_on_an_update(strategy, case
 
 
 @tensorflow_only
-@few_cases
+@on_adam
 @every_reduction
 def test_mirrored_strategy_with_an_embedding(strategy, case, late):
     rows = np.random.default_rng(4).integers(0, 5, (len(data()[1]), 5)).astype("int32")
@@ -146,7 +154,7 @@ def test_mirrored_strategy_with_an_embedding(strategy, case, late):
 
 
 @tensorflow_only
-@few_cases
+@on_adam
 @every_reduction
 def test_mirrored_strategy_with_mixed_precision(strategy, case, late):
     if late and not hosts.IS_KERAS3:
@@ -193,7 +201,7 @@ def test_reductions_in_two_windows():
 
 
 @tensorflow_only
-@few_cases
+@on_adam
 def test_each_replica_has_its_own_sums(strategy, case):
     """The state has the total of the replicas' sums, for reading and for setting."""
     with strategy.scope():
@@ -218,7 +226,7 @@ def test_each_replica_has_its_own_sums(strategy, case):
 
 
 @tensorflow_only
-@few_cases
+@on_adam
 @quick_first("was, becomes", [(LATE, {}), (LATE, LATE), ({}, LATE)])
 def test_a_checkpoint_in_a_window(strategy, case, was, becomes, tmp_path):
     """Accumulators per replica are restored as common ones, and the reverse, with their weights."""
@@ -265,8 +273,8 @@ def test_a_float8_scale_refuses_all_reduce_per_window(strategy):
             hosts.ours("Adam", accum_iters=LENGTH, **LATE).build([scale])
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras has gradient_aggregator")
-@few_cases
+@pytest.mark.skipif(not hosts.IS_LEGACY, reason="only legacy optimizers have gradient_aggregator")
+@on_adam
 @every_reduction
 def test_a_gradient_aggregator(case, late):
     """The user's aggregator runs as often as Keras's own reduction would."""
@@ -311,7 +319,7 @@ def test_two_processes_of_torch(tmp_path, name):
 
 
 @tensorflow_only
-@few_cases
+@on_adam
 @quick_first("gate", ["select", "conditional"])
 def test_central_storage(case, gate):
     devices = ["CPU:0", "CPU:1"]
@@ -332,7 +340,7 @@ def test_parameter_server(tmp_path):
 
 @thorough
 @tensorflow_only
-@every_reduction
+@pytest.mark.parametrize("late", [LATE] if hosts.IS_KERAS3 else [{}], ids=str)
 def test_other_numbers_of_replicas(tmp_path, late):
     """Begun on two, saved in a window, and ended on one, two and three. The last batch is short."""
     script, started = hosts.TESTS / "replicas.py", tmp_path / "two.keras"
@@ -388,7 +396,7 @@ def test_a_worker_that_is_killed(tmp_path, late):
 @tensorflow_only
 def test_two_processes(tmp_path):
     """MultiWorkerMirroredStrategy with one process per worker."""
-    gates = [{}, {"gate": "conditional"}, LATE]
+    gates = [{}, LATE]
     run_together(two_workers("multi_worker.py", tmp_path / "worker", json.dumps(gates)))
     expected = single_device(CASES["adam"], {"clipnorm": 0.3})
     assert_moved(START, {name: expected[name] for name in START})
@@ -411,7 +419,7 @@ def data_parallel():
 
 
 @jax_only
-@every_kind
+@on_each_kind_of_state
 def test_jax_data_parallel(case, data_parallel):
     actual = train(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), MICRO)
     keras.distribution.set_distribution(None)
@@ -419,7 +427,7 @@ def test_jax_data_parallel(case, data_parallel):
 
 
 @jax_only
-@few_cases
+@on_adam
 @quick_first("callbacks", {"()": (), "PythonGate": ("PythonGate",)})
 def test_jax_model_parallel(case, callbacks):
     """Accumulators and slots are split over the devices in the same way as their variables."""
@@ -437,18 +445,13 @@ def test_jax_model_parallel(case, callbacks):
     finally:
         distribution.set_distribution(None)
     assert_same_training(actual, big_batch(case))
-    variables = optimizer._trainable_variables
-    specs = [tuple(variable.value.sharding.spec) for variable in variables]
-    sums = [optimizer._accumulation.window.sum_of(variable) for variable in variables]
-    assert specs[0] == (None, "model") and specs[2] == ("model", None)
-    assert [tuple(a.value.sharding.spec) for a in sums] == specs
-    for (_, key), slot in optimizer._slots_by_name.items():
-        index = optimizer._trainable_variables_indices[key]
-        assert tuple(slot.value.sharding.spec) == specs[index]
+    for part, spec in {"hidden_kernel": (None, "model"), "out_kernel": ("model", None)}.items():
+        found = [v.value.sharding.spec for v in optimizer.variables if part in v.name]
+        assert list(map(tuple, found)) == [spec] * 3, "two slots and an accumulator"
 
 
 @jax_only
-@few_cases
+@on_adam
 def test_jax_data_parallel_with_a_python_gate(case, data_parallel):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     actual = train(optimizer, MICRO, callbacks=[hosts.accum.PythonGate()])

@@ -590,7 +590,7 @@ def test_names_that_are_taken():
             super().build(variables)
             self._accumulation = 3
 
-    with pytest.raises(AttributeError, match="_accumulation"):
+    with pytest.raises(TypeError, match="Windowed sets attributes.*purpose: _accumulation"):
         accum.accumulating(Windowed)(accum_iters=2).build(variables())
     with pytest.raises(TypeError, match="Gated takes arguments.*gate"):
         accum.accumulating(Gated)

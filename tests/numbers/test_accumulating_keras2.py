@@ -439,7 +439,7 @@ def test_a_variable_of_another_shape():
         compiled(dense_model(), made(accum_iters=2)).train_on_batch(*data())
 
 
-@pytest.mark.parametrize("name", ["_window", "gate", "weigh"])
+@pytest.mark.parametrize("name", ["_accumulation", "gate", "weigh"])
 def test_an_attribute_of_ours(name):
     class Busy(Wander):
         def __init__(self, **kwargs):

@@ -12,7 +12,7 @@ from graphs import conditionals, operations
 from hosts import accum, keras
 from training import LENGTH, Shrink, assert_equal, assert_moved, compiled, dense_model, go_on, state
 
-if not hosts.IS_TF_KERAS:
+if not hosts.IS_LEGACY:
     pytest.skip("about legacy optimizers, which only tf_keras has", allow_module_level=True)
 
 tf = hosts.tf

@@ -8,11 +8,13 @@ from functools import partial
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, NO_DECAY, every_special, every_state, thorough
+from cases import CASES, NO_DECAY, on_special_states, over, thorough
 from formats import CLASSES
 from hosts import keras
 from steps import assert_windows_equal_big_batches, gradients, prepared, variables
 from training import LENGTH, UPDATES, assert_equal, compiled, dense_model, go_on
+
+on_every_optimizer = over(CASES, quick=["adam", "nadam", "adafactor"])
 
 
 def everything(case):
@@ -23,18 +25,18 @@ def everything(case):
         return {**case.arguments, **decay, "clipnorm": 0.5}
     schedule = hosts.EachUpdate([rate / (1 + update) for update in range(UPDATES)])
     more = {"learning_rate": rate if case.name in NO_DECAY else schedule, "global_clipnorm": 0.75}
-    if hosts.IS_KERAS3:
-        more.update(weight_decay=0.25, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2)
+    if hosts.HAS_EMA:
+        more.update(weight_decay=0.25, use_ema=True, ema_momentum=0.25, ema_overwrite_frequency=2)
     return {**case.arguments, **more}
 
 
 @thorough
-@every_special
+@on_special_states
 def test_everything_at_once_in_a_conditional(case):
     everything_at_once(case, "conditional")
 
 
-@every_state
+@on_every_optimizer
 def test_everything_at_once(case):
     everything_at_once(case, "select")
 
@@ -49,7 +51,7 @@ def everything_at_once(case, gate):
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are tested in test_saving.py")
-@every_state
+@on_every_optimizer
 @thorough
 def test_saved_in_a_window(case, tmp_path):
     saved_in_a_window(case, ".keras", tmp_path)
@@ -58,14 +60,14 @@ def test_saved_in_a_window(case, tmp_path):
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are tested in test_saving.py")
 @thorough
 @pytest.mark.parametrize("form", [".h5", ".weights.h5", "state"])
-@every_special
+@on_special_states
 def test_special_state_saved_in_a_window(case, form, tmp_path):
     saved_in_a_window(case, form, tmp_path)
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's lists are tested in test_old_files.py")
 @pytest.mark.parametrize("built", [False, True])
-@every_special
+@on_special_states
 def test_a_list_of_the_stock_optimizer(case, built):
     """The slots of Adafactor and Muon depend on the variables, and a list has no names."""
     theirs, stock = variables(), hosts.stock(case.name, **case.arguments)

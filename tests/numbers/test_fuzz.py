@@ -24,7 +24,7 @@ import hypothesis
 import numpy as np
 import pytest
 from cases import CASES, NO_DECAY
-from formats import FORMATS, file
+from formats import FORMATS
 from hosts import keras
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -53,12 +53,6 @@ STEPS = 10 if hosts.IS_KERAS2 else 12
 
 # float32 needs room for trainings of many updates.
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9} if hosts.IS_TENSORFLOW else {"rtol": 2e-4, "atol": 2e-5}
-
-LEGACY, NEW = "legacy", "new"  # the styles of tf_keras
-STYLES = [None]
-if hosts.IS_TF_KERAS:
-    STYLES = [LEGACY, NEW] if hasattr(keras.optimizers, "AdamW") else [LEGACY]
-    from keras_accum.tf_keras import accumulating
 
 # -- the model: its gradients are the targets, whatever its weights -------------------------------
 
@@ -137,29 +131,21 @@ if not hosts.IS_KERAS2:
     OF_TESTS.update(EachUpdate=hosts.EachUpdate, constant_rate=constant_rate)
 
 
-def rows_of(style):
-    if style != NEW:
-        return {name: tuple(case) for name, case in CASES.items()}
-    from test_new_style import ROWS
-
-    return ROWS
-
-
 @st.composite
-def plans(draw, style):
+def plans(draw):
     """Draw the arguments of the optimizers and what else stays the same in a case."""
-    row = draw(st.sampled_from(sorted(rows_of(style))))
-    name, arguments = rows_of(style)[row]
+    row = draw(st.sampled_from(sorted(CASES)))
+    name, arguments = CASES[row]
     stock, ours = dict(arguments), {}
     rate = arguments["learning_rate"]
     plan = {"row": row, "rate": "number", "constraint": draw(st.booleans())}
 
     kinds = ["number"]
-    if not hosts.IS_KERAS2 and name not in (NO_DECAY if style == LEGACY else ()):
+    if not hosts.IS_KERAS2 and name not in NO_DECAY:
         kinds.append("schedule")
     if hosts.IS_KERAS3:
         kinds.append("callable")
-    if style != NEW and not (name == "Nadam" and not hosts.IS_KERAS3):
+    if hosts.HAS_DECAY and not (name == "Nadam" and not hosts.IS_KERAS3):
         kinds.append("decay")
     plan["rate"] = draw(st.sampled_from(kinds))
     if plan["rate"] == "schedule":
@@ -176,7 +162,7 @@ def plans(draw, style):
     clip = draw(st.sampled_from([None, *clips]))
     if clip:
         both[clip] = draw(st.sampled_from([0.25, 1.0]))
-    if hosts.IS_KERAS3 or style == NEW:
+    if hosts.HAS_EMA:
         if "weight_decay" not in arguments and draw(st.booleans()):
             both["weight_decay"] = 0.125
         if draw(st.booleans()):
@@ -195,13 +181,9 @@ def plans(draw, style):
     return plan
 
 
-def optimizers_of(plan, style):
+def optimizers_of(plan):
     """Return the stock optimizer and ours."""
-    name = plan["name"]
-    if style != NEW:
-        return hosts.stock(name, **plan["stock"]), hosts.ours(name, **plan["ours"])
-    cls = getattr(keras.optimizers, name)
-    return cls(**plan["stock"]), accumulating(cls)(**plan["ours"])
+    return hosts.stock(plan["name"], **plan["stock"]), hosts.ours(plan["name"], **plan["ours"])
 
 
 # -- the reference -------------------------------------------------------------------------------
@@ -267,14 +249,6 @@ class BigBatch:
             self.optimizer.finalize_variable_values(self.variables)
 
 
-def slots_of(optimizer, ours, weights, style):
-    if style != NEW:
-        return hosts.slots(optimizer, weights)
-    if optimizer is ours:
-        return optimizer._state_variables()
-    return {**ours._named_rule_variables(optimizer), "completed_updates": optimizer.iterations}
-
-
 # -- the machine -----------------------------------------------------------------------------------
 
 COUNTS = Counter()
@@ -286,14 +260,12 @@ def is_multi_step(form):
     return form.endswith("again") or form == "saved_model"
 
 
-def formats_of(style):
+def formats():
     return sorted(name for name in FORMATS if not is_multi_step(name))
 
 
 class Training(RuleBasedStateMachine):
     """A random training with our optimizer and, after each update, with the stock optimizer."""
-
-    style = None
 
     def __init__(self):
         super().__init__()
@@ -307,8 +279,8 @@ class Training(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def compile(self, data):
-        self.plan = data.draw(plans(self.style), label="plan")
-        stock, ours = optimizers_of(self.plan, self.style)
+        self.plan = data.draw(plans(), label="plan")
+        stock, ours = optimizers_of(self.plan)
         self.big_batch = BigBatch(self.plan, stock)
         self.model = compiled(model_of(self.plan), ours, self.plan)
         self.waits = True  # for its variables
@@ -466,7 +438,7 @@ class Training(RuleBasedStateMachine):
 
     def fresh(self):
         """A model whose optimizer has seen nothing, to load something into."""
-        return compiled(model_of(self.plan), optimizers_of(self.plan, self.style)[1], self.plan)
+        return compiled(model_of(self.plan), optimizers_of(self.plan)[1], self.plan)
 
     def continue_with(self, optimizer, build):
         model = model_of(self.plan)
@@ -477,7 +449,7 @@ class Training(RuleBasedStateMachine):
             self.build()
 
     @precondition(lambda self: not self.is_frozen)
-    @rule(form=st.sampled_from(formats_of(None)), build=st.booleans())
+    @rule(form=st.sampled_from(formats()), build=st.booleans())
     def save_and_load(self, form, build):
         if not self.holds(form):
             return
@@ -493,7 +465,7 @@ class Training(RuleBasedStateMachine):
         self.model = model if hosts.IS_KERAS2 else compiled(model, model.optimizer, self.plan)
         self.waits = not hosts.IS_KERAS2
         # The newer style reads these files when the variables are created.
-        if build or self.style == NEW and form in ("checkpoint", "weights"):
+        if build or hosts.IS_NEW_STYLE and form in ("checkpoint", "weights"):
             self.build()
 
     def holds(self, form):
@@ -503,8 +475,6 @@ class Training(RuleBasedStateMachine):
         return True
 
     def format(self, form):
-        if self.style == NEW and form in ("h5", "keras"):  # `CLASSES` has legacy classes
-            return file(form, custom_objects=None)
         return FORMATS[form]
 
     @precondition(lambda self: self.model and not self.is_frozen)
@@ -524,7 +494,7 @@ class Training(RuleBasedStateMachine):
             state = old.get_state()
             self.continue_with(new, True)
             new.set_state(state)
-        elif way == "deepcopy" and self.style == LEGACY:  # the copy has the model's variables
+        elif way == "deepcopy" and hosts.IS_LEGACY:  # the copy has the model's variables
             compiled(self.model, new, self.plan)
         else:
             self.continue_with(new, build)
@@ -551,7 +521,7 @@ class Training(RuleBasedStateMachine):
         expected = dict(zip(NAMES, map(hosts.array, big_batch.variables)))
         if not self.waits:
             found = [
-                slots_of(o, optimizer, ws, self.style)
+                hosts.slots(o, ws)
                 for o, ws in ((optimizer, weights), (big_batch.optimizer, big_batch.variables))
             ]
             own, stock = [{n: hosts.array(v) for n, v in slots.items()} for slots in found]
@@ -559,8 +529,8 @@ class Training(RuleBasedStateMachine):
                 stock = {n: v for n, v in stock.items() if not is_average(n)}
             actual.update(own)
             expected.update(stock)
-            if not big_batch.window:
-                for accumulator in accumulators(optimizer, self.style):
+            if not big_batch.window and self.accumulates:
+                for accumulator in hosts.accumulators(optimizer):
                     assert not hosts.array(accumulator).any(), "a sum is pending"
         assert_equal(actual, expected, **TOLERANCE)
 
@@ -572,14 +542,7 @@ class Training(RuleBasedStateMachine):
 
 
 def is_average(name):
-    return name.endswith("_average") or name.startswith("moving_average")
-
-
-def accumulators(optimizer, style):
-    if style == NEW:
-        found = optimizer._state_variables().items()
-        return [v for name, v in found if name.startswith("accumulator.")]
-    return hosts.accumulators(optimizer)
+    return name.endswith("_average") or name.startswith(("moving_average", "average/"))
 
 
 def weight_of(x, y, y_pred, sample_weight):
@@ -593,11 +556,9 @@ def weight_of(x, y, y_pred, sample_weight):
 CHECKS = list(HealthCheck)
 
 
-def run(style, seed=None, **options):
+def run(seed=None, **options):
     """Run cases, which are always the same without a seed."""
-    machine = type("Training", (Training,), {"style": style})
-    if seed is not None:
-        machine = hypothesis.seed(seed)(machine)
+    machine = Training if seed is None else hypothesis.seed(seed)(type("Training", (Training,), {}))
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -612,15 +573,14 @@ def run(style, seed=None, **options):
     )
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_random_trainings(style):
+def test_random_trainings():
     if not SECONDS:
-        run(style, max_examples=TIER, stateful_step_count=STEPS)
+        run(max_examples=TIER, stateful_step_count=STEPS)
         assert COUNTS["updates"]
         return
-    end = time.monotonic() + SECONDS / len(STYLES)
+    end = time.monotonic() + SECONDS
     seed = random.randrange(2**31) if SEED is None else int(SEED)
     while time.monotonic() < end:
-        print(f"KERAS_ACCUM_TEST_FUZZ_SEED={seed}, style {style}, after {dict(COUNTS)}", flush=True)
-        run(style, seed, max_examples=25, stateful_step_count=2 * STEPS, print_blob=True)
+        print(f"KERAS_ACCUM_TEST_FUZZ_SEED={seed}, after {dict(COUNTS)}", flush=True)
+        run(seed, max_examples=25, stateful_step_count=2 * STEPS, print_blob=True)
         seed += 1

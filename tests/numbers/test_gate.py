@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import every_case, quick_first
+from cases import on_adam_and_amsgrad, quick_first
 from training import (
     LENGTH,
     assert_equal,
@@ -25,11 +25,11 @@ def trained(case, gate, steps):
     return go_on(model, 0, steps)
 
 
-@every_case
+@on_adam_and_amsgrad
 @quick_first("first", GATES)
 def test_one_gate_continues_from_the_state_of_the_other(case, first):
     second = GATES[1 - GATES.index(first)]
-    arguments = {"accum_iters": LENGTH, "decay": 0.25, "clipnorm": 0.3}
+    arguments = {"accum_iters": LENGTH, "clipnorm": 0.3, **hosts.our_decay(0.25)}
     model = trained(case, {**arguments, "gate": first}, STOP)
     start, kept, values = weights(model), model.optimizer.get_state(), model.get_weights()
     arguments["gate"] = second
@@ -66,7 +66,7 @@ def test_torch_compile_refuses_a_conditional(monkeypatch):
         (0, {"accum_iters": 1, "gate": "conditional", "decay": 0.25}),
     ],
 )
-@every_case
+@on_adam_and_amsgrad
 def test_conditionals_in_the_program_of_jax(case, count, more):
     import jax
 

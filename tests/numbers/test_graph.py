@@ -2,7 +2,7 @@
 
 import hosts
 import pytest
-from cases import CASES, LATE, every_case, few_cases, skip_file_on_keras2
+from cases import CASES, LATE, on_adam, on_adam_and_amsgrad, skip_file_on_keras2
 from graphs import conditionals, operations
 from training import Shrink
 
@@ -20,10 +20,10 @@ OPTIONS = {
     "clipnorm": {"clipnorm": 0.3},
     "clipvalue": {"clipvalue": 0.1},
     "global_clipnorm": {"global_clipnorm": 0.5},
-    "decay": {"decay": 0.25},
+    "decay": hosts.our_decay(0.25),
     "skip_nonfinite": {"skip_nonfinite": True},
 }
-if hosts.IS_KERAS3:
+if hosts.HAS_EMA:
     OPTIONS["weight_decay"] = {"weight_decay": 0.2}
     OPTIONS["ema_overwrite"] = {"use_ema": True, "ema_overwrite_frequency": 2}
 
@@ -47,39 +47,40 @@ def test_the_search_finds_a_conditional_in_a_function():
     assert conditionals(operations(lambda x: inner(x), tf.TensorSpec([])))
 
 
-@every_case
+@on_adam_and_amsgrad
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_no_conditional(case, options):
     optimizer = hosts.ours(case.name, **{**case.arguments, "accum_iters": 4, **options})
     assert not conditionals(operations_of_apply(optimizer))
 
 
-@every_case
+@on_adam_and_amsgrad
 @pytest.mark.parametrize("accum_iters", [1, 2, 1000])
 def test_no_conditional_at_any_length(case, accum_iters):
     optimizer = hosts.ours(case.name, accum_iters=accum_iters, **case.arguments)
     assert not conditionals(operations_of_apply(optimizer))
 
 
-@every_case
+@on_adam_and_amsgrad
 def test_no_conditional_where_every_micro_batch_updates(case):
-    optimizer = hosts.ours(case.name, gate="conditional", decay=0.25, **case.arguments)
+    arguments = {"gate": "conditional", **hosts.our_decay(0.25)}
+    optimizer = hosts.ours(case.name, **case.arguments, **arguments)
     assert not conditionals(operations_of_apply(optimizer))
 
 
-@every_case
+@on_adam_and_amsgrad
 def test_no_conditional_with_a_constraint(case):
     optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
     assert not conditionals(operations_of_apply(optimizer, constraint=Shrink()))
 
 
-@every_case
+@on_adam_and_amsgrad
 def test_no_conditional_with_a_sparse_gradient(case):
     optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
     assert not conditionals(operations_of_apply(optimizer, sparse=True))
 
 
-@few_cases
+@on_adam
 @pytest.mark.parametrize("reduction", ["mean", "weighted"])
 @pytest.mark.parametrize("gated", [{}, LATE], ids=str)
 def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
@@ -109,6 +110,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.skipif(hosts.IS_NEW_STYLE, reason="the newer style runs stock code, without kernels")
 @pytest.mark.parametrize("gate", ["select", "conditional"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_fused_kernel(name, gate):
@@ -117,7 +119,7 @@ def test_fused_kernel(name, gate):
     assert operations_of_apply(optimizer)[KERNELS[name]] == 1
 
 
-@every_case
+@on_adam_and_amsgrad
 @pytest.mark.parametrize("sparse", [False, True])
 def test_one_conditional_for_all_variables(case, sparse):
     arguments = {**case.arguments, "clipnorm": 0.3, "skip_nonfinite": True, "gate": "conditional"}

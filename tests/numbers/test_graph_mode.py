@@ -5,7 +5,7 @@ import re
 import hosts
 import numpy as np
 import pytest
-from cases import few_cases
+from cases import on_adam
 from hosts import keras
 from training import (
     BIG,
@@ -20,7 +20,7 @@ from training import (
     inner,
 )
 
-if not hosts.IS_TF_KERAS:
+if not hosts.IS_LEGACY:
     pytest.skip("about tf_keras's graph mode, which others don't have", allow_module_level=True)
 
 tf = hosts.tf
@@ -65,7 +65,7 @@ def expected(case, bigs):
 BAD = (1, LENGTH - 1, LENGTH, 2 * LENGTH)
 
 
-@few_cases
+@on_adam
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_micro_batches_skipped_by_a_loss_scale_optimizer(case, dynamic, graph_mode, every_gate):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
@@ -84,7 +84,7 @@ def test_micro_batches_skipped_by_a_loss_scale_optimizer(case, dynamic, graph_mo
     assert_equal(values(model), expected(case, batches(BIG)))
 
 
-@few_cases
+@on_adam
 def test_apply_partial_window(case, graph_mode, every_gate):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     model, (x, y) = graph_model(optimizer), data()
@@ -103,7 +103,7 @@ def test_apply_partial_window(case, graph_mode, every_gate):
     assert_equal(values(model), expected(case, [(x[big], y[big]) for big in bigs]))
 
 
-@few_cases
+@on_adam
 def test_apply_partial_window_after_a_skipped_micro_batch(case, graph_mode):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     model, (x, y) = graph_model(hosts.loss_scaled(optimizer, 8.0)), data()
@@ -115,7 +115,7 @@ def test_apply_partial_window_after_a_skipped_micro_batch(case, graph_mode):
     assert_equal(values(model), expected(case, [(x[:BIG], y[:BIG])] * 2))
 
 
-@few_cases
+@on_adam
 def test_the_callback_apply_partial_window(case, graph_mode, every_gate):
     """Twelve micro-batches: windows of 5, 5 and 2; the last one closes before the validation."""
 

@@ -7,7 +7,7 @@ import hosts
 import numpy as np
 import pytest
 import write_files
-from cases import CASES, every_case, few_cases
+from cases import CASES, on_adam, on_adam_and_amsgrad
 from graphs import CONTROL_FLOW, operations_of_session, races
 from hosts import accum, keras
 from training import (
@@ -124,7 +124,7 @@ def test_the_reference_of_all_tests_is_ordered():
             np.testing.assert_allclose(actual, w, rtol=0, atol=1e-12)
 
 
-@every_case
+@on_adam_and_amsgrad
 @pytest.mark.parametrize("length", [1, LENGTH])
 def test_nothing_is_read_while_it_is_written(case, length, resources):
     arguments = {"accum_iters": length, "clipnorm": 0.3, "decay": 0.25, "skip_nonfinite": True}
@@ -150,7 +150,7 @@ OPTIONS = {
 }
 
 
-@every_case
+@on_adam_and_amsgrad
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_no_conditional(case, options):
     optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **options})
@@ -162,7 +162,7 @@ def test_no_conditional(case, options):
     assert not operations_of_session() & CONTROL_FLOW
 
 
-@every_case
+@on_adam_and_amsgrad
 def test_one_conditional_for_all_variables(case):
     """In TensorFlow 1, every output of a conditional has a Merge. Here only its end has one."""
     arguments = {"clipnorm": 0.3, "skip_nonfinite": True, "gate": "conditional"}
@@ -192,7 +192,7 @@ def test_fused_kernel(name, resources):
 # -- models ------------------------------------------------------------------------------------
 
 
-@few_cases
+@on_adam
 def test_one_optimizer_in_two_models(case):
     """In turn, then in the first again: slots are each model's own, and the counter is shared."""
 
@@ -271,7 +271,7 @@ class Idle(keras.layers.Layer):
         return x
 
 
-@every_case
+@on_adam_and_amsgrad
 def test_a_missing_gradient_is_an_error_as_in_the_stock_optimizer(case):
     said = []
     for optimizer in (hosts.stock(case.name), hosts.ours(case.name, accum_iters=2)):
@@ -282,7 +282,7 @@ def test_a_missing_gradient_is_an_error_as_in_the_stock_optimizer(case):
     assert said[0] == said[1] and "`None` for gradient" in said[0]
 
 
-@few_cases
+@on_adam
 def test_fit_generator(case):
     def trained(optimizer, size):
         model = compiled(dense_model(), optimizer)
@@ -318,7 +318,7 @@ def test_generator_closes_the_last_window_of_an_epoch():
     np.testing.assert_allclose(losses, stock_losses, rtol=1e-9)
 
 
-@few_cases
+@on_adam
 def test_model_checkpoint_in_the_middle_of_a_window(case, tmp_path):
     """An epoch has twelve micro-batches, and a window has five."""
     ours = hosts.ours(case.name, accum_iters=5, **case.arguments)

@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import every_case, few_cases
+from cases import on_adam, on_adam_and_amsgrad
 from hosts import keras
 from training import (
     LENGTH,
@@ -40,13 +40,42 @@ def edges(optimizer, layers):
     return sum(len(operation.control_inputs) for operation in graph.get_operations())
 
 
-@few_cases
+@on_adam
 def test_control_edges_grow_linearly_with_the_variables(case, every_gate):
     def ours():
         return hosts.ours(case.name, accum_iters=LENGTH, clipnorm=0.3, **case.arguments)
 
     few, some, many = (edges(ours, layers) for layers in (4, 8, 12))
     assert many - some == some - few
+
+
+# -- a layer in two parts of a model -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad"])
+def test_a_layer_in_two_parts_of_a_model_moves_once(name):
+    """This Keras lists the layer's variables twice. The reference lists the variables once."""
+
+    def trained(make, in_parts):
+        hosts.set_random_seed()
+        given, shared = keras.layers.Input((3,)), keras.layers.Dense(3, name="shared")
+        first = second = shared
+        if in_parts:
+            first, second = (
+                keras.models.Sequential([keras.layers.InputLayer((3,)), shared]) for _ in range(2)
+            )
+        model = compiled(keras.models.Model(given, second(first(given))), make())
+        assert len(model.trainable_weights) == (4 if in_parts else 2)
+        shared.set_weights([np.arange(9).reshape(3, 3) / 10 - 0.35, np.zeros(3)])
+        before = model.get_weights()[:2]
+        model.train_on_batch(np.ones((MICRO, 3)), np.zeros((MICRO, 3)))
+        return before, model.get_weights()[:2]
+
+    before, ours = trained(lambda: hosts.ours(name), in_parts=True)
+    _, stock = trained(getattr(keras.optimizers, name), in_parts=False)
+    assert any((a != b).any() for a, b in zip(before, ours))
+    for actual, expected in zip(ours, stock):
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
 # -- long names --------------------------------------------------------------------------------
@@ -66,7 +95,7 @@ def test_a_file_of_long_names(tmp_path):
             np.testing.assert_array_equal(actual, expected)
 
 
-@every_case
+@on_adam_and_amsgrad
 def test_names_are_at_most_as_long_as_in_the_stock_optimizer(case):
     lengths = []
     for optimizer in (hosts.stock("Adam"), hosts.ours(case.name, accum_iters=2, **case.arguments)):

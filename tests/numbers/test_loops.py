@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, every_row, quick_first, skip_file_on_keras2
+from cases import CASES, on_each_rule, quick_first, skip_file_on_keras2
 from training import (
     BIG,
     LENGTH,
@@ -40,7 +40,7 @@ def both_sides(case, loop):
 
 
 @tensorflow_only
-@every_row
+@on_each_rule
 @pytest.mark.parametrize("way", ["eager", "tf.function", "jit_compile"])
 def test_apply_gradients(case, way):
     def loop(optimizer, size):
@@ -69,7 +69,7 @@ def test_apply_gradients(case, way):
 
 
 @jax_only
-@every_row
+@on_each_rule
 def test_jitted_stateless_apply(case):
     import jax
 
@@ -97,7 +97,7 @@ def test_jitted_stateless_apply(case):
 
 
 @jax_only
-@every_row
+@on_each_rule
 def test_eager_apply(case):
     import jax
 
@@ -113,7 +113,7 @@ def test_eager_apply(case):
 
 
 @torch_only
-@every_row
+@on_each_rule
 @pytest.mark.parametrize("stateless", [False, True], ids=["apply", "stateless_apply"])
 def test_torch_loop(case, stateless):
     import torch
@@ -150,7 +150,7 @@ def test_torch_loop(case, stateless):
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has `apply`; Keras 2 takes pairs")
-@every_row
+@on_each_rule
 def test_apply_without_variables(case):
     def loop(optimizer, size):
         variables = linear_variables()

@@ -9,7 +9,7 @@ import contextlib
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, KINDS, LATE, SPECIAL, few_cases, over, quick_first, thorough
+from cases import CASES, KINDS, LATE, SPECIAL, on_adam, over, quick_first, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -97,9 +97,7 @@ def build(optimizer, variables):
 
 
 def assert_nothing_pending(optimizer):
-    accumulators = hosts.accumulators(optimizer)
-    assert accumulators
-    for accumulator in accumulators:
+    for accumulator in hosts.accumulators(optimizer):
         assert not hosts.array(accumulator).any()
 
 
@@ -158,12 +156,12 @@ OPTIONS = {
     "clipnorm": {"clipnorm": 0.3},
     "global_clipnorm": {"global_clipnorm": 0.5},
 }
-if hosts.IS_KERAS3:
+if hosts.HAS_EMA:
     OPTIONS["weight_decay"] = {"weight_decay": 0.2}
     OPTIONS["use_ema"] = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 3}
 
 
-@few_cases
+@on_adam
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_with_options_that_act_on_an_update(case, options):
     both(case, **options)
@@ -172,7 +170,7 @@ def test_with_options_that_act_on_an_update(case, options):
 @pytest.mark.skipif(
     not hosts.IS_TENSORFLOW, reason="about gradients in several functions of TensorFlow"
 )
-@few_cases
+@on_adam
 @quick_first("jit_compile", [False, True])
 def test_any_traced_function_can_close_the_window(case, jit_compile):
     """Each set of gradients has its own function, traced once and without a conditional."""
@@ -352,7 +350,7 @@ def with_weight_decay():
 
 
 OPTIMIZERS = {"momentum": momentum}
-if hosts.IS_KERAS3 or hasattr(keras.optimizers, "AdamW"):  # on tf_keras, of the newer style
+if "adamw" in CASES:
     OPTIMIZERS["AdamW"] = with_weight_decay
 every_style = quick_first("optimizer", OPTIMIZERS)
 
@@ -553,14 +551,14 @@ def test_a_state_without_missing_gradients_means_that_none_is_missing():
     assert "missing_gradients" not in optimizer.get_state()
 
 
-# -- variables that are added later, which only Keras 2 allows -------------------------------------
+# -- variables that are added later, which only legacy optimizers allow ----------------------------
 
-keras_2_only = pytest.mark.skipif(
-    not hosts.IS_TF_KERAS, reason="Keras 3 builds an optimizer only once"
+legacy_only = pytest.mark.skipif(
+    not hosts.IS_LEGACY, reason="an optimizer that isn't legacy is built once"
 )
 
 
-@keras_2_only
+@legacy_only
 def test_new_variables_after_a_train_step_was_traced_give_a_warning(monkeypatch):
     optimizer = hosts.ours("SGD", learning_rate=0.125, accum_iters=3)
     monkeypatch.setattr(type(optimizer), "build", lambda self, variables: None)
@@ -571,7 +569,7 @@ def test_new_variables_after_a_train_step_was_traced_give_a_warning(monkeypatch)
         other.train_on_batch(x, y)
 
 
-@keras_2_only
+@legacy_only
 def test_a_layer_that_is_unfrozen_in_a_window_is_updated():
     optimizer = hosts.ours("SGD", learning_rate=0.125, accum_iters=LENGTH)
     model = dense_model()

@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, few_cases
+from cases import CASES, on_adam
 from training import (
     BIG,
     LENGTH,
@@ -18,7 +18,7 @@ from training import (
 )
 
 pytestmark = pytest.mark.skipif(
-    not hosts.IS_TF_KERAS, reason="only tf_keras has gradient_transformers"
+    not hosts.IS_LEGACY, reason="only legacy optimizers have gradient_transformers"
 )
 
 
@@ -35,7 +35,7 @@ def drop_then_reverse(pairs):
     return ((2 * gradient + 0.125, variable) for gradient, variable in drop_biases(pairs)[::-1])
 
 
-@few_cases
+@on_adam
 @pytest.mark.parametrize("transformer", [reverse, drop_biases, drop_then_reverse])
 def test_gradients_stay_with_their_variables(case, transformer, every_gate):
     arguments = {**case.arguments, "gradient_transformers": [transformer]}
@@ -58,7 +58,7 @@ def test_python_gate():
     assert_equal(actual.slots, expected.slots)
 
 
-@few_cases
+@on_adam
 def test_on_replicas(strategy, case, every_gate):
     arguments = {**case.arguments, "gradient_transformers": [drop_then_reverse]}
     expected = train(hosts.stock(case.name, **arguments), BIG)
@@ -68,7 +68,7 @@ def test_on_replicas(strategy, case, every_gate):
     assert_equal(actual.weights, expected.weights)
 
 
-@few_cases
+@on_adam
 def test_a_dropped_variable_is_unchanged_and_its_sum_is_emptied(case, every_gate):
     ours = hosts.ours(
         case.name, accum_iters=LENGTH, gradient_transformers=[drop_biases], **case.arguments
@@ -91,7 +91,7 @@ def test_a_dropped_variable_is_unchanged_and_its_sum_is_emptied(case, every_gate
     )
 
 
-@few_cases
+@on_adam
 def test_a_partial_window(case, every_gate):
     arguments = {**case.arguments, "gradient_transformers": [drop_then_reverse]}
     models = [compiled(dense_model(), hosts.ours(case.name, accum_iters=5, **arguments))]

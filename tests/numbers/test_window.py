@@ -3,7 +3,15 @@
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, every_case, every_row, few_cases, keras2_has_no, quick_first, thorough
+from cases import (
+    CASES,
+    keras2_has_no,
+    on_adam,
+    on_adam_and_amsgrad,
+    on_each_rule,
+    quick_first,
+    thorough,
+)
 from hosts import keras
 from training import (
     BIG,
@@ -46,16 +54,16 @@ def stock_model():
 def everything(case):
     """Options that act on an update, as arguments of ours and of the stock optimizer."""
     both = {"clipnorm": 0.3}
-    if hosts.IS_KERAS3:
+    if hosts.HAS_EMA:
         both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
     decayed = hosts.decayed(case.arguments["learning_rate"], 0.25, updates=9)
-    return {"decay": 0.25, **both}, {**both, **decayed}
+    return {**hosts.our_decay(0.25), **both}, {**both, **decayed}
 
 
 # -- nothing moves inside a window -----------------------------------------------------------------
 
 
-@every_case
+@on_adam_and_amsgrad
 @quick_first("options", ["everything", "plain"])
 def test_only_the_end_of_a_window_moves_anything(case, options):
     if options == "plain":
@@ -80,7 +88,7 @@ def test_only_the_end_of_a_window_moves_anything(case, options):
         assert_equal(state(model), state(reference))
 
 
-@every_case
+@on_adam_and_amsgrad
 @quick_first("bad", [np.inf, np.nan])
 def test_a_bad_micro_batch_spoils_its_own_window_only(case, bad):
     model, reference = models(case)
@@ -104,7 +112,7 @@ def test_a_bad_micro_batch_spoils_its_own_window_only(case, bad):
     assert_equal(state(model), state(reference))
 
 
-@every_row
+@on_each_rule
 def test_a_clipped_infinite_gradient_is_a_large_one(case):
     """clipvalue makes it finite, as it does with the big batch's gradient."""
     gradients = np.array([[1, -2], [np.inf, 0.5], [1, 3], [1, -np.inf], *[[0.5, -1.0]] * 4])
@@ -124,7 +132,7 @@ def test_a_clipped_infinite_gradient_is_a_large_one(case):
     assert_equal(run(ours, gradients), expected)
 
 
-@every_case
+@on_adam_and_amsgrad
 @quick_first("length", [LENGTH, 1])
 def test_skip_nonfinite(case, length):
     """A bad micro-batch leaves no trace, also at the start or the end of a window."""
@@ -144,7 +152,7 @@ def test_skip_nonfinite(case, length):
     assert_equal(state(model), state(reference))
 
 
-@few_cases
+@on_adam
 def test_skip_nonfinite_with_everything(case):
     ours, stock = everything(case)
     ours["skip_nonfinite"] = True
@@ -173,7 +181,7 @@ class Counting:
         return (y - p) ** 2
 
 
-@every_case
+@on_adam_and_amsgrad
 def test_a_new_accum_iters_takes_effect_at_the_next_window(case):
     loss = Counting()
     model, reference = models(case, loss=loss)
@@ -196,7 +204,7 @@ def test_a_new_accum_iters_takes_effect_at_the_next_window(case):
     assert_equal(state(model), state(reference))
 
 
-@few_cases
+@on_adam
 def test_a_callback_sets_accum_iters(case):
     class Shorten(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -216,7 +224,7 @@ def test_a_callback_sets_accum_iters(case):
 # -- windows that are not full -----------------------------------------------------------------
 
 
-@every_case
+@on_adam_and_amsgrad
 def test_a_window_continues_in_the_next_epoch(case):
     """Twelve micro-batches per epoch, eight per window: nothing is lost, or applied early."""
     x, y = data()
@@ -227,7 +235,7 @@ def test_a_window_continues_in_the_next_epoch(case):
     assert ours.window_position == 0
 
 
-@every_case
+@on_adam_and_amsgrad
 @quick_first("reduction", ["mean", "sum"])
 def test_partial_window(case, reduction):
     """A window of four, closed after three, equals the big batch of three.
@@ -262,7 +270,7 @@ def test_partial_window(case, reduction):
 LEFTOVER = 5  # an epoch of twelve micro-batches has windows of 5, 5 and 2
 
 
-@every_case
+@on_adam_and_amsgrad
 def test_callback_closes_the_last_window_of_an_epoch(case):
     """The last window is like a short last batch, and it is closed before the validation."""
 
@@ -284,7 +292,7 @@ def test_callback_closes_the_last_window_of_an_epoch(case):
 
 @thorough
 @keras2_has_no("loss scaling")
-@few_cases
+@on_adam
 def test_callback_finds_the_optimizer_inside_a_loss_scale_optimizer(case):
     hosts.set_floatx("float32")
     arrays = [array.astype("float32") for array in data()]

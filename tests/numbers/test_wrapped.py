@@ -117,14 +117,6 @@ def of_addons(name):
     return lambda: getattr(pytest.importorskip("tensorflow_addons").optimizers, name)
 
 
-def our_new_style(**arguments):
-    return accum.accumulating(keras.optimizers.Adam)(**arguments)
-
-
-def new_style_adam(**arguments):
-    return keras.optimizers.Adam(**arguments)
-
-
 def our_adam(**arguments):
     return hosts.ours("Adam", **arguments)
 
@@ -134,14 +126,12 @@ def stock_adam(**arguments):
 
 
 WRAPPERS = {"update_step": (wrapper, our_adam, stock_adam)}
-if hosts.IS_TF_KERAS:
+if hosts.IS_LEGACY:
     WRAPPERS = {
         "legacy": (legacy_wrapper, our_adam, stock_adam),
         "lookahead": (of_addons("Lookahead"), our_adam, stock_adam),
         "moving_average": (of_addons("MovingAverage"), our_adam, stock_adam),
     }
-    if hasattr(keras.optimizers, "AdamW"):
-        WRAPPERS["new_style"] = (wrapper, our_new_style, new_style_adam)
 
 
 def steps(optimizer, gradients=([1.0, -2.0], [0.5, 0.25], [-1.0, 4.0])):
@@ -168,11 +158,12 @@ def test_sparse_parts_of_an_update_are_refused_by_name():
     optimizer.build([w])
     values, indices = hosts.tf.ones([1, 1], hosts.FLOATX), hosts.tf.constant([1])
     with pytest.raises(RuntimeError, match="of AdamAccumulate is called from outside"):
-        if hosts.IS_KERAS3:
+        if not hosts.IS_LEGACY:
             gradient = hosts.tf.IndexedSlices(values, indices, [2, 1])
-            optimizer.update_step(gradient, w, optimizer.learning_rate)
+            rate = [optimizer.learning_rate] * hosts.IS_KERAS3
+            optimizer.update_step(gradient, w, *rate)
         else:
             optimizer._resource_apply_sparse_duplicate_indices(values, w, indices)
-    if not hosts.IS_KERAS3:
+    if hosts.IS_LEGACY:
         with pytest.raises(RuntimeError, match="of AdamAccumulate is called from outside"):
             optimizer._resource_apply_sparse(values, w, indices)

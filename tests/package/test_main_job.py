@@ -10,9 +10,10 @@ import time
 
 import hosts
 import pytest
-from cases import thorough
+from cases import once, thorough
 
-from keras_accum import __main__ as demo
+from keras_accum import __main__ as main
+from keras_accum import demo
 
 trains = pytest.mark.skipif(
     hosts.IS_KERAS2, reason="python -m keras_accum trains on Keras 3 and tf_keras"
@@ -47,9 +48,9 @@ class Without:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Without())
-from keras_accum import __main__ as demo
-demo.hide_logs()
-sys.exit(demo.main())
+from keras_accum import __main__ as main
+main.hide_logs()
+sys.exit(main.main())
 """
 
 
@@ -88,6 +89,7 @@ def test_it_shows_what_it_claims(tmp_path):
     assert max(map(len, lines[1:])) <= 100  # the first line has the path
 
 
+@once
 @thorough
 @trains
 def test_float32_and_relu(tmp_path):
@@ -99,12 +101,12 @@ def test_float32_and_relu(tmp_path):
 
 @pytest.mark.parametrize("number, noun, said", [(1, "epoch", "1 epoch"), (2, "epoch", "2 epochs")])
 def test_singular_and_plural(number, noun, said):
-    assert demo.count(number, noun) == said
+    assert main.count(number, noun) == said
 
 
 def test_plural_of_micro_batch():
-    assert demo.count(2, "micro-batch") == "2 micro-batches"
-    assert demo.count(1, "micro-batch") == "1 micro-batch"
+    assert main.count(2, "micro-batch") == "2 micro-batches"
+    assert main.count(1, "micro-batch") == "1 micro-batch"
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 15])
@@ -165,7 +167,7 @@ BAD = [
 def test_bad_value(option, value, received, capsys):
     """Refused before anything is trained, in one line that names the option."""
     with pytest.raises(SystemExit) as end:
-        demo.main([option, value])
+        main.main([option, value])
     assert end.value.code == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.count("\n") == 1
@@ -191,10 +193,10 @@ def test_the_trial_leaves_no_trace(tmp_path):
     old, new, folder = tmp_path / "old.png", tmp_path / "new.png", tmp_path / "folder.png"
     old.write_bytes(b"as it was")
     folder.mkdir()
-    assert demo.writable_png(str(old)) and demo.writable_png(str(new))
+    assert main.writable_png(str(old)) and main.writable_png(str(new))
     assert old.read_bytes() == b"as it was" and not new.exists()
     with pytest.raises(argparse.ArgumentTypeError, match="can be written"):
-        demo.writable_png(str(folder))
+        main.writable_png(str(folder))
 
 
 @trains
@@ -251,6 +253,7 @@ def ends(group):
     return False
 
 
+@once
 @thorough
 @trains
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal to a group of processes")

@@ -13,7 +13,7 @@ from training import LENGTH, compiled, go_on
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 tf_keras_only = pytest.mark.skipif(
-    not hosts.IS_TF_KERAS, reason="only tf_keras has TensorFlow's checkpoints"
+    not hosts.IS_LEGACY, reason="only legacy optimizers are restored while they are built"
 )
 
 STOP = LENGTH + 2

@@ -14,6 +14,9 @@ import pytest
 from cases import each_version, keras2_has_no, thorough
 from hosts import accum, keras
 
+if hosts.IS_NEW_STYLE:
+    pytest.skip("files of Keras 2 have optimizers of the legacy style", allow_module_level=True)
+
 pytestmark = pytest.mark.filterwarnings("ignore:Do not pass an `input_shape`")
 
 FILES = hosts.TESTS / "files" / "keras_2_2_4"

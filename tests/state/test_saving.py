@@ -9,7 +9,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, each_version, few_cases, keras2_has_no, quick_first, thorough
+from cases import CASES, each_version, keras2_has_no, on_adam, quick_first, thorough
 from formats import (
     CLASSES,
     FORMATS,
@@ -36,14 +36,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an 
 # -- formats -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def continued(tmp_path_factory):
-    """For each of SAVED the result of an uninterrupted run.
-
-    A new process has written its own results, or its errors, beside the files.
-    """
-    root = tmp_path_factory.mktemp("saved")
-    hosts.set_floatx(hosts.FLOATX)
+@thorough
+@each_version
+def test_continues_in_a_new_process(tmp_path):
+    """All formats are in one test, since each new process imports a framework first."""
     expected = {}
     for run, (case, more) in RUNS.items():
         hosts.set_random_seed()  # on TensorFlow 1 this empties the graph too
@@ -53,25 +49,29 @@ def continued(tmp_path_factory):
         forms = [form for r, form in SAVED if r == run]
         # Once saved as HDF5, Keras 3 leaves the optimizer out of a model's `.keras` file.
         for form in sorted(forms, key=lambda form: "h5" in form):
-            folder = root / run / form
+            folder = tmp_path / run / form
             folder.mkdir(parents=True)
             FORMATS[form].save(model, folder)
         expected[run] = everything(go_on(model, STOP))
         assert_moved(start, weights(model), by=0.005)
-    subprocess.run([sys.executable, hosts.TESTS / "formats.py", root], env=os.environ, check=True)
-    return root, expected
+    script = hosts.TESTS / "formats.py"
+    subprocess.run([sys.executable, script, tmp_path], env=os.environ, check=True)
+    wrong = {}
+    for run, form in SAVED:
+        try:
+            assert_continued(tmp_path / run / form, run, expected[run])
+        except AssertionError as error:
+            wrong[run, form] = error
+    assert not wrong, "\n\n".join(f"{run}-{form}: {error}" for (run, form), error in wrong.items())
 
 
-@thorough
-@each_version
-@pytest.mark.parametrize(("run", "form"), SAVED, ids=map("-".join, SAVED))
-def test_continues_in_a_new_process(run, form, continued):
-    root, expected = continued
-    loaded = json.loads((root / run / form / "loaded.json").read_text())
+def assert_continued(folder, run, expected):
+    """The new process has written its results, or its error, beside the file."""
+    loaded = json.loads((folder / "loaded.json").read_text())
     assert "error" not in loaded, loaded["error"]
     assert loaded["position"] == (0 if run == "accum_iters_1" else 3)
-    with np.load(root / run / form / "end.npz") as end:
-        assert_same(dict(end), expected[run])
+    with np.load(folder / "end.npz") as end:
+        assert_same(dict(end), expected)
 
 
 @quick_first("form", list(MAIN))
@@ -135,7 +135,7 @@ def fit(model, *callbacks):
 
 
 @keras2_has_no("ModelCheckpoint in the middle of an epoch")
-@few_cases
+@on_adam
 def test_model_checkpoint(case, tmp_path):
     path = tmp_path / ("m.keras" if hosts.IS_KERAS3 else "m.h5")
     save = keras.callbacks.ModelCheckpoint(str(path), save_freq=STOP)
@@ -147,7 +147,7 @@ def test_model_checkpoint(case, tmp_path):
 
 
 @keras2_has_no("BackupAndRestore")
-@few_cases
+@on_adam
 def test_backup_and_restore(case, tmp_path):
     """Only the restored state is compared.
 

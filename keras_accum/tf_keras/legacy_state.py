@@ -1,14 +1,17 @@
-"""The state of an optimizer as variables: counters, sums and slots."""
+"""The state of a legacy optimizer: its variables, their numbers and their names."""
 
 import numpy as np
 import tensorflow as tf
 
-from keras_accum import base, kernels, states
+from keras_accum import kernels, states
+from keras_accum.states import StateError
+from keras_accum.tf_keras.library import legacy
+from keras_accum.tf_keras.state import State
 from keras_accum.warn import warn
 
 
-class Variables(base.Optimizer):
-    """The part of an optimizer that creates and numbers its variables."""
+class LegacyState(State):
+    """The part of an optimizer that creates, numbers and names its variables."""
 
     def build(self, var_list):
         """Create the state for these variables, as the first step would.
@@ -134,6 +137,86 @@ class Variables(base.Optimizer):
         port = self._accumulation.port
         return {} if port.rule else port.layout.initial
 
+    # -- names -----------------------------------------------------------------------------------
+
     @property
-    def _is_built(self):
-        return bool(self._accumulation.port.variables)
+    def weights(self):
+        """The variables of the state in the order of files, whatever created a variable first."""
+        if not (self._pending or self._is_built):
+            return super().weights
+        self._check_numbers()
+        return list(self._state_variables().values())
+
+    def variables(self):
+        return self.weights
+
+    def _list_names(self, variables, stock):
+        options, port = self._accumulation.options, self._accumulation.port
+        accumulates = options.accumulates and not stock
+        slots, scalars = self._rule_slots, self._rule_scalars
+        names = states.with_unapplied(
+            self._rule_name, scalars, slots, variables, accumulates, options.weighs
+        )
+        if not port.rule and port.layout.by_variable:
+            of_slots = slice(1 + len(scalars), 1 + len(scalars) + len(slots) * variables)
+            names[of_slots] = sorted(names[of_slots], key=states.index_of)
+        return names
+
+    def _state_names(self, variables):
+        names = [n for n in self._list_names(variables, stock=False) if n != "unapplied"]
+        last = [states.MISSING] * self._accumulation.options.accumulates
+        return names + last + list(self._rate_state())
+
+    def _state_variables(self):
+        """Return all weights by their names, in the order of `_list_names`."""
+        if self._pending:
+            return self._pending.variables
+        port, window = self._accumulation.port, self._accumulation.window
+        found = {"completed_updates": self.iterations}
+        scalars = port.scalar_variables if self._is_built else ()
+        for name, scalar in zip(self._rule_scalars, scalars):
+            found[states.scalar_name(self._rule_name, name)] = scalar
+        for name, slot in port.slots.items():
+            for i, variable in enumerate(port.variables):
+                found[states.slot_name(self._rule_name, name, i)] = self.get_slot(variable, slot)
+        if window is not None:
+            found.update(window.named)
+        order = self._list_names(len(port.variables), stock=False)
+        return {name: found[name] for name in [*order, states.MISSING] if name in found}
+
+    def _layout(self):
+        variables = self._accumulation.port.variables
+        return states.layout(self._state_names(len(variables)), variables)
+
+    def _write_state(self, state):
+        window = self._accumulation.window
+        if window is not None and window.missing is None:
+            state = states.without_idle(state)
+            if states.MISSING in state:
+                window.add(states.MISSING)
+        super()._write_state(state)
+
+    def _check_numbers(self):
+        if not self._accumulation.port.is_numbered:
+            reason = "its variables came in parts, so their order in the model isn't known"
+        elif not self._is_built and not self._pending and self._has_deferred:
+            reason = "a checkpoint will restore its slots when the variables exist"
+        else:
+            return
+        raise StateError(
+            f"{type(self).__name__} can't be read, written or saved as a whole yet: {reason}. "
+            "Call `optimizer.build(model.trainable_variables)` first."
+        )
+
+    @property
+    def _has_deferred(self):
+        """True if the counters show earlier steps whose slots aren't created yet."""
+        names = self._list_names(1, stock=False)
+        counts = self.completed_updates or self.window_position
+        return bool(counts) and any(states.index_of(name) is not None for name in names)
+
+    def _rate_in_use(self):
+        port = self._accumulation.port
+        is_nadam = self._stock_class is legacy.Nadam  # its `decay` belongs to the momentum
+        rate = self.learning_rate if is_nadam else self._decayed_lr(port.scalar_dtype)
+        return float(port.read(rate))
