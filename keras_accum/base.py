@@ -245,8 +245,6 @@ class Optimizer:
 
     def _fitted_to_variables(self, state):
         """Return a complete state, with all names, of the built optimizer."""
-        if any(map(states.is_unnamed, state)):
-            state = self._named(states.list_of(state))
         layout = self._layout()
         state = states.fitted(state, layout, self._described)
         if any(map(np.iscomplexobj, state.values())):
@@ -285,7 +283,7 @@ class Optimizer:
         real = {i for i, v in enumerate(variables) if "complex" not in str(v.dtype)}
 
         def is_complex(name):
-            return states.is_unnamed(name) or states.index_of(name) not in real
+            return states.index_of(name) not in real
 
         states.check_complex(state, is_complex, self._described)
         self._pending.drop()
@@ -413,9 +411,13 @@ class Optimizer:
     def _from_keras_2(self, arrays):
         state = states.from_keras_2(arrays, self._rule_name, self._rule_slots)
         has_count = not arrays or np.ndim(arrays[0]) == 0
-        if state is not None and not has_count and self.get_config().get("decay"):
-            warn(_NO_COUNT.format(name=type(self).__name__))
+        if state is not None and not has_count:
+            self._warn_of_no_count()
         return state
+
+    def _warn_of_no_count(self):
+        if self.get_config().get("decay"):
+            warn(_NO_COUNT.format(name=type(self).__name__))
 
     def _named_as(self, arrays, names):
         """Return these arrays as a state with the names `names(n)` for n variables, or None."""

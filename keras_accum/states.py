@@ -59,6 +59,8 @@ KERAS_2_SLOTS = {
     "Adamax": ("momentum", "norm"),
     "Nadam": ("momentum", "velocity"),
 }
+# The rules of which Keras 2.2 didn't save the number of updates.
+NO_COUNT = ("RMSprop", "Adagrad", "Adadelta")
 # The scalars of Keras 2. Keras 2.3 wrote them after `iterations`; earlier versions didn't.
 KERAS_2_SCALARS = {"Nadam": ("u_product",)}
 
@@ -99,7 +101,7 @@ def is_index(text):
 def index_of(name):
     """Return the index of the variable to which an array belongs, None for a scalar."""
     _, dot, index = name.rpartition(".")
-    return int(index) if dot and is_index(index) else None
+    return int(index) if dot and is_index(index) and not is_unnamed(name) else None
 
 
 def is_scalar_of_rule(name):
@@ -331,7 +333,7 @@ def completed(state, layout, accum_iters, initial=None):
 
 
 def is_of_window(name):
-    return name in (*WINDOW, WEIGHT, MISSING) or name.startswith("accumulator.")
+    return name in (*WINDOW, "unapplied", WEIGHT, MISSING) or name.startswith("accumulator.")
 
 
 def without_window(state):
@@ -390,36 +392,47 @@ def without_idle(state):
     return {name: array for name, array in state.items() if name != MISSING}
 
 
-def unnamed(arrays, is_rate_known, weighs):
+def unnamed(arrays, scalars, is_rate_known, accumulates, weighs):
     """Return a list of arrays as a state with names for those that tell it themselves, or None.
 
-    The other arrays are called unnamed.<place in the list> until their variables are known. The
-    list has the order of Keras 3's files.
+    The arrays of the rule are called unnamed.<place in the list> until the variables are known.
+    Before them are the counts, and after them is the window. The list is of Keras 3, or of another
+    Keras, whose lists have no learning rate and the given number of scalars.
     """
-    arrays = [np.asarray(array) for array in arrays]
-    kinds = [array.dtype.kind if array.ndim == 0 else "" for array in arrays]
-    if not kinds or kinds[0] not in ("i", "u"):
+    kinds = "".join("." if array.ndim else array.dtype.kind for array in arrays)
+    if kinds[:1] not in ("i", "f"):  # Keras 2.0 counted in floats
         return None
-    names = {0: "completed_updates"}
-    if is_rate_known and kinds[1:2] == ["f"]:
-        names[1] = "learning_rate"
-    # At the end are the counters, the weight, a sum for each variable, and `missing_gradients`.
-    counters = len(arrays) - len(arrays[-1]) - weighs - len(WINDOW) if kinds[-1] == "" else 0
-    if counters > 0 and set(kinds[counters - 1 : counters + len(WINDOW)]) == {"i"}:
-        names.update(enumerate(WINDOW, start=counters))
-    return {names.get(i, f"{_UNNAMED}{i}"): array for i, array in enumerate(arrays)}
+    has_rate = is_rate_known and kinds[1:2] == "f" and kinds.count("f") - weighs > scalars
+    counts, window = ["completed_updates"] + ["learning_rate"] * has_rate, []
+    found = re.fullmatch("..*?(i{4,})([^i]*)", kinds) if accumulates else None
+    if found:
+        has_missing, sums = arrays[-1].dtype.kind == "i", len(found[2]) - weighs
+        if sums < 1 or has_missing and arrays[-1].shape != (sums,):
+            return None
+        window = ["state_format", *WINDOW]
+        window += ["unapplied"] * (len(found[1]) == 5 and not has_rate)  # only on tf_keras
+        window += [WEIGHT] * weighs + [f"accumulator.{i}" for i in range(sums - has_missing)]
+        window += [MISSING] * has_missing
+    rule = [f"{_UNNAMED}{i}" for i in range(len(counts), len(arrays) - len(window))]
+    state = dict(zip(counts + rule + window, arrays))
+    state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
+    if rule and "unapplied" in window:  # it still tells the order of the rule's arrays
+        state["unapplied"] = np.asarray(0)
+    return state
 
 
 def is_unnamed(name):
     return name.startswith(_UNNAMED)
 
 
-def list_of(state):
-    """Return the list of arrays from which `unnamed` made a state."""
-    named = [n for n in ("completed_updates", "learning_rate", *WINDOW) if n in state]
-    length, order = len(named) + sum(map(is_unnamed, state)), iter(named)
-    places = (f"{_UNNAMED}{i}" for i in range(length))
-    return [state[place if place in state else next(order)] for place in places]
+def in_list_order(state):
+    """Return the names of a state with unnamed arrays, in the order of their list."""
+    rule = sorted(filter(is_unnamed, state), key=lambda name: int(name[len(_UNNAMED) :]))
+    has_rate = "learning_rate" in state and f"{_UNNAMED}1" not in state
+    sums = [f"accumulator.{i}" for i in range(count(state))]
+    window = [name for name in (*WINDOW, "unapplied", WEIGHT, *sums, MISSING) if name in state]
+    window[:0] = ["state_format"] * ("accum_iters" in state)
+    return ["completed_updates"] + ["learning_rate"] * has_rate + rule + window
 
 
 def named(arrays, names, layout=None):

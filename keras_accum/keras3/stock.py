@@ -1,14 +1,15 @@
 """Conversion from and to the stock optimizers of Keras 3."""
 
 import inspect
-import warnings
 
 import keras
 import numpy as np
 
-from keras_accum import arguments, states
+from keras_accum import arguments, ranges, states
 from keras_accum.keras3.backend import to_numpy
 from keras_accum.keras3.variables import constructor_arguments, of_stock
+
+_NOT_OF_STOCK = {*ranges.OURS, "decay"}
 
 
 def class_of(public):
@@ -56,24 +57,32 @@ class FromAndToStock:
         is_ours = isinstance(optimizer, FromAndToStock)
         if not is_ours:
             del config["name"]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the warning about Keras's own accumulation
-            state = optimizer.get_state() if is_ours else cls._state_of_stock(optimizer, config)
-        if not is_ours and config["gradient_accumulation_steps"]:
-            config["accum_iters"] = config.pop("gradient_accumulation_steps")
+            of_stock_class = {n: arguments[n] for n in arguments if n not in _NOT_OF_STOCK}
+            if of_stock_class:
+                # A new value may change which slots there are: only names tell which stay.
+                own = {n: arguments[n] for n in arguments if n in _NOT_OF_STOCK}
+                return cls.from_optimizer(cls.from_optimizer(optimizer, **own), **of_stock_class)
+            steps = config["gradient_accumulation_steps"]
+            if steps:
+                config["accum_iters"] = config.pop("gradient_accumulation_steps")
         new = cls._like(config, arguments)
         _copy_exclusions(optimizer, new)
         if optimizer._trainable_variables:
             new.build(optimizer._trainable_variables)
+        state = optimizer.get_state() if is_ours else new._state_of_stock(optimizer, steps)
+        if any(map(states.is_unnamed, state)):
+            # A list tells its origin also by having a learning rate or not.
+            if optimizer._rate_state().keys() != new._rate_state().keys():
+                optimizer._check_is_built("from_optimizer")
         new._continue_from(state, optimizer)
         return new
 
-    @classmethod
-    def _state_of_stock(cls, optimizer, config):
-        likeness = cls._like(config)._scratch(optimizer._trainable_variables, stock=True)
-        names = likeness._state_variables()
-        state = dict(zip(names, map(to_numpy, of_stock(optimizer))))
-        steps = config["gradient_accumulation_steps"]
+    def _state_of_stock(self, optimizer, steps):
+        """Return the state of a stock optimizer that keeps the same variables in the same order."""
+        sums = list(getattr(optimizer, "_accumulated_gradients", ()))
+        others = [v for v in of_stock(optimizer) if all(v is not other for other in sums)]
+        state = dict(zip(self._list_names(), map(to_numpy, others)))
+        state.update({f"accumulator.{i}": to_numpy(v) for i, v in enumerate(sums)})
         if steps:  # Keras counts micro-batches
             updates, position = divmod(int(state["completed_updates"]), steps)
             counters = dict(zip(states.WINDOW, (position, steps, steps)), completed_updates=updates)
@@ -112,7 +121,7 @@ class FromAndToStock:
         _copy_exclusions(self, stock)
         if self._is_built:
             stock.build(self._trainable_variables)
-            names = self._list_names(len(self._trainable_variables), stock=True)
+            names = self._list_names()
             if self.decay:
                 names.remove("learning_rate")
             state = self._read_state()

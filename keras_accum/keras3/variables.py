@@ -1,13 +1,10 @@
 """The variables of an optimizer on Keras 3, and their names in a state."""
 
-import functools
 import types
 
 import keras
-import numpy as np
 
 from keras_accum import states
-from keras_accum.keras3.backend import dtype_of, path_of
 from keras_accum.keras3.kept import Kept
 from keras_accum.ranges import is_of_keras
 from keras_accum.warn import warn
@@ -130,49 +127,21 @@ class StateByNames:
 
     @property
     def _rule_slots(self):
-        return self._names_of_rule(lambda index: index is not None)
+        return tuple(n[: -len(".0")] for n in self._names_of_rule() if states.index_of(n) == 0)
 
     @property
     def _rule_scalars(self):
-        return self._names_of_rule(lambda index: index is None)
+        return tuple(n for n in self._names_of_rule() if states.index_of(n) is None)
 
-    def _names_of_rule(self, is_wanted):
+    def _names_of_rule(self):
         prefix = f"{self._rule_name}."
-        names = [n for n in self._list_names(1, stock=True) if n.startswith(prefix)]
-        wanted = [n[len(prefix) :] for n in names if is_wanted(states.index_of(n))]
-        return tuple(name.rpartition(".")[0] or name for name in wanted)
+        return [n[len(prefix) :] for n in self._list_names() if n.startswith(prefix)]
 
-    def _list_names(self, variables, stock):
-        # The stock optimizer decides the order: build one for minimal variables and read its order.
-        known = self._trainable_variables
-        if len(known) == variables:
-            return list(self._scratch(known, stock)._state_variables())
-        return list(self._scratch([_no_variable()] * variables, stock)._state_variables())
-
-    def _scratch(self, variables, stock):
-        """Return an optimizer like this one, or like the stock one, for likenesses of variables."""
-        config = constructor_arguments(self)
-        if stock:
-            config["accum_iters"] = 1
-        scratch = self._like(config)
-        scratch.build([_likeness(variable) for variable in variables])
-        return scratch
-
-    @functools.cached_property  # used several times while a file is loaded
-    def _has_uniform_slots(self):
-        """True if each variable has the same slots, of its shape, and all other values are scalars.
-
-        Else the names and shapes of a state depend on the variables and aren't known before them.
-        """
-        scratch = self._scratch([_no_variable(), keras.Variable(np.zeros((1, 1)))], stock=True)
-        slots = [set(), set()]
-        for name, variable in scratch._named_rule_variables().items():
-            index = states.index_of(name)
-            if index is not None:
-                slots[index].add((name.rpartition(".")[0], len(variable.shape) == 2 * index))
-            elif variable.shape:
-                return False
-        return slots[0] == slots[1] and all(of_its_shape for _, of_its_shape in slots[0])
+    def _list_names(self, variables=None, stock=True):
+        # The stock optimizer decides the order, and the window comes after it.
+        window = self._accumulation.window
+        own = window.named if stock and window is not None else ()
+        return [name for name in self._state_variables() if name not in own]
 
     def _shared_variables(self):
         found = {"completed_updates": self._iterations}
@@ -197,19 +166,6 @@ def _track(optimizer, variables):
     for variable in variables:
         if not optimizer._tracker.is_in_store("variables", variable):
             optimizer._track_variable(variable)
-
-
-def _no_variable():
-    return keras.Variable(0.0)
-
-
-def _likeness(variable):
-    """Return a small variable of the same rank, which the stock optimizer treats the same way."""
-    likeness = keras.Variable(np.zeros((1,) * len(variable.shape)), dtype=dtype_of(variable))
-    likeness._path = path_of(variable)
-    if getattr(variable, "overwrite_with_gradient", False):
-        likeness.overwrite_with_gradient = True
-    return likeness
 
 
 def constructor_arguments(optimizer):

@@ -235,22 +235,61 @@ OPEN_WINDOW = [np.asarray(n) for n in (1, 2, 5, 5)] + [
 ]
 
 
+def unnamed(arrays, is_rate_known=True, weighs=False, scalars=0, accumulates=True):
+    return states.unnamed(arrays, scalars, is_rate_known, accumulates, weighs)
+
+
+def in_list_order(state):
+    """Keras's files sort the names, and a state has its format besides."""
+    state = {"state_format": np.asarray(1), **state}
+    return [state[name] for name in states.in_list_order(dict(sorted(state.items())))]
+
+
+def assert_same_arrays(actual, expected):
+    assert len(actual) == len(expected)
+    for one, other in zip(actual, expected):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("last", [OPEN_WINDOW[-1:], []])  # version 0.1 doesn't write it
 @pytest.mark.parametrize("weight", [[], [np.asarray(1.5)]])
-def test_a_list_tells_its_counters(weight):
-    arrays = [*LIST, *OPEN_WINDOW[:4], *weight, *OPEN_WINDOW[4:]]
-    state = states.unnamed(arrays, is_rate_known=True, weighs=bool(weight))
+def test_a_list_tells_its_window(weight, last):
+    arrays = [*LIST, *OPEN_WINDOW[:4], *weight, *OPEN_WINDOW[4:-1], *last]
+    state = unnamed(arrays, weighs=bool(weight))
     assert [int(state[name]) for name in ("completed_updates", *states.WINDOW)] == [3, 2, 5, 5]
     assert state["learning_rate"] == 0.5
-    assert sum(map(states.is_unnamed, state)) == len(arrays) - 5
-    # Keras's files sort the names, and a state has its format besides.
-    shuffled = {name: state[name] for name in sorted(state)}
-    again = states.list_of({**shuffled, "state_format": np.asarray(1)})
-    assert all(one is other for one, other in zip(again, arrays)) and len(again) == len(arrays)
+    assert [n for n in state if states.is_unnamed(n)] == [f"unnamed.{i}" for i in (2, 3, 4)]
+    assert state["accumulator.1"].shape == (3,)
+    assert_same_arrays(in_list_order(state), arrays)
+
+
+def test_a_list_of_tf_keras_tells_its_window():
+    counters = [np.asarray(n) for n in (1, 2, 5, 5, 1)]
+    arrays = [*LIST[:1], *LIST[2:], *counters, *OPEN_WINDOW[4:-1]]
+    state = unnamed(arrays)
+    assert [int(state[name]) for name in ("completed_updates", *states.WINDOW)] == [2, 2, 5, 5]
+    assert "learning_rate" not in state
+    arrays[0], arrays[8] = np.asarray(2), np.asarray(0)  # the count is one of updates now
+    assert_same_arrays(in_list_order({**state, "learning_rate": np.asarray(0.5)}), arrays)
+
+
+def test_a_scalar_of_the_rule_is_no_learning_rate():
+    """Lists of Nadam have `u_product` after the count on other Kerases, and at the end here."""
+    assert "learning_rate" not in unnamed([*LIST[:2], *LIST[2:]], scalars=1)
+    assert unnamed([*LIST, np.asarray(0.25)], scalars=1)["learning_rate"] == 0.5
 
 
 def test_a_list_of_a_stock_optimizer_tells_its_count():
-    state = states.unnamed(LIST, is_rate_known=False, weighs=False)
+    state = unnamed(LIST, is_rate_known=False)
     assert [name for name in state if not states.is_unnamed(name)] == ["completed_updates"]
-    assert states.list_of(state) == LIST
-    assert states.unnamed(LIST[1:], is_rate_known=True, weighs=False) is None
-    assert states.unnamed([], is_rate_known=True, weighs=False) is None
+    assert_same_arrays(in_list_order(state), LIST)
+    assert unnamed(LIST[2:]) is None
+    assert unnamed([]) is None
+
+
+@pytest.mark.parametrize("cut", [1, 3, 6])
+def test_a_window_of_another_length_is_no_window(cut):
+    arrays = [*LIST, *OPEN_WINDOW]
+    del arrays[-cut if cut > 1 else -2]
+    state = unnamed(arrays)
+    assert state is None or "window_position" not in state

@@ -83,9 +83,11 @@ def assert_goes_on_as(model, name, atol=1e-6, parts=1):
 # -- the AdamAccumulate class ------------------------------------------------------------------
 
 
-def assert_at_the_boundary(optimizer):
+def assert_at_the_boundary(model, optimizer):
     counters = optimizer.completed_updates, optimizer.window_position, optimizer.accum_iters
     assert counters == (2, 0, 5)
+    if hosts.IS_KERAS3:  # a list has no names before
+        optimizer.build(model.trainable_variables)
     file, state = truth("adamaccumulate_boundary"), optimizer.get_state()
     for i in range(4):
         np.testing.assert_array_equal(state[f"Adam.momentum.{i}"], file[f"opt_{1 + i}"])
@@ -95,7 +97,7 @@ def assert_at_the_boundary(optimizer):
 def test_continues_with_accum_iters_given():
     path = FILES / "adamaccumulate_boundary.h5"
     model = load(path, AdamAccumulate=Adam.with_accum_iters(5))
-    assert_at_the_boundary(model.optimizer)
+    assert_at_the_boundary(model, model.optimizer)
     assert_goes_on_as(model, "adamaccumulate_boundary")
 
 
@@ -107,8 +109,9 @@ def test_warns_without_accum_iters_and_accepts_it_later():
     assert sum("accum_iters" in str(warning.message) for warning in record) == 1
     assert (model.optimizer.completed_updates, model.optimizer.accum_iters) == (10, 1)
     model.optimizer.accum_iters = 5
-    assert_at_the_boundary(model.optimizer)
-    assert_goes_on_as(mended(model), "adamaccumulate_boundary")
+    model = mended(model)
+    assert_at_the_boundary(model, model.optimizer)
+    assert_goes_on_as(model, "adamaccumulate_boundary")
 
 
 def test_takes_accum_iters_by_from_optimizer():
@@ -117,7 +120,7 @@ def test_takes_accum_iters_by_from_optimizer():
         model = load(path, AdamAccumulate=Adam)
     hosts.build(model)
     optimizer = Adam.from_optimizer(model.optimizer, accum_iters=5)
-    assert_at_the_boundary(optimizer)
+    assert_at_the_boundary(model, optimizer)
     model.compile(optimizer, model.loss)
     assert_goes_on_as(model, "adamaccumulate_boundary")
 

@@ -270,7 +270,7 @@ MISFITS = {
     "no accumulator": (without("accumulator.0"), r"Missing: accumulator\.0"),
     "no counter": (without("window_length"), "Missing: window_length"),
     "unknown": (with_(Adam__third__0=np.zeros(2)), r"Not known here: Adam\.third\.0"),
-    "one more": (with_(Adam__momentum__2=np.zeros(2)), r"Adam\.momentum\.2|velocity\.2"),
+    "one more": (with_(Adam__momentum__2=np.zeros(2)), r"(momentum|velocity|accumulator)\.2"),
     "shape": (with_(Adam__momentum__0=np.zeros((3, 2))), r"Adam\.momentum\.0 is \(3, 2\)"),
     "scalar": (with_(completed_updates=np.zeros(2)), r"completed_updates is \(2,\)"),
     "text": (with_(Adam__momentum__1=np.array(["a", "b", "c"])), "Not numbers: Adam"),
@@ -292,8 +292,14 @@ def test_a_state_that_does_not_fit_is_refused(change, says, built):
     if built:
         hosts.build_on(optimizer, vs)
     before, values = optimizer.get_state(), [hosts.array(v) for v in vs]
+    found_at_build = False
     with pytest.raises(StateError, match=says):
         optimizer.set_state(change(state))
+        found_at_build = hosts.IS_KERAS3 and not built
+        hosts.build_on(optimizer, vs)
+    if found_at_build:  # a state that fits can take the place of the other one
+        optimizer.set_state(before)
+        hosts.build_on(optimizer, vs)
     assert_same(optimizer.get_state(), before)
     for v, value in zip(vs, values):
         np.testing.assert_array_equal(hosts.array(v), value)
