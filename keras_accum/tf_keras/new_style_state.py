@@ -298,11 +298,15 @@ class NewStyleState(State):
         copy_exclusions(self, new)
         return new
 
+    def _trackable_children(self, *args, **kwargs):
+        self._check_nothing_waits()  # TensorFlow calls this when it saves
+        return super()._trackable_children(*args, **kwargs)
+
     def _rate_in_use(self):
         rate = self._learning_rate
         if not isinstance(rate, tf.Variable):
             rate = rate(tf.constant(self.completed_updates, tf.int64))
-        return float(rate)
+        return float(self._accumulation.port.read(rate))  # on replicas, not a single variable
 
 
 def _of_shape(shape):

@@ -16,12 +16,7 @@ class Saving(base.Optimizer):
 
     def get_slot_names(self):
         """Return the names of the slots. TensorFlow calls this method when it saves."""
-        if self._pending:
-            raise ValueError(
-                "A state waits in this optimizer for its variables, and a checkpoint or SavedModel "
-                "can't hold a waiting state: call `optimizer.build(model.trainable_variables)` "
-                "first."
-            )
+        self._check_nothing_waits()
         return super().get_slot_names()
 
     @property
@@ -30,10 +25,8 @@ class Saving(base.Optimizer):
 
     @_update_uid.setter
     def _update_uid(self, uid):
-        # TensorFlow sets this attribute when it starts to restore this object from a checkpoint.
         # The counters must exist before TensorFlow looks for variables to restore.
         super(Saving, type(self))._update_uid.fset(self, uid)
-        self._pending.drop()
         accumulation = self._accumulation
         if accumulation.options.accumulates and accumulation.window is None:
             with tf.init_scope():

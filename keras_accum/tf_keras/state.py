@@ -13,6 +13,7 @@ class State(base.Optimizer):
     """
 
     fixed = {}
+    _keras = "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)"
     _can_reduce_late = True
 
     @property
@@ -59,14 +60,26 @@ class State(base.Optimizer):
         if "completed_updates" in state:
             self._accumulation.port.write(self.iterations, state["completed_updates"])
 
-    def __reduce__(self):
-        return base.restored, (*self._how_made(), self.get_config(), self.get_state())
+    # -- checkpoints -------------------------------------------------------------------------------
 
-    def __repr__(self):
-        return arguments.representation(self)
+    @property
+    def _update_uid(self):
+        return super()._update_uid
 
-    def __str__(self):
-        return arguments.description(self, "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)")
+    @_update_uid.setter
+    def _update_uid(self, uid):
+        # TensorFlow sets this attribute when it starts to restore this object from a checkpoint.
+        super(State, type(self))._update_uid.fset(self, uid)
+        self._pending.drop()
+
+    def _check_nothing_waits(self):
+        """Raise a ValueError if TensorFlow saves an optimizer in which a state waits."""
+        if self._pending:
+            raise ValueError(
+                "A state waits in this optimizer for its variables, and a checkpoint or SavedModel "
+                "can't hold a waiting state: call `optimizer.build(model.trainable_variables)` "
+                "first."
+            )
 
     # -- from and to stock optimizers --------------------------------------------------------------
 
