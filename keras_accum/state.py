@@ -133,11 +133,7 @@ class State:
             return None
         state = self._fitted(self._pending.in_order(self._read_state(), keys), variables)
         real = {i for i, v in enumerate(variables) if "complex" not in str(v.dtype)}
-
-        def is_complex(name):
-            return states.index_of(name) not in real
-
-        states.check_complex(state, is_complex, self._described)
+        states.check_complex(state, lambda n: states.index_of(n) not in real, self._described)
         self._pending.drop()
         return state
 
