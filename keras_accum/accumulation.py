@@ -115,8 +115,7 @@ class Accumulation:
         if not self.options.accumulates:
             return []
         present = set(keys)
-        known = enumerate(self.port.variables)
-        return [index for index, v in known if self.port.key(v) not in present]
+        return [index for index, key in enumerate(self.port.keys) if key not in present]
 
     def _step(self, counted, weight, absent):
         """Return the step of the window, before its counters are written."""

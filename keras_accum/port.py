@@ -49,6 +49,11 @@ class Port(abc.ABC):
     def key(self, variable):
         """Return a hashable key, the same for each reference to a variable."""
 
+    @property
+    def keys(self):
+        """The keys of `variables`, in order."""
+        return [self.key(variable) for variable in self.variables]
+
     @abc.abstractmethod
     def name_of(self, variable):
         """Return a variable's name, for messages."""

@@ -60,8 +60,12 @@ class Port(port.Port):
         self._variables = list(variables)
         self._indices = {self.key(variable): i for i, variable in enumerate(self._variables)}
 
+    @property
+    def keys(self):
+        return self._indices
+
     def key(self, variable):
-        return self.optimizer._var_key(variable)
+        return id(variable)
 
     def index(self, variable):
         """Return the index of a variable of the model, None for any other variable."""

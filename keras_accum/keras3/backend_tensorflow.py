@@ -31,9 +31,12 @@ class Port(TensorFlowPort, backend.Port):
     """Keras 3 on TensorFlow."""
 
     steps_return_state = False
-    key, name_of = backend.Port.key, backend.Port.name_of
+    name_of = backend.Port.name_of
     totals = backend.Port.totals
     add_to = TensorFlowPort.add_to
+
+    def key(self, variable):
+        return self.optimizer._var_key(variable)  # the same for a variable and its copies
 
     # -- where variables are made and written ------------------------------------------------------
 
