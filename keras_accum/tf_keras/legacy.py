@@ -193,7 +193,7 @@ class Port(port.Port):
     def _update_by_stock(self, rule, of_step, variables, averages, switches):
         scalars = [] if gates.is_certain(of_step) else self.scalar_variables
         old = list(map(self.value, scalars))
-        # `_prepare` may write, as in Nadam: not in a step that fails because there are no more data.
+        # `_prepare` may write, as in Nadam, but not in a step that finds no more data and fails.
         with kernels.after(averages), tf.control_dependencies(old):
             coefficients = _Coefficients(self.optimizer._prepare(variables))
 
