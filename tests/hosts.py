@@ -392,7 +392,7 @@ def _ours_of_keras2(optimizer):
     found = dict(zip([name for name in names if name not in own], optimizer.weights))
     found.update(zip(own, _own(optimizer)))
     assert len(found) >= len(optimizer.weights)
-    found["iterations"] = found.pop("completed_updates")
+    found["iterations"] = found.pop("completed_updates", optimizer.iterations)
     return {_slot(name) if name[0].isupper() else name: v for name, v in found.items()}
 
 
