@@ -4,6 +4,7 @@ Keras 3 ships these tests in its wheel. Each runs here with our classes under th
 """
 
 import importlib
+import importlib.util
 import inspect
 import unittest
 from pathlib import Path
@@ -28,6 +29,18 @@ OTHERWISE = {
     "OptimizerTest-test_optimizer_auto_naming": "our names begin with adam_accumulate",
     "OptimizerTest-test_set_weights": "a list that comes before the variables waits for them",
 }
+if importlib.util.find_spec("tensorflow") is None:
+    logging = "MultiOptimizerTest-test_tensorboard_logging_with_multi_optimizer"
+    OTHERWISE[logging] = "Keras's callback TensorBoard needs TensorFlow"
+
+
+@pytest.fixture(autouse=True)
+def float32():
+    """Keras's own tests are for its default data type."""
+    before = hosts.keras.config.floatx()
+    hosts.set_floatx("float32")
+    yield
+    hosts.set_floatx(before)
 
 
 def keras_tests():
