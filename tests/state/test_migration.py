@@ -26,6 +26,9 @@ MOVED["clipped"] = Case("SGD", {"learning_rate": 2**-1, "decay": 0.25, "clipnorm
 MOVED["sequential"] = CASES["adam"]
 KERAS2 = ["2.2", "2.3"]
 
+pytestmark = pytest.mark.skipif(
+    hosts.IS_NEW_STYLE, reason="a migration to tf_keras is one to its legacy style"
+)
 only_keras2 = pytest.mark.skipif(
     not hosts.IS_KERAS2, reason="the steps of a migration that are done on Keras 2.2 or 2.3"
 )
