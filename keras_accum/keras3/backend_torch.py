@@ -132,9 +132,10 @@ class Hooks(backend.Hooks):
         return super().apply(grads, trainable_variables)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        # The fused updates need gradients of the variables' data types.
-        pairs = zip(grads, trainable_variables)
-        grads = [gradient.to(variable.value.dtype) for gradient, variable in pairs]
+        if self._accumulation.port.selection is not None:
+            # The fused updates need gradients of the variables' data types.
+            pairs = zip(grads, trainable_variables)
+            grads = [gradient.to(variable.value.dtype) for gradient, variable in pairs]
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
