@@ -202,7 +202,7 @@ def _how_to_install(options):
 
 
 def draw(options, runs):
-    """The loss curves as a figure, the accumulated one dashed over the one that it covers."""
+    """The loss curves as a figure: the accumulated curve is dashed, over that of the big batch."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 

@@ -12,7 +12,7 @@ class Options:
     skip_nonfinite: bool = False
     gate: str = "select"
     all_reduce: str = "per_micro_batch"
-    decay: float = 0.0  # on Keras 3; the stock optimizers of Keras 2 have a decay of their own
+    decay: float = 0.0  # where the stock optimizer has no decay of its own
 
     @property
     def accumulates(self):
@@ -31,7 +31,7 @@ class Options:
     @property
     def is_stock(self):
         """True if the stock optimizer's own code does all that is asked for."""
-        return not (self.accumulates or self.skip_nonfinite or self.decay)
+        return self.always_updates and not self.decay
 
     @property
     def always_updates(self):

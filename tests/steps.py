@@ -25,7 +25,7 @@ def variables():
 
 
 def gradients():
-    """One list per window, in it one per micro-batch, in it one gradient per variable."""
+    """A list of windows: each window has micro-batches, and each micro-batch has gradients."""
     random = np.random.default_rng(5)
     signs = [random.choice([-1, 1], shape) for shape in SHAPES.values()]
     return [

@@ -36,6 +36,7 @@ class Port(port.Port):
     ops = counts_with = ops
     window_order = ("state_format", *states.WINDOW, states.WEIGHT, "accumulator", states.MISSING)
     tells_of_the_end = True
+    can_reduce_late = False  # for `all_reduce="per_window"`
     # True if `variables` must have everything that a train step of `fit` writes.
     steps_return_state = True
 
@@ -179,11 +180,11 @@ class Port(port.Port):
         return total + ops.cast(gradient, total.dtype)
 
     def totals(self, sums, gradients, variables):
-        totals = super().totals(sums, gradients, variables)
-        return [
-            ops.maximum(self.value(old), gradient) if self.overwrites(variable) else total
-            for old, gradient, variable, total in zip(sums, gradients, variables, totals)
-        ]
+        def total(old, gradient, variable):
+            add = ops.maximum if self.overwrites(variable) else self.plus
+            return add(self.value(old), gradient)
+
+        return list(map(total, sums, gradients, variables))
 
     def all_finite(self, gradients):
         finite = ops.all(ops.stack([ops.all(ops.isfinite(g)) for g in gradients]))

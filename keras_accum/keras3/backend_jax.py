@@ -60,9 +60,6 @@ class Picker(train_functions.Picker):
         return [arrays[id(counter)] for counter in self._optimizer._counters().values()]
 
 
-CAN_REDUCE_LATE = False
-
-
 class Port(backend.Port):
     """Keras 3 on JAX."""
 

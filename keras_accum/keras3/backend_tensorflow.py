@@ -24,12 +24,10 @@ def _native(variable):
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-CAN_REDUCE_LATE = True
-
-
 class Port(TensorFlowPort, backend.Port):
     """Keras 3 on TensorFlow."""
 
+    can_reduce_late = True
     steps_return_state = False
     name_of = backend.Port.name_of
     totals = backend.Port.totals

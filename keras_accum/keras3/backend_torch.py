@@ -21,9 +21,6 @@ def _is_compiling():
     return torch.compiler.is_compiling()
 
 
-CAN_REDUCE_LATE = False
-
-
 class Port(backend.Port):
     """Keras 3 on PyTorch."""
 

@@ -18,7 +18,7 @@ class AccumulatingOptimizer(Hooks, State, stock.FromAndToStock):
 
     fixed = {}
     _keras = "Keras 3"
-    _can_reduce_late = backend.CAN_REDUCE_LATE
+    _can_reduce_late = backend.Port.can_reduce_late
     decay = ReadOnly("decay")
 
     def __init_subclass__(cls, **kwargs):
