@@ -1,17 +1,13 @@
-"""What the optimizers of all hosts share besides the state: counters, config and conversion.
+"""The public members of every accumulating optimizer: counters, state, config and conversion.
 
 No host is imported here.
 """
 
 import dataclasses
 
-import numpy as np
-
-from keras_accum import arguments, states
+from keras_accum import arguments, convert
 from keras_accum.accumulation import Accumulation
-from keras_accum.open_window import OpenWindow
 from keras_accum.options import Options, ReadOnly, check_taken
-from keras_accum.state import Files
 from keras_accum.warn import warn
 
 _NO_ACCUM_ITERS = (
@@ -22,7 +18,7 @@ _NO_ACCUM_ITERS = (
 )
 
 
-class Optimizer(Files):
+class Optimizer:
     """A base class that comes before the stock class. Besides the members here, a host defines
 
     * `_keras`: what the host is called in a message;
@@ -63,24 +59,15 @@ class Optimizer(Files):
     def _accumulation(self, value):
         check_taken(self._stock_class, ["_accumulation"], ["_accumulation"])
 
-    def _build_window(self):
-        """Create counters and accumulators if the model's variables are known."""
-        accumulation = self._accumulation
-        is_needed = accumulation.options.accumulates and accumulation.window is None
-        if is_needed and accumulation.port.variables:
-            accumulation.window = OpenWindow(accumulation.port, accumulation.options)
-
-    def _counters(self):
-        """Return the window's counters by name, of the built or of the waiting state, if any."""
-        if self._pending:
-            return self._pending.counters
-        window = self._accumulation.window
-        return {} if window is None else window.counters
+    @property
+    def completed_updates(self):
+        """The number of updates made, as schedules, `decay` and bias correction count. An int."""
+        return self._accumulation.state.completed_updates()
 
     @property
     def window_position(self):
         """The number of micro-batches in the open window; 0 if no window is open. An int."""
-        return self._count("window_position", 0)
+        return self._accumulation.state.count("window_position", 0)
 
     @property
     def accum_iters(self):
@@ -89,33 +76,24 @@ class Optimizer(Files):
         A new value takes effect with the next window. The value 1 can be raised only before the
         first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
         """
-        return self._count("accum_iters", self._accumulation.options.accum_iters)
+        accumulation = self._accumulation
+        return accumulation.state.count("accum_iters", accumulation.options.accum_iters)
 
     @accum_iters.setter
     def accum_iters(self, accum_iters):
-        accum_iters = arguments.check_accum_iters(accum_iters)
-        counter = self._counters().get("accum_iters")
+        accum_iters, accumulation = arguments.check_accum_iters(accum_iters), self._accumulation
+        counter = accumulation.state.counters.get("accum_iters")
         if counter is not None:
-            self._accumulation.port.write(counter, accum_iters)
-        elif not self._accumulation.has_stepped:
-            options = self._accumulation.options
-            self._accumulation.options = dataclasses.replace(options, accum_iters=accum_iters)
-            self._build_window()
-            self._complete_waiting()
+            accumulation.port.write(counter, accum_iters)
+        elif not accumulation.has_stepped:
+            accumulation.options = dataclasses.replace(
+                accumulation.options, accum_iters=accum_iters
+            )
+            accumulation.open_window()
+            accumulation.state.recount()
         elif accum_iters != 1:
             name = type(self).__name__
             raise ValueError(arguments.NO_ACCUMULATORS.format(accum_iters, name))
-
-    def _count_window(self):
-        """Return position, length and next length of the window, as ints."""
-        length = self._accumulation.options.accum_iters
-        defaults = {"window_position": 0, "window_length": length, "accum_iters": length}
-        return [self._count(name, default) for name, default in defaults.items()]
-
-    def _count(self, name, default):
-        """Return a counter's value, or the default if the counter doesn't exist yet."""
-        counter = self._counters().get(name)
-        return int(default if counter is None else self._accumulation.port.read(counter))
 
     def apply_partial_window(self):
         """Close the open window now: make one update from the micro-batches in the window.
@@ -129,19 +107,11 @@ class Optimizer(Files):
             ValueError: On Keras 2.0 to 2.3, if several models share the optimizer, and the open
                 window belongs to a model other than the one whose train step was built last.
         """
-        self._check_is_between_steps()
-        if self.window_position == 0:
-            return
-        self._check_is_built("apply_partial_window")
-        self._accumulation.close_window()
-
-    def _check_is_between_steps(self):
-        if self._accumulation.port.is_traced():
-            raise RuntimeError(
-                "`apply_partial_window` is for the time between train steps: it can't be called in "
-                "a traced function (tf.function, jax.jit, torch.compile). Call it after the traced "
-                "function has returned."
-            )
+        accumulation = self._accumulation
+        accumulation.port.check_between_steps()
+        if self.window_position:
+            accumulation.state.check_is_built("apply_partial_window")
+            accumulation.close_window()
 
     def weigh(self, weight):
         """Set the weight of the next micro-batch in its window, with `reduction="weighted"`.
@@ -165,6 +135,72 @@ class Optimizer(Files):
         """
         self._accumulation.weights.say(weight)
 
+    # -- the state ---------------------------------------------------------------------------------
+
+    def get_state(self):
+        """Return the whole state as `{name: NumPy array}`, to save or to pass to `set_state`.
+
+        The names and shapes are the same on every Keras, and `np.savez` takes the dictionary:
+
+        - `state_format`: the version of this layout, 1.
+        - `completed_updates`: integer scalar, the number of updates made.
+        - `learning_rate`: scalar, if the learning rate is a number.
+        - `<Rule>.<slot>.<i>`: a slot of trainable variable i, for example `Adam.momentum.0`.
+        - `<Rule>.<scalar>`: what a rule keeps once for all variables, for example
+          `Nadam.u_product`.
+        - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
+        - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
+          micro-batches in the open window, the number that closes the open window, and the number
+          that will close the next window.
+        - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
+        - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
+        - `missing_gradients`, if gradients have been missing in the open window: for each variable,
+          the number of micro-batches in which its gradient was missing. The last element is
+          `completed_updates`.
+
+        Returns:
+            A new dictionary of arrays.
+        """
+        return self._accumulation.state.get()
+
+    def set_state(self, state):
+        """Continue from a state that `get_state` returned, on this Keras or on another.
+
+        An optimizer that has no variables yet keeps the state until its variables are created.
+
+        Args:
+            state: `{name: array}`. `learning_rate` is optional. The window is optional, too:
+                without a window, a fresh window starts. The trainable variables of the model must
+                have the same order.
+
+        Raises:
+            keras_accum.StateError: If the state doesn't fit this optimizer. The message names
+                everything that doesn't fit, and the optimizer is unchanged.
+        """
+        self._accumulation.state.set(state)
+
+    def set_weights(self, weights):
+        """Continue from a list of arrays, in the order of the host's files.
+
+        The list may also come from the stock optimizer, or from Keras 2.0 to 2.3.
+
+        Args:
+            weights: List of NumPy arrays.
+
+        Raises:
+            keras_accum.StateError: If the list is none of these. The optimizer is unchanged.
+        """
+        self._accumulation.state.set_list(weights)
+
+    def save_own_variables(self, store):
+        """Write the state to a Keras file, under the names of `get_state`."""
+        for name, value in self.get_state().items():
+            store[name] = value
+
+    def load_own_variables(self, store):
+        """Read the state from a Keras file of this package or of the stock optimizer."""
+        self._accumulation.state.load(store)
+
     # -- config ------------------------------------------------------------------------------------
 
     @classmethod
@@ -183,7 +219,7 @@ class Optimizer(Files):
         if counts_micro_batches:
             remedy = cls._remedy.format(name=cls.__name__)
             warn(_NO_ACCUM_ITERS.format(name=cls.__name__, remedy=remedy))
-            optimizer._pending.counts_micro_batches = True
+            optimizer._accumulation.state.waiting.counts_micro_batches = True
         return optimizer
 
     @classmethod
@@ -235,68 +271,52 @@ class Optimizer(Files):
     # -- stock optimizers --------------------------------------------------------------------------
 
     @classmethod
-    def _check_source(cls, optimizer, kinds):
-        if hasattr(optimizer, "inner_optimizer"):
-            raise TypeError(
-                "`optimizer` is a LossScaleOptimizer: give its `inner_optimizer`, and wrap the "
-                f"result in a LossScaleOptimizer. Received: optimizer={optimizer}"
-            )
-        if type(optimizer) not in kinds and not (
-            isinstance(optimizer, Optimizer) and isinstance(optimizer, cls._stock_class)
-        ):
-            names = sorted({f"{kind.__module__}.{kind.__name__}" for kind in kinds})
-            raise TypeError(
-                f"`optimizer` must be of the stock class of {cls.__name__}, {' or '.join(names)}, "
-                "or an optimizer of this package with the same rule. "
-                f"Received: optimizer={optimizer}"
-            )
+    def from_optimizer(cls, optimizer, **arguments):
+        """Return an optimizer of this class with the arguments and the state of another optimizer.
 
-    @classmethod
-    def _check_fixed(cls, config):
-        """Remove what this class fixes from a config, and raise an error if a value differs."""
-        for name, value in cls.fixed.items():
-            received = config.pop(name, value)
-            if received != value:
-                raise ValueError(
-                    f"`optimizer` must have {name}={value} to become {cls.__name__}. "
-                    f"Received: {name}={received}"
-                )
+        Args:
+            optimizer: A stock optimizer with the same rule, on Keras 3 also with Keras's own
+                `gradient_accumulation_steps`, or an optimizer of this package with the same rule.
+                The optimizer isn't changed. On Keras 2 with TensorFlow 2, a class of the legacy
+                style also takes an optimizer that isn't legacy, without `weight_decay` and
+                `use_ema`. An RMSprop that isn't legacy has epsilon under the root, so its updates
+                differ from a legacy RMSprop's without momentum.
+            **arguments: Constructor arguments that replace the optimizer's, for example
+                `accum_iters`.
 
-    def _continue_from(self, state, source):
-        """Continue from the state of the optimizer from which this optimizer was made."""
-        # The constructor has set the learning rate.
-        state = {name: value for name, value in state.items() if name != "learning_rate"}
-        if isinstance(source, Optimizer):
-            state = source._pending.recounted(state, self._accumulation.options.accum_iters)
-        if self._accumulation.options.accumulates:
-            if "accum_iters" in state:
-                state["accum_iters"] = np.asarray(self._accumulation.options.accum_iters)
-        elif state.get("window_position", 0):
-            raise ValueError(
-                f"`optimizer` is {state['window_position']} micro-batches into a window, and with "
-                "accum_iters=1 there are no accumulators: call `apply_partial_window()` first, or "
-                "give accum_iters >= 2."
-            )
-        else:
-            state = states.without_window(state)
-        self.set_state(state)
+        Returns:
+            The new optimizer.
 
-    def _check_can_be_stock(self):
-        """Raise a ValueError if the stock optimizer can't continue as this optimizer would."""
-        more = set(self.get_config()) - set(type(self).__signature__.parameters)
-        more.discard("is_legacy_optimizer")  # Keras 2 adds this key to a config
-        if more:
-            raise ValueError(
-                f"{type(self).__name__} has arguments that no stock optimizer has: "
-                f"{', '.join(sorted(more))}. Write a `to_stock` method for {type(self).__name__} "
-                "that converts them."
-            )
-        if self.window_position:
-            raise ValueError(
-                f"`to_stock` at window_position={self.window_position}: a stock optimizer can't "
-                "keep the gradients of an open window. Close the window first with "
-                "`apply_partial_window()`."
-            )
+        Raises:
+            TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
+            ValueError: If the optimizer uses an argument that this class doesn't have, if an
+                argument that this class fixes has a different value, or if the optimizer has an
+                open window and the new `accum_iters` is 1.
+
+        Example:
+
+        >>> from keras_accum import AdamAccumulate
+        >>> optimizer = AdamAccumulate.from_optimizer(AdamAccumulate(0.01), accum_iters=5)
+        >>> optimizer.accum_iters
+        5
+        """
+        return convert.from_optimizer(cls, optimizer, arguments)
+
+    def to_stock(self):
+        """Return the stock optimizer with the same arguments and state, to use without keras_accum.
+
+        The stock optimizer is built for the same variables: compile the model with it. This
+        optimizer isn't changed. On Keras 3, `decay` becomes an InverseTimeDecay schedule, which
+        gives the same rate.
+
+        Returns:
+            The stock optimizer.
+
+        Raises:
+            ValueError: If a window is open, if the class has arguments that the stock optimizer
+                doesn't have, or if the stock optimizer can't have this `decay`.
+        """
+        return convert.to_stock(self)
 
 
 def inner(optimizer):
@@ -343,5 +363,5 @@ class _Loader:
         counts_micro_batches = "accum_iters" not in config and not self.stock
         config = {**config, "accum_iters": self.accum_iters}
         optimizer = self.cls.from_config(config, custom_objects)
-        optimizer._pending.counts_micro_batches = counts_micro_batches
+        optimizer._accumulation.state.waiting.counts_micro_batches = counts_micro_batches
         return optimizer

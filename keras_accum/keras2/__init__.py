@@ -16,7 +16,7 @@ select its writes.
 
 import math
 
-from keras_accum import family, host, names, ranges, rules
+from keras_accum import family, host, names, ranges
 from keras_accum.callbacks import of_host, partial_window
 from keras_accum.states import StateError  # noqa: F401, public
 
@@ -45,40 +45,7 @@ def _register(cls):
     return cls
 
 
-@_register
-class SGDAccumulate(AccumulatingOptimizer, _stock.SGD):
-    def _rule(self):
-        has_momentum = bool(self._accumulation.port.given.get("momentum"))
-        return rules.SGD(has_momentum, self.nesterov)
-
-
-@_register
-class AdamAccumulate(AccumulatingOptimizer, _stock.Adam):
-    def _rule(self):
-        return rules.AMSGrad() if self.amsgrad else rules.Adam()
-
-
-@_register
-class AMSGradAccumulate(AccumulatingOptimizer, _stock.Adam):
-    fixed = {"amsgrad": True}
-
-    def _rule(self):
-        return rules.AMSGrad()
-
-
-@_register
-class RMSpropAccumulate(AccumulatingOptimizer, _stock.RMSprop):
-    momentum = 0.0  # the stock optimizer of this Keras has no momentum
-
-    def _rule(self):
-        return rules.RMSprop(self.momentum, centered=False, epsilon_in_root=False)
-
-
-_made = {
-    _stock.SGD: SGDAccumulate,
-    _stock.Adam: AdamAccumulate,
-    _stock.RMSprop: RMSpropAccumulate,
-}
+_made = {}
 
 
 def accumulating(optimizer_class):
@@ -130,8 +97,15 @@ def accumulating(optimizer_class):
     return _made[optimizer_class]
 
 
+AMSGradAccumulate = _register(
+    type(
+        "AMSGradAccumulate",
+        (AccumulatingOptimizer, _stock.Adam),
+        {"__module__": __name__, "fixed": {"amsgrad": True}},
+    )
+)
 for _name in names.OPTIMIZERS:
-    if f"{_name}Accumulate" not in globals() and hasattr(_stock, _name):
+    if hasattr(_stock, _name):
         globals()[f"{_name}Accumulate"] = accumulating(getattr(_stock, _name))
 
 

@@ -4,23 +4,23 @@ import numbers
 
 import keras
 
-from keras_accum import arguments, docs, family
+from keras_accum import arguments, base, docs, family
 from keras_accum.keras2 import stock
 from keras_accum.keras2.port import Port
-from keras_accum.keras2.state import State, shapes_of
+from keras_accum.keras2.state import shapes_of
 
 K = keras.backend
 
 
-class AccumulatingOptimizer(stock.FromAndToStock, State):
-    """The base class of these optimizers; it comes before the stock class. A class may define
+class AccumulatingOptimizer(base.Optimizer):
+    """The base class of these optimizers; it comes before the stock class.
 
-    * `_rule()`: the rule that replaces the stock optimizer's own code in an update;
-    * `fixed`: the stock arguments whose values the class fixes.
+    `fixed` has the stock arguments whose values a class fixes.
     """
 
     fixed = {}
     _keras = "standalone Keras 2"
+    _port = Port
     _can_reduce_late = False
     _remedy = "compile the loaded model with {name}.from_optimizer(model.optimizer, accum_iters=5)"
 
@@ -65,14 +65,17 @@ class AccumulatingOptimizer(stock.FromAndToStock, State):
         params = list({variable.name: variable for variable in params}.values())
         with port.unclipped():
             gradients = keras.optimizers.Optimizer.get_gradients(self, loss, params)
-        state = self._take_waiting(shapes_of(params))
-        self._accumulation.has_stepped = True
-        port.start_model(params)
-        self.updates = [port.train_step(loss, gradients, params)]
-        if state is not None:
-            self._write_state(state)
-        self.weights = list(self._state_variables().values())
+        accumulation = self._accumulation
+        with accumulation.state.restored(shapes_of(params)):
+            accumulation.has_stepped = True
+            port.start_model(params)
+            self.updates = [port.train_step(loss, gradients, params)]
+        self.weights = accumulation.state.variables()
         return self.updates
+
+    def get_weights(self):
+        """Return the state as a list of arrays, in the order of files."""
+        return K.batch_get_value(self.weights)
 
     @property
     def learning_rate(self):

@@ -8,12 +8,10 @@ import inspect
 
 import tensorflow as tf
 
-from keras_accum import arguments, docs, family
+from keras_accum import arguments, docs, family, kernels, states
 from keras_accum.tf_keras import layout
 from keras_accum.tf_keras.legacy import Hooks, Port
-from keras_accum.tf_keras.legacy_state import LegacyState
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
-from keras_accum.tf_keras.moving import Moving
 from keras_accum.tf_keras.saving import Saving
 
 # The arguments that stock classes take as **kwargs.
@@ -25,8 +23,16 @@ def _takes_more(stock_class):
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
-class AccumulatingOptimizer(Hooks, LegacyState, Saving, Moving):
-    """The base class of these optimizers; it comes before the stock class."""
+class AccumulatingOptimizer(Hooks, Saving):
+    """The base class of these optimizers; it comes before the stock class.
+
+    `fixed` has the stock arguments whose values a class fixes.
+    """
+
+    fixed = {}
+    _keras = "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)"
+    _can_reduce_late = True
+    _port = Port
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -64,6 +70,62 @@ class AccumulatingOptimizer(Hooks, LegacyState, Saving, Moving):
         if not (accumulation.options.is_stock or accumulation.port.rule):
             family.check_attributes(self, accumulation.port.layout.attributes)
         accumulation.is_ready = True
+
+    def build(self, var_list):
+        """Create the state for these variables, as the first step would.
+
+        The state has the variables in this order. Pass all trainable variables of the model. If
+        train steps update only parts of the variables, call `build` before the first step.
+
+        Args:
+            var_list: Iterable of trainable variables, in the order of the model.
+
+        Raises:
+            ValueError: If train steps were traced that know the variables in a different order.
+        """
+        var_list = list(var_list)
+        with tf.init_scope():
+            self._create_all_weights(var_list)
+            self._accumulation.port.number_as(var_list)
+
+    def _create_all_weights(self, var_list):
+        accumulation, port = self._accumulation, self._accumulation.port
+        if accumulation.options.weighs and accumulation.window is not None:
+            # A LossScaleOptimizer passes in the weight that `_aggregate_gradients` has appended.
+            var_list = [v for v in var_list if v is not accumulation.window.weight]
+        kernels.check_no_tensor(var_list)
+        with accumulation.state.restored(var_list, [v._unique_id for v in var_list]):
+            super()._create_all_weights(var_list)
+            window = accumulation.window
+            if window is not None and window.missing is None:
+                is_partial = len(var_list) < len(port.variables)
+                if is_partial or states.MISSING in self._deferred_dependencies:
+                    window.add(states.MISSING)
+
+    def _create_slots(self, var_list):
+        super()._create_slots(var_list)
+        self._accumulation.port.number(var_list)
+        self._accumulation.open_window()
+
+    def add_slot(self, var, slot_name, *args, **kwargs):
+        # TensorFlow also calls this method, when it reads a checkpoint.
+        port = self._accumulation.port
+        if slot_name != port.sum_slot:
+            return super().add_slot(var, slot_name, *args, **kwargs)
+        with port.sum_scope(), port.sum_scope_of(var):
+            return super().add_slot(var, slot_name, *args, **kwargs)
+
+    @property
+    def weights(self):
+        """The variables of the state in the order of files, whatever created a variable first."""
+        state = self._accumulation.state
+        if not (state.waiting or state.is_built):
+            return super().weights
+        self._accumulation.port.check_order()
+        return state.variables()
+
+    def variables(self):
+        return self.weights
 
     def get_config(self):
         config = layout.constructor_arguments(self._stock_class, super().get_config())
