@@ -4,8 +4,9 @@ No host is imported here.
 """
 
 import dataclasses
+import sys
 
-from keras_accum import arguments, convert
+from keras_accum import arguments, convert, docs
 from keras_accum.accumulation import Accumulation
 from keras_accum.options import Options, ReadOnly, check_taken
 from keras_accum.warn import warn
@@ -19,36 +20,55 @@ _NO_ACCUM_ITERS = (
 
 
 class Optimizer:
-    """A base class that comes before the stock class. Besides the members here, a host defines
+    """A base class that comes before the stock class.
 
-    * `_keras`: what the host is called in a message;
-    * `_can_reduce_late`: True if the host has all_reduce="per_window".
+    `_port` is the class of the Keras's ports. `fixed` has the stock arguments whose values a class
+    fixes.
     """
+
+    _port, fixed = None, {}
+    # The function that made this class and its arguments, if pickle can't find the class by name.
+    _made_by = None
 
     reduction, skip_nonfinite = ReadOnly("reduction"), ReadOnly("skip_nonfinite")
     gate, all_reduce = ReadOnly("gate"), ReadOnly("all_reduce")
 
-    # How to set accum_iters on a model that was loaded from a file without accum_iters.
-    _remedy = "set model.optimizer.accum_iters = 5 before the first step of the loaded model"
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        stock = cls.__bases__[-1]
+        if hasattr(cls, "_stock_class") or issubclass(stock, Optimizer):
+            return
+        cls._stock_class, port = stock, cls._port
+        cls.__signature__ = arguments.signature(stock, cls.fixed, port.keywords_of(stock))
+        cls.__doc__ = cls.__doc__ or docs.docstring(
+            cls.__name__, port.host, port.import_keras, stock
+        )
 
-    # The function that made this class and its arguments, if pickle can't find the class by name.
-    _made_by = None
+    def __init__(self, *args, **kwargs):
+        cls, port = type(self), self._port
+        given = arguments.bind(cls, args, kwargs, unknown=port.unknown_argument)
+        own = arguments.pop_own(cls, given)
+        port.prepare(cls, own, given)
+        given.update(self.fixed)
+        vars(self)["_accumulation"] = Accumulation(self, Options(**own), port(self, given))
+        super().__init__(**given)
+        self._accumulation.port.check_constructed()
+        self._accumulation.is_ready = True
 
     def _how_made(self):
         """Return a function that pickle can find and its arguments; its result is this class."""
-        return vars(type(self)).get("_made_by") or (_itself, (type(self),))
+        cls = type(self)
+        is_found = getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls
+        return (not is_found and vars(cls).get("_made_by")) or (_itself, (cls,))
 
     def __repr__(self):
         return arguments.representation(self)
 
     def __str__(self):
-        return arguments.description(self, self._keras)
+        return arguments.description(self, self._port.title)
 
     def __reduce__(self):
         return restored, (*self._how_made(), plain(self.get_config()), self.get_state())
-
-    def _start_accumulating(self, own, port):
-        vars(self)["_accumulation"] = Accumulation(self, Options(**own), port)
 
     @property
     def _accumulation(self):
@@ -203,6 +223,12 @@ class Optimizer:
 
     # -- config ------------------------------------------------------------------------------------
 
+    def get_config(self):
+        config = self._port.config_of(self, super().get_config())
+        for name in self.fixed:
+            config.pop(name, None)
+        return {**config, **arguments.own_config(self)}
+
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """Return the optimizer of a config from `get_config`, also from Keras 2.0 to 2.3."""
@@ -210,14 +236,14 @@ class Optimizer:
         if "clipnorm" in config and "decay" in config and "name" not in config:
             # In Keras 2.0 to 2.3, `clipnorm` is the norm of all gradients together.
             config["global_clipnorm"] = config.pop("clipnorm")
-        if config.get("all_reduce") == "per_window" and not cls._can_reduce_late:
+        if config.get("all_reduce") == "per_window" and not cls._port.can_reduce_late:
             warn(f"{arguments.NO_LATE_REDUCTION} It is ignored here.")
             del config["all_reduce"]
         counts_micro_batches = "lr" in config and "accum_iters" not in config
         with arguments.unchecked():
             optimizer = cls._from_stock_config(config, custom_objects)
         if counts_micro_batches:
-            remedy = cls._remedy.format(name=cls.__name__)
+            remedy = cls._port.remedy.format(name=cls.__name__)
             warn(_NO_ACCUM_ITERS.format(name=cls.__name__, remedy=remedy))
             optimizer._accumulation.state.waiting.counts_micro_batches = True
         return optimizer

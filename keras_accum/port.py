@@ -15,12 +15,89 @@ import contextlib
 import numpy as np
 
 from keras_accum import states, window
+from keras_accum.options import check_attributes
 
 
-class StatePort(abc.ABC):
+class HostPort(abc.ABC):
+    """What is known of a Keras and of one optimizer's constructor.
+
+    host: the name of the Keras's module in this package.
+    title: the name of the Keras in messages.
+    import_keras: the line that imports the Keras, for docstrings.
+    can_reduce_late: True if the Keras has all_reduce="per_window".
+    unknown_argument: the type of the stock optimizers' error for an unknown keyword.
+    remedy: how to set accum_iters on a model that was loaded from a file without accum_iters.
+    optimizer: the accumulating optimizer.
+    given: the arguments of the stock constructor.
+    """
+
+    host = title = None
+    import_keras = "import keras"
+    can_reduce_late = False
+    unknown_argument = TypeError
+    remedy = "set model.optimizer.accum_iters = 5 before the first step of the loaded model"
+
+    def __init__(self, optimizer, given):
+        self.optimizer, self.given = optimizer, given
+
+    @property
+    def accumulation(self):
+        return self.optimizer._accumulation
+
+    @staticmethod
+    @abc.abstractmethod
+    def keywords_of(stock):
+        """Return the keywords, with defaults, that a stock class takes and doesn't name."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def prepare(cls, own, given):
+        """Change our arguments and the stock constructor's for this Keras, or raise an error."""
+
+    def check_constructed(self):
+        """Raise a TypeError if the stock constructor has made what we can't work with."""
+        check_attributes(self.optimizer, vars(self.optimizer))
+
+    @staticmethod
+    @abc.abstractmethod
+    def config_of(optimizer, config):
+        """Return a config of the stock optimizer with the names and values of our arguments."""
+
+    # -- other optimizers with the same state ------------------------------------------------------
+
+    @classmethod
+    def stock_classes(cls, family, optimizer):
+        """Return the classes of stock optimizers that `optimizer` may be of, to become `family`."""
+        return {family._stock_class}
+
+    @staticmethod
+    @abc.abstractmethod
+    def arguments_of(optimizer):
+        """Return a stock optimizer's or our optimizer's arguments, as our classes take them."""
+
+    def build(self, variables):
+        """Make what these variables need, unless only a train step can."""
+        self.optimizer.build(variables)
+
+    @abc.abstractmethod
+    def state_of_stock(self, optimizer):
+        """Return a stock optimizer's state, and the keys of its variables, in order.
+
+        There are no keys if the state is in the order of the model.
+        """
+
+    @abc.abstractmethod
+    def make_stock(self, config):
+        """Return a stock optimizer with a config of our optimizer, without what is only ours."""
+
+    @abc.abstractmethod
+    def continue_stock(self, optimizer):
+        """Build a stock optimizer for the same variables, with this optimizer's state."""
+
+
+class StatePort(HostPort):
     """What the state of one optimizer is on its Keras. Names are those in a state; see `states`.
 
-    optimizer: the accumulating optimizer.
     knows_names: True if the constructor's arguments tell the names and shapes of a state.
     counts_missing: True if gradients can be missing in a micro-batch.
     accumulates_itself: True if the stock optimizer keeps gradient sums, too.
@@ -29,9 +106,6 @@ class StatePort(abc.ABC):
     knows_names = False
     counts_missing = True
     accumulates_itself = False
-
-    def __init__(self, optimizer):
-        self.optimizer = optimizer
 
     @property
     def rule_name(self):
@@ -117,37 +191,6 @@ class StatePort(abc.ABC):
         """A scope in which reading and writing aren't part of a graph that is being traced."""
         return contextlib.nullcontext()
 
-    # -- other optimizers with the same state ------------------------------------------------------
-
-    @classmethod
-    def stock_classes(cls, family, optimizer):
-        """Return the classes of stock optimizers that `optimizer` may be of, to become `family`."""
-        return {family._stock_class}
-
-    @staticmethod
-    @abc.abstractmethod
-    def arguments_of(optimizer):
-        """Return a stock optimizer's or our optimizer's arguments, as our classes take them."""
-
-    def build(self, variables):
-        """Make what these variables need, unless only a train step can."""
-        self.optimizer.build(variables)
-
-    @abc.abstractmethod
-    def state_of_stock(self, optimizer):
-        """Return a stock optimizer's state, and the keys of its variables, in order.
-
-        There are no keys if the state is in the order of the model.
-        """
-
-    @abc.abstractmethod
-    def make_stock(self, config):
-        """Return a stock optimizer with a config of our optimizer, without what is only ours."""
-
-    @abc.abstractmethod
-    def continue_stock(self, optimizer):
-        """Build a stock optimizer for the same variables, with this optimizer's state."""
-
     # -- a state that waits for its variables ------------------------------------------------------
 
     @abc.abstractmethod
@@ -181,10 +224,6 @@ class Port(StatePort):
     window_order = ()
     scalar_dtype = "float32"
     tells_of_the_end = False
-
-    @property
-    def accumulation(self):
-        return self.optimizer._accumulation
 
     # -- the model's variables ---------------------------------------------------------------------
 

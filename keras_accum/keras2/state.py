@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_accum import lists, rules, states
+from keras_accum import arguments, lists, rules, states
 from keras_accum.keras2 import recording, stock
 from keras_accum.tensorflow_port import TensorFlowPort
 
@@ -27,7 +27,6 @@ _RULES = {
 class StatePort(TensorFlowPort):
     """What the state of an optimizer is on Keras 2.
 
-    given: the arguments of the stock constructor.
     rate: the learning rate, a variable that the stock constructor makes.
     slots: what the rule keeps, by the names in a state.
     """
@@ -36,8 +35,8 @@ class StatePort(TensorFlowPort):
     counts_missing = False
 
     def __init__(self, optimizer, given):
-        super().__init__(optimizer)
-        self.given, self.rate, self.slots = given, None, {}
+        super().__init__(optimizer, given)
+        self.rate, self.slots = None, {}
         self._layouts = {}  # layouts of the stock optimizer's state, by the number of variables
 
     @property
@@ -108,6 +107,43 @@ class StatePort(TensorFlowPort):
 
     def note_waiting(self):
         self.optimizer.weights = self.accumulation.state.variables()
+
+    # -- arguments ---------------------------------------------------------------------------------
+
+    host, title = "keras2", "standalone Keras 2"
+    remedy = "compile the loaded model with {name}.from_optimizer(model.optimizer, accum_iters=5)"
+
+    @staticmethod
+    def keywords_of(stock_class):
+        return dict.fromkeys(["learning_rate", *stock.keywords_of(stock_class)])
+
+    @staticmethod
+    def prepare(cls, own, given):
+        stock_class = cls._stock_class
+        if own["reduction"] == "weighted":
+            raise ValueError(
+                "reduction='weighted' isn't available on Keras 2.0 to 2.3, whose train step has no "
+                "place for a weight: use reduction='mean', or a loss that sums and "
+                "reduction='sum'."
+            )
+        if not stock.has_decay(stock_class):
+            own["decay"] = float(given.pop("decay", 0.0))
+        if "learning_rate" in given:
+            rate = arguments.check_number("learning_rate", given.pop("learning_rate"))
+            given[stock.rate_name_of(stock_class)] = rate
+        given.update(stock.clips(given))
+
+    def check_constructed(self):
+        super().check_constructed()
+        stock.check_variables(self.optimizer)
+
+    @staticmethod
+    def config_of(optimizer, config):
+        if "clipnorm" in config:  # the other hosts call this norm `global_clipnorm`
+            config["global_clipnorm"] = config.pop("clipnorm")
+        if not stock.has_decay(optimizer._stock_class):
+            config["decay"] = optimizer._accumulation.options.decay
+        return config
 
     # -- from and to stock optimizers --------------------------------------------------------------
 

@@ -64,3 +64,18 @@ def check_variables(optimizer):
                 f"{optimizer._stock_class.__name__} can't accumulate: it has no variable "
                 f"`{name}`, which Keras's own optimizers have."
             )
+
+
+def clips(given):
+    """Take the stock arguments for clipping out of `given`, checked."""
+    names = "clipnorm", "clipvalue", "global_clipnorm"
+    found = {n: given.pop(n) for n in names if n in given}
+    found = {n: float(value) for n, value in found.items() if value is not None}
+    if "global_clipnorm" in found:
+        if "clipnorm" in found:
+            raise ValueError(
+                "`clipnorm` and `global_clipnorm` are the same on this Keras, the norm of all "
+                f"gradients together: give one of them. Received: {found}"
+            )
+        found["clipnorm"] = found.pop("global_clipnorm")
+    return found

@@ -28,12 +28,11 @@ class Port(StatePort):
     ops = counts_with = ops
     window_order = ("state_format", *states.WINDOW, states.WEIGHT, "accumulator", states.MISSING)
     tells_of_the_end = True
-    can_reduce_late = False  # for `all_reduce="per_window"`
     # True if `variables` must have everything that a train step of `fit` writes.
     steps_return_state = True
 
-    def __init__(self, optimizer):
-        super().__init__(optimizer)
+    def __init__(self, optimizer, given):
+        super().__init__(optimizer, given)
         self.selections = {}  # the selection of the update that each replica runs
 
     # -- the model's variables ---------------------------------------------------------------------

@@ -1,45 +1,18 @@
-"""The accumulating optimizer of Keras 3: its arguments and its config.
+"""The accumulating optimizer of Keras 3: its variables, and attributes that only Keras 3 has.
 
 With `accum_iters=1`, and without `decay` and `skip_nonfinite`, the stock optimizer's own code runs.
 """
 
-from keras_accum import arguments, base, family
-from keras_accum.keras3 import stock
+from keras_accum import base
 from keras_accum.keras3.hooks import Hooks, backend
-from keras_accum.options import ReadOnly
+from keras_accum.options import ReadOnly, check_attributes
 
 
 class AccumulatingOptimizer(Hooks, base.Optimizer):
-    """The base class of all optimizers on Keras 3; it comes before the stock class.
+    """The base class of all optimizers on Keras 3; it comes before the stock class."""
 
-    `fixed` has the stock arguments whose values a class fixes.
-    """
-
-    fixed = {}
-    _keras = "Keras 3"
     _port = backend.Port
-    _can_reduce_late = backend.Port.can_reduce_late
     decay = ReadOnly("decay")
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        if AccumulatingOptimizer in cls.__bases__:
-            cls._stock_class = cls.__bases__[-1]
-            cls.__signature__ = arguments.signature(
-                cls._stock_class, cls.fixed, stock.keywords_of(cls._stock_class)
-            )
-
-    def __init__(self, *args, **kwargs):
-        given = arguments.bind(type(self), args, kwargs, unknown=ValueError)
-        own = arguments.pop_own(type(self), given)
-        own["decay"] = float(given.pop("decay", 0.0))
-        given.setdefault("name", None)
-        arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
-
-        self._start_accumulating(own, backend.Port(self))
-        super().__init__(**given, **self.fixed)
-        family.check_attributes(self, {*vars(self)} - {"_accumulation"})
-        self._accumulation.is_ready = True
 
     def build(self, variables):
         if self.built:
@@ -55,7 +28,7 @@ class AccumulatingOptimizer(Hooks, base.Optimizer):
             with accumulation.state.restored(variables), port.build_scope(variables):
                 super().build(variables)
                 port.variables = self._trainable_variables
-                family.check_attributes(self, vars(self).keys() - before)
+                check_attributes(self, vars(self).keys() - before)
                 port.track_all()
                 accumulation.open_window()
         except Exception:
@@ -109,13 +82,6 @@ class AccumulatingOptimizer(Hooks, base.Optimizer):
     @lr.setter
     def lr(self, learning_rate):
         self.learning_rate = learning_rate
-
-    def get_config(self):
-        config = super().get_config()
-        for name in self.fixed:
-            del config[name]
-        config.update(arguments.own_config(self), decay=self.decay)
-        return config
 
     @classmethod
     def _from_arguments(cls, config):

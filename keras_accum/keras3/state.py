@@ -31,8 +31,8 @@ class StatePort(StockPort):
     owners: {id: index} of the variables that are kept by the index of a weight.
     """
 
-    def __init__(self, optimizer):
-        super().__init__(optimizer)
+    def __init__(self, optimizer, given):
+        super().__init__(optimizer, given)
         self._variables, self._indices = [], {}
         self.slots, self.owners = {}, {}
         self._names_of_found = {}  # by id, of the variables that Keras doesn't track by itself

@@ -16,7 +16,31 @@ def class_of(public):
 
 
 class StockPort(port.Port):
-    """What conversion needs to know of Keras 3."""
+    """What arguments and conversion need to know of Keras 3."""
+
+    host, title = "keras3", "Keras 3"
+    unknown_argument = ValueError
+
+    @staticmethod
+    def keywords_of(stock):
+        own = arguments.parameters_of(stock)
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
+            return {}
+        return {
+            name: parameter.default
+            for name, parameter in arguments.parameters_of(keras.optimizers.Optimizer).items()
+            if parameter.default is not inspect.Parameter.empty and name not in own
+        }
+
+    @staticmethod
+    def prepare(cls, own, given):
+        own["decay"] = float(given.pop("decay", 0.0))
+        given.setdefault("name", None)
+        arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
+
+    @staticmethod
+    def config_of(optimizer, config):
+        return {**config, "decay": optimizer.decay}
 
     @property
     def stock(self):
@@ -91,15 +115,3 @@ def all_variables(optimizer, kept=None):
             if all(variable is not other for other in variables):
                 variables.append(variable)
     return variables
-
-
-def keywords_of(stock):
-    """Return the keywords, with defaults, that a class passes to Keras's optimizer as **kwargs."""
-    own = arguments.parameters_of(stock)
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
-        return {}
-    return {
-        name: parameter.default
-        for name, parameter in arguments.parameters_of(keras.optimizers.Optimizer).items()
-        if parameter.default is not inspect.Parameter.empty and name not in own
-    }

@@ -1,9 +1,12 @@
 """The state of a legacy optimizer: its variables, their order and their names."""
 
+import inspect
+
 import numpy as np
 import tensorflow as tf
 
-from keras_accum import lists, rules, states
+from keras_accum import arguments, lists, rules, states
+from keras_accum.options import check_attributes
 from keras_accum.states import StateError
 from keras_accum.tf_keras import layout
 from keras_accum.tf_keras.library import keras, legacy
@@ -18,6 +21,9 @@ RULES = {
     legacy.RMSprop: lambda o: rules.RMSprop(o._momentum, o.centered, epsilon_in_root=o._momentum),
 }
 
+# The arguments that stock classes take as **kwargs.
+_MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
+
 # The arguments that only the newer optimizers have, with values that change nothing.
 _NEWER = {
     "is_legacy_optimizer": False,
@@ -29,10 +35,14 @@ _NEWER = {
 }
 
 
+def _takes_more(stock_class):
+    parameters = inspect.signature(stock_class.__init__).parameters.values()
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
 class LegacyState(StatePort):
     """What the state of a legacy optimizer is. A subclass has `rule`.
 
-    given: the arguments of the stock optimizer.
     is_numbered: True if the order of the variables here is known to be the model's order.
     has_traced: True if a train step was traced with these variables.
     """
@@ -40,8 +50,8 @@ class LegacyState(StatePort):
     knows_names = True
 
     def __init__(self, optimizer, given):
-        super().__init__(optimizer)
-        self.given, self._layout = given, None
+        super().__init__(optimizer, given)
+        self._layout = None
         self.is_numbered, self.has_traced = True, False
 
     @property
@@ -196,6 +206,42 @@ class LegacyState(StatePort):
             for variable, count in zip(known, counts):
                 new[order.index(variable.ref())] = count
             self.write(window.missing, new)
+
+    # -- arguments ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def keywords_of(stock):
+        more = dict.fromkeys(_MORE) if _takes_more(stock) else {}
+        return {**more, "schedule_decay": 0.004} if stock is legacy.Nadam else more
+
+    @staticmethod
+    def prepare(cls, own, given):
+        if "learning_rate" in given:
+            given["learning_rate"] = arguments.check_learning_rate(
+                given["learning_rate"], allowed=(tf.Tensor, tf.Variable)
+            )
+        if "name" in cls.__signature__.parameters:
+            given.setdefault("name", cls.__name__)
+        if cls._stock_class is legacy.Nadam and "decay" in given:
+            raise ValueError(
+                "`decay` isn't for Nadam, whose learning rate doesn't decay on this Keras. Use "
+                "`schedule_decay` for the decay of its momentum, which its config calls decay. "
+                f"Received: decay={given['decay']!r}"
+            )
+
+    def check_constructed(self):
+        optimizer = self.optimizer
+        check_attributes(optimizer, {*vars(optimizer), *optimizer._hyper})
+        if not (self.accumulation.options.is_stock or self.rule):
+            check_attributes(optimizer, self.layout.attributes)
+
+    @staticmethod
+    def config_of(optimizer, config):
+        stock = optimizer._stock_class
+        config = layout.constructor_arguments(stock, config)
+        if optimizer._initial_decay and stock is not legacy.Nadam:
+            config["decay"] = optimizer._initial_decay  # some classes omit decay from their config
+        return config
 
     # -- from and to stock optimizers --------------------------------------------------------------
 

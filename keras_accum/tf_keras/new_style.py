@@ -7,15 +7,13 @@ traced graph thus serves every micro-batch, without a conditional. With `accum_i
 """
 
 import contextlib
-import inspect
 
-import numpy as np
 import tensorflow as tf
 
-from keras_accum import arguments, base, convert, docs, family, gates, kernels, ranges, states
+from keras_accum import base, convert, gates, kernels, ranges, states
 from keras_accum.norms import UPDATE_NORM
 from keras_accum.tf_keras import port
-from keras_accum.tf_keras.library import IMPORT_KERAS, StockOptimizer, keras, utilities
+from keras_accum.tf_keras.library import StockOptimizer, keras, utilities
 from keras_accum.tf_keras.new_style_state import NewStyleState, averages_of
 from keras_accum.tf_keras.state import Checkpointed
 
@@ -127,50 +125,9 @@ class Port(NewStyleState, port.Port):
 
 
 class AccumulatingNewStyleOptimizer(Checkpointed):
-    """The base class of these optimizers; it comes before the stock class.
+    """The base class of these optimizers; it comes before the stock class."""
 
-    `fixed` has the stock arguments whose values a class fixes.
-    """
-
-    fixed = {}
-    _keras = "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)"
-    _can_reduce_late = True
     _port = Port
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        stock = cls.__bases__[-1]
-        if issubclass(stock, StockOptimizer) and not issubclass(stock, base.Optimizer):
-            cls._stock_class = stock
-            cls.__signature__ = arguments.signature(stock, cls.fixed, _keywords_of(stock))
-            cls.__doc__ = cls.__doc__ or docs.docstring(
-                cls.__name__, "tf_keras", IMPORT_KERAS, stock
-            )
-
-    def __init__(self, *args, **kwargs):
-        kwargs.pop("is_legacy_optimizer", None)  # a key of configs
-        given = arguments.bind(type(self), args, kwargs, unknown=TypeError)
-        own = arguments.pop_own(type(self), given)
-        if "learning_rate" in given:
-            given["learning_rate"] = arguments.check_learning_rate(
-                given["learning_rate"],
-                allowed=(tf.Tensor, tf.Variable, np.generic, np.ndarray),
-            )
-        given.setdefault("name", type(self).__name__)
-
-        self._start_accumulating(own, Port(self))
-        super().__init__(**given, **self.fixed)
-        self._accumulation.is_ready = True
-
-    def get_config(self):
-        config = super().get_config()
-        for name in type(self).__signature__.parameters:  # some stock classes omit an argument
-            if name not in config and hasattr(self, name):
-                config[name] = getattr(self, name)
-        for name in (*self.fixed, "lr"):
-            config.pop(name, None)
-        config.update(arguments.own_config(self))
-        return config
 
     # -- variables ---------------------------------------------------------------------------------
 
@@ -316,37 +273,15 @@ def _assign_if(variable, target, value, switch):
     target.assign(tf.where(switch > 0, tf.cast(value, target.dtype), target))
 
 
-def _keywords_of(stock):
-    """Return the keywords, with defaults, that a class passes to Keras's optimizer as **kwargs."""
-    own = inspect.signature(stock.__init__).parameters
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
-        return {}
-    of_keras = inspect.signature(StockOptimizer.__init__).parameters
-    return {
-        name: parameter.default
-        for name, parameter in of_keras.items()
-        if parameter.default is not inspect.Parameter.empty and name not in own
-    }
-
-
-def make(stock, made_by):
-    """Return the accumulating class of a stock optimizer that isn't legacy.
-
-    `made_by` has a function and its arguments, with which the function returns this class.
-    """
+def base_of(stock):
+    """Return our base class for a stock class that isn't legacy, or raise a TypeError."""
     _check(stock)
     is_nadam = issubclass(stock, keras.optimizers.Nadam)
-    family = AccumulatingNadam if is_nadam else AccumulatingNewStyleOptimizer
-    name, module, package = f"{stock.__name__}Accumulate", stock.__module__, stock.__module__
-    if ranges.is_of_keras(stock):  # `keras_accum>AdamAccumulate` is the legacy class
-        module, package = "keras_accum.tf_keras", "keras_accum.new_style"
-    made = type(name, (family, stock), {"__module__": module, "_made_by": made_by})
-    return keras.utils.register_keras_serializable(package)(made)
+    return AccumulatingNadam if is_nadam else AccumulatingNewStyleOptimizer
 
 
 def _check(stock):
     """Raise a TypeError if a class changes more of an update than `update_step`."""
-    family.check_members(AccumulatingNewStyleOptimizer, stock)
     own = [cls for cls in stock.__mro__ if not ranges.is_of_keras(cls) and cls is not object]
     overridden = sorted({name for cls in own for name in _STEPS if name in vars(cls)})
     if issubclass(stock, keras.optimizers.Nadam) and any("update_step" in vars(c) for c in own):

@@ -1,8 +1,11 @@
 """The state of an accumulating new-style optimizer: its variables and their names."""
 
+import inspect
+
+import numpy as np
 import tensorflow as tf
 
-from keras_accum import convert, states
+from keras_accum import arguments, convert, states
 from keras_accum.tf_keras.library import StockOptimizer
 from keras_accum.tf_keras.state import StatePort
 
@@ -78,8 +81,8 @@ class NewStyleState(StatePort):
     `{scalar: variable}`.
     """
 
-    def __init__(self, optimizer):
-        super().__init__(optimizer)
+    def __init__(self, optimizer, given):
+        super().__init__(optimizer, given)
         self.slots, self.scalars = {}, {}
 
     @property
@@ -147,6 +150,37 @@ class NewStyleState(StatePort):
         if not isinstance(rate, tf.Variable):
             rate = rate(tf.constant(self.accumulation.state.completed_updates(), tf.int64))
         return float(self.read(rate))  # on replicas, not a single variable
+
+    # -- arguments ---------------------------------------------------------------------------------
+
+    @staticmethod
+    def keywords_of(stock):
+        own = inspect.signature(stock.__init__).parameters
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
+            return {}
+        of_keras = inspect.signature(StockOptimizer.__init__).parameters
+        return {
+            name: parameter.default
+            for name, parameter in of_keras.items()
+            if parameter.default is not inspect.Parameter.empty and name not in own
+        }
+
+    @staticmethod
+    def prepare(cls, own, given):
+        if "learning_rate" in given:
+            given["learning_rate"] = arguments.check_learning_rate(
+                given["learning_rate"],
+                allowed=(tf.Tensor, tf.Variable, np.generic, np.ndarray),
+            )
+        given.setdefault("name", cls.__name__)
+
+    @staticmethod
+    def config_of(optimizer, config):
+        for name in type(optimizer).__signature__.parameters:  # some stock classes omit an argument
+            if name not in config and hasattr(optimizer, name):
+                config[name] = getattr(optimizer, name)
+        config.pop("lr", None)
+        return config
 
     # -- from and to stock optimizers --------------------------------------------------------------
 

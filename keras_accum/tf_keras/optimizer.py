@@ -1,75 +1,22 @@
-"""The optimizers that tf_keras calls legacy: constructor and config.
+"""The optimizers that tf_keras calls legacy: their variables.
 
 Each class is the stock OptimizerV2 of its name (`keras.optimizers.legacy.*`) with some of its hooks
 replaced. With `accum_iters=1` and without `skip_nonfinite`, the stock optimizer's own code runs.
 """
 
-import inspect
-
 import tensorflow as tf
 
-from keras_accum import arguments, docs, family, kernels, states
+from keras_accum import kernels, states
 from keras_accum.tf_keras import layout
 from keras_accum.tf_keras.legacy import Hooks, Port
-from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
+from keras_accum.tf_keras.library import keras
 from keras_accum.tf_keras.saving import Saving
-
-# The arguments that stock classes take as **kwargs.
-_MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
-
-
-def _takes_more(stock_class):
-    parameters = inspect.signature(stock_class.__init__).parameters.values()
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 class AccumulatingOptimizer(Hooks, Saving):
-    """The base class of these optimizers; it comes before the stock class.
+    """The base class of these optimizers; it comes before the stock class."""
 
-    `fixed` has the stock arguments whose values a class fixes.
-    """
-
-    fixed = {}
-    _keras = "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)"
-    _can_reduce_late = True
     _port = Port
-
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        if AccumulatingOptimizer in cls.__bases__:
-            cls._stock_class = cls.__bases__[-1]
-            more = dict.fromkeys(_MORE) if _takes_more(cls._stock_class) else {}
-            if cls._stock_class is legacy.Nadam:
-                more["schedule_decay"] = 0.004
-            cls.__signature__ = arguments.signature(cls._stock_class, cls.fixed, more)
-            cls.__doc__ = cls.__doc__ or docs.docstring(
-                cls.__name__, "tf_keras", IMPORT_KERAS, cls._stock_class
-            )
-
-    def __init__(self, *args, **kwargs):
-        given = arguments.bind(type(self), args, kwargs, unknown=TypeError)
-        own = arguments.pop_own(type(self), given)
-        if "learning_rate" in given:
-            given["learning_rate"] = arguments.check_learning_rate(
-                given["learning_rate"], allowed=(tf.Tensor, tf.Variable)
-            )
-        if "name" in type(self).__signature__.parameters:
-            given.setdefault("name", type(self).__name__)
-        if self._stock_class is legacy.Nadam and "decay" in given:
-            raise ValueError(
-                "`decay` isn't for Nadam, whose learning rate doesn't decay on this Keras. Use "
-                "`schedule_decay` for the decay of its momentum, which its config calls decay. "
-                f"Received: decay={given['decay']!r}"
-            )
-        given.update(self.fixed)
-
-        self._start_accumulating(own, Port(self, given))
-        super().__init__(**given)
-        accumulation = self._accumulation
-        family.check_attributes(self, {*vars(self), *self._hyper} - {"_accumulation"})
-        if not (accumulation.options.is_stock or accumulation.port.rule):
-            family.check_attributes(self, accumulation.port.layout.attributes)
-        accumulation.is_ready = True
 
     def build(self, var_list):
         """Create the state for these variables, as the first step would.
@@ -126,15 +73,6 @@ class AccumulatingOptimizer(Hooks, Saving):
 
     def variables(self):
         return self.weights
-
-    def get_config(self):
-        config = layout.constructor_arguments(self._stock_class, super().get_config())
-        for name in self.fixed:
-            del config[name]
-        if self._initial_decay and self._stock_class is not legacy.Nadam:
-            config["decay"] = self._initial_decay  # some classes omit decay from their config
-        config.update(arguments.own_config(self))
-        return config
 
     @classmethod
     def _from_stock_config(cls, config, custom_objects):

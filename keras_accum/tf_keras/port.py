@@ -43,8 +43,8 @@ class Port(StatePort):
 
     to_sum = None
 
-    def __init__(self, optimizer):
-        super().__init__(optimizer)
+    def __init__(self, optimizer, given):
+        super().__init__(optimizer, given)
         self._operations = collections.defaultdict(list)  # by replica
         # The replicas whose gradients are summed and not applied yet.
         self._summed = set()

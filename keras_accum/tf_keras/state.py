@@ -7,12 +7,15 @@ import tensorflow as tf
 
 from keras_accum import base, kernels
 from keras_accum.tensorflow_port import TensorFlowPort
-from keras_accum.tf_keras.library import keras
+from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 
 
 class StatePort(TensorFlowPort):
-    """What the state of an optimizer is on this Keras."""
+    """What arguments and state of an optimizer are on this Keras."""
 
+    host, title = "tf_keras", "Keras 2 on TensorFlow 2 (tf_keras, tf.keras)"
+    import_keras = IMPORT_KERAS
+    can_reduce_late = True
     variables = ()
 
     @property
