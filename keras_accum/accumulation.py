@@ -21,6 +21,7 @@ _OUTSIDE = (
     "with `accumulating(your_subclass)`. Without accumulation, wrap {stock} itself."
 )
 
+
 class Accumulation:
     """The accumulation of one optimizer: the optimizer's one attribute of ours.
 

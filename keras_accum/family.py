@@ -5,6 +5,7 @@ No host is imported here.
 
 from keras_accum import ranges
 from keras_accum.base import Optimizer
+from keras_accum.members import Members
 from keras_accum.options import ReadOnly
 
 
@@ -28,7 +29,7 @@ def hand_on(wrapper):
     LossScaleOptimizer would have no effect.
     """
     names = "accum_iters", "completed_updates", "window_position", "apply_partial_window", "weigh"
-    options = (name for name, member in vars(Optimizer).items() if isinstance(member, ReadOnly))
+    options = (name for name, member in vars(Members).items() if isinstance(member, ReadOnly))
     for name in (*names, "lr", *options):
         if not hasattr(wrapper, name):
             setattr(wrapper, name, _InnerAttribute(name))
@@ -112,4 +113,3 @@ def accumulating(module, docstring, check, make):
     accumulating.__module__, accumulating.__qualname__ = module, "accumulating"
     accumulating.__doc__ = docstring
     return accumulating
-

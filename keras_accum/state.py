@@ -226,32 +226,16 @@ class State:
         self._port.note_waiting()
 
     def _fitted_before_build(self, state):
-        variables = states.by_index(state)
         if self._port.knows_names:
-            return self._fitted(state, self._shapes_for(variables))
-        return self._completed(state, self._loose_layout(state, len(variables)))
-
-    def _loose_layout(self, state, variables):
-        """Return what a state must have before the variables, which decide what else, are known."""
-        options, rule = self._options, f"{self._port.rule_name}."
-        names = *self._port.shared_variables(), *self._port.rate_state()
-        shapes = dict.fromkeys(names, ())
-        for name, array in state.items():
-            index = states.index_of(name)
-            is_of_variables = name.startswith((rule, "moving_average.")) and (
-                name.count(".") == 1 if index is None else index < variables
-            )
-            if is_of_variables or states.is_unnamed(name):
-                shapes[name] = array.shape
-        if any(map(states.is_of_window, state)):
-            if options.accumulates:
-                more = [states.WEIGHT] * options.weighs + ["unapplied"] * ("unapplied" in state)
-                shapes.update(dict.fromkeys([*states.WINDOW, *more], ()))
-                shapes[states.MISSING] = (variables + 1,)
-            if options.accumulates or self._port.accumulates_itself:
-                sums = (f"accumulator.{i}" for i in range(variables))
-                shapes.update({name: np.shape(state.get(name, ())) for name in sums})
-        return shapes
+            return self._fitted(state, self._shapes_for(states.by_index(state)))
+        layout = states.loose_layout(
+            state,
+            {*self._port.shared_variables(), *self._port.rate_state()},
+            self._port.rule_name,
+            self._options,
+            keeps_sums=self._options.accumulates or self._port.accumulates_itself,
+        )
+        return self._completed(state, layout)
 
     def recount(self):
         """Complete the state, after accum_iters was set that a file didn't hold."""

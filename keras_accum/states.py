@@ -124,6 +124,31 @@ def layout(names, variables):
     return shapes
 
 
+def loose_layout(state, shared, rule, options, keeps_sums):
+    """Return the shapes of a state before the variables, which decide what else, are known.
+
+    `shared` are the names of what exists before the variables. `keeps_sums` is True if there are
+    gradient sums, ours or the stock optimizer's.
+    """
+    variables, shapes = min(count(state), len(state)), dict.fromkeys(shared, ())
+    for name, array in state.items():
+        index = index_of(name)
+        is_of_variables = name.startswith((f"{rule}.", "moving_average.")) and (
+            name.count(".") == 1 if index is None else index < variables
+        )
+        if is_of_variables or is_unnamed(name):
+            shapes[name] = array.shape
+    if any(map(is_of_window, state)):
+        if options.accumulates:
+            more = [WEIGHT] * options.weighs + ["unapplied"] * ("unapplied" in state)
+            shapes.update(dict.fromkeys([*WINDOW, *more], ()))
+            shapes[MISSING] = (variables + 1,)
+        if keeps_sums:
+            sums = (f"accumulator.{i}" for i in range(variables))
+            shapes.update({name: np.shape(state.get(name, ())) for name in sums})
+    return shapes
+
+
 def portable(array):
     """Return the array in a data type that NumPy's own files and all hosts can hold."""
     array = np.asarray(array)
@@ -362,5 +387,3 @@ def without_idle(state):
 
 def is_unnamed(name):
     return name.startswith(UNNAMED)
-
-

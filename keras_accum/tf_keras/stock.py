@@ -66,9 +66,7 @@ accumulating = family.accumulating(
 def ready():
     """Return {name: class} of this Keras's optimizers; of two with one name, the legacy one."""
     found = {
-        "AMSGradAccumulate": _make(
-            legacy.Adam, name="AMSGradAccumulate", fixed={"amsgrad": True}
-        )
+        "AMSGradAccumulate": _make(legacy.Adam, name="AMSGradAccumulate", fixed={"amsgrad": True})
     }
     for name in names.OPTIMIZERS:
         stock = getattr(legacy, name, None) or getattr(keras.optimizers, name, None)

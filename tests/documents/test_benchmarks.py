@@ -1,6 +1,5 @@
 """The figures in docs/cost.md are those that the benchmarks wrote, and all contenders exist."""
 
-
 import hosts
 import pytest
 
