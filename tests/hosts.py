@@ -62,6 +62,7 @@ if IS_TENSORFLOW:
     import tensorflow as tf
 
 
+
 def new_style(package):
     """The package as its users would like it for the newer style: our classes are of that style."""
     found = types.ModuleType(package.__name__)

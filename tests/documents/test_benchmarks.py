@@ -1,5 +1,6 @@
 """The figures in docs/cost.md are those that the benchmarks wrote, and all contenders exist."""
 
+
 import hosts
 import pytest
 

@@ -116,7 +116,6 @@ def test_a_list_that_waited_for_other_variables():
 
 def saved_in_a_window(case, form, tmp_path):
     """The loaded model continues as if it had never stopped."""
-
     def model():
         optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
         return compiled(dense_model(), optimizer, hosts.mean_squared_error())

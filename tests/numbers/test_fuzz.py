@@ -419,6 +419,7 @@ class Training(RuleBasedStateMachine):
                 optimizer.learning_rate = rate
 
     if hosts.IS_KERAS3:
+
         # With an average that overwrites the weights, Keras moves frozen variables, too.
         @precondition(lambda self: self.model and not self.big_batch.use_ema)
         @rule(index=st.integers(0, 3))
