@@ -161,6 +161,7 @@ class StatePort(HostPort):
     # -- values ------------------------------------------------------------------------------------
 
     def shape_of(self, variable):
+        """Return a variable's shape as a tuple of ints."""
         return tuple(variable.shape)
 
     @abc.abstractmethod
@@ -176,6 +177,7 @@ class StatePort(HostPort):
         """Return a variable's value between train steps, as a NumPy array."""
 
     def read_all(self, variables):
+        """Return the values of variables."""
         return list(map(self.read, variables))
 
     @abc.abstractmethod
