@@ -24,10 +24,14 @@ def dtype_of(variable):
 
 def to_numpy(value):
     """Return the value of a variable or a tensor as a new array."""
-    if not isinstance(value, keras.Variable):
-        return ops.convert_to_numpy(value)
-    # NumPy 2 warns if `array` copies a Keras variable itself.
-    return np.array(np.asarray(value))
+    if isinstance(value, keras.Variable):
+        value = value.value
+    if hasattr(value, "detach"):  # on PyTorch, whose tensors NumPy can't read everywhere
+        is_bfloat16, value = dtype_of(value) == "bfloat16", value.detach().cpu()
+        if is_bfloat16:
+            return np.asarray(value.float()).astype("bfloat16")
+    # Not `np.array`, as Keras converts: NumPy 2 warns of tensors that don't copy themselves.
+    return np.asarray(value).copy()
 
 
 class Port(port.Port):

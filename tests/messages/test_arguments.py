@@ -113,12 +113,13 @@ def test_an_unknown_keyword_is_refused_as_by_the_stock_optimizer():
         assert str(refusal.value).startswith(words + colon)
 
 
-@pytest.mark.skipif(not hosts.IS_LEGACY, reason="about an error of legacy optimizers")
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about an error of tf_keras")
 @pytest.mark.parametrize("accum_iters", [1, 2])
 def test_a_tensor_in_the_place_of_a_variable(accum_iters):
     """The error is the stock legacy optimizer's, and the optimizer forgets the tensor."""
     tensor, w = hosts.tf.constant([1.0]), hosts.variable([1.0], "w", "float32")
-    optimizers = [hosts.stock("SGD"), hosts.ours("SGD", accum_iters=accum_iters)]
+    legacy = getattr(keras.optimizers, "legacy", keras.optimizers)
+    optimizers = [legacy.SGD(), hosts.ours("SGD", accum_iters=accum_iters)]
     for step in [optimizer.apply_gradients for optimizer in optimizers]:
         for call in (step, hosts.tf.function(step)):
             with pytest.raises(NotImplementedError, match="Updating a `Tensor` is not implemented"):
