@@ -79,7 +79,8 @@ def parameters_of(stock):
             own = [p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
             known = {parameter.name for parameter in found}
             new = [parameter for parameter in own if parameter.name not in known]
-            if any(map(_has_default, found)) and not all(map(_has_default, new)):
+            # By position, a required argument can't come after one with a default.
+            if _defaults(found).count(True) and _defaults(new).count(False):
                 new = [
                     p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY) for p in new
                 ]
@@ -89,9 +90,10 @@ def parameters_of(stock):
     return {p.name: p for p in sorted(found, key=lambda parameter: parameter.kind)}
 
 
-def _has_default(parameter):
-    is_required = parameter.default is inspect.Parameter.empty
-    return not is_required or parameter.kind is inspect.Parameter.VAR_KEYWORD
+def _defaults(parameters):
+    """Return for each parameter that can be given by position whether it has a default."""
+    by_position = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    return [p.default is not p.empty for p in by_position]
 
 
 def bind(cls, args, kwargs, unknown):
