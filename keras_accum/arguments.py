@@ -45,7 +45,7 @@ def signature(stock, fixed, more):
     """
     own = {**OWN, **more}
     of_stock = parameters_of(stock)
-    taken = set(of_stock) & set(OWN) - {"lr", "decay"}
+    taken = {*of_stock, *more} & set(OWN) - {"lr", "decay"}
     if taken:
         raise TypeError(
             f"{stock.__name__} takes arguments that every accumulating optimizer has: "
@@ -88,6 +88,30 @@ def parameters_of(stock):
             if len(own) == len(parameters):
                 break
     return {p.name: p for p in sorted(found, key=lambda parameter: parameter.kind)}
+
+
+def keywords_of(stock):
+    """Return {keyword: default} of what a class takes as **kwargs: arguments of its parents.
+
+    None is also the default of an argument without one: the class may set the argument itself.
+    """
+    own, found = parameters_of(stock), {}
+    for cls in stock.__mro__[:-1]:
+        if "__init__" in vars(cls):
+            parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+            for p in parameters:
+                if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in own:
+                    has_default = p.default is not p.empty and p.name != "name"
+                    found.setdefault(p.name, p.default if has_default else None)
+            if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+                break
+    return found
+
+
+def name_after(cls, name, given):
+    """Name an optimizer after its class, if its stock class leaves the name to its users."""
+    if "name" in parameters_of(cls._stock_class):
+        given.setdefault("name", name)
 
 
 def _defaults(parameters):

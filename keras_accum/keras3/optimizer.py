@@ -26,14 +26,14 @@ class AccumulatingOptimizer(Hooks, State, stock.FromAndToStock):
         if AccumulatingOptimizer in cls.__bases__:
             cls._stock_class = cls.__bases__[-1]
             cls.__signature__ = arguments.signature(
-                cls._stock_class, cls.fixed, stock.keywords_of(cls._stock_class)
+                cls._stock_class, cls.fixed, arguments.keywords_of(cls._stock_class)
             )
 
     def __init__(self, *args, **kwargs):
         given = arguments.bind(type(self), args, kwargs, unknown=ValueError)
         own = arguments.pop_own(type(self), given)
         own["decay"] = float(given.pop("decay", 0.0))
-        given.setdefault("name", None)
+        arguments.name_after(type(self), None, given)
         arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
 
         self._start_accumulating(own, backend.Port(self))

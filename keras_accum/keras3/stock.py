@@ -1,7 +1,5 @@
 """Conversion from and to the stock optimizers of Keras 3."""
 
-import inspect
-
 import keras
 import numpy as np
 
@@ -135,15 +133,3 @@ def _copy_exclusions(source, target):
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
         if hasattr(source, name):
             setattr(target, name, getattr(source, name))
-
-
-def keywords_of(stock):
-    """Return the keywords, with defaults, that a class passes to Keras's optimizer as **kwargs."""
-    own = arguments.parameters_of(stock)
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
-        return {}
-    return {
-        name: parameter.default
-        for name, parameter in arguments.parameters_of(keras.optimizers.Optimizer).items()
-        if parameter.default is not inspect.Parameter.empty and name not in own
-    }

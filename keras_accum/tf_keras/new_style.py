@@ -7,7 +7,6 @@ traced graph thus serves every micro-batch, without a conditional. With `accum_i
 """
 
 import contextlib
-import inspect
 
 import numpy as np
 import tensorflow as tf
@@ -147,7 +146,9 @@ class AccumulatingNewStyleOptimizer(NewStyleState):
         stock = cls.__bases__[-1]
         if issubclass(stock, StockOptimizer) and not issubclass(stock, base.Optimizer):
             cls._stock_class = stock
-            cls.__signature__ = arguments.signature(stock, cls.fixed, _keywords_of(stock))
+            cls.__signature__ = arguments.signature(
+                stock, cls.fixed, arguments.keywords_of(stock)
+            )
             cls.__doc__ = cls.__doc__ or docs.docstring(
                 cls.__name__, "tf_keras", IMPORT_KERAS, stock
             )
@@ -161,7 +162,7 @@ class AccumulatingNewStyleOptimizer(NewStyleState):
                 given["learning_rate"],
                 allowed=(tf.Tensor, tf.Variable, np.generic, np.ndarray),
             )
-        given.setdefault("name", type(self).__name__)
+        arguments.name_after(type(self), type(self).__name__, given)
 
         self._start_accumulating(own, Port(self))
         super().__init__(**given, **self.fixed)
@@ -349,19 +350,6 @@ class AccumulatingNadam(AccumulatingNewStyleOptimizer):
 
 def _assign_if(variable, target, value, switch):
     target.assign(tf.where(switch > 0, tf.cast(value, target.dtype), target))
-
-
-def _keywords_of(stock):
-    """Return the keywords, with defaults, that a class passes to Keras's optimizer as **kwargs."""
-    own = inspect.signature(stock.__init__).parameters
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
-        return {}
-    of_keras = inspect.signature(StockOptimizer.__init__).parameters
-    return {
-        name: parameter.default
-        for name, parameter in of_keras.items()
-        if parameter.default is not inspect.Parameter.empty and name not in own
-    }
 
 
 def make(stock, made_by):

@@ -4,8 +4,6 @@ Each class is the stock OptimizerV2 of its name (`keras.optimizers.legacy.*`) wi
 replaced. With `accum_iters=1` and without `skip_nonfinite`, the stock optimizer's own code runs.
 """
 
-import inspect
-
 import tensorflow as tf
 
 from keras_accum import arguments, docs, family
@@ -16,13 +14,8 @@ from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
 from keras_accum.tf_keras.moving import Moving
 from keras_accum.tf_keras.saving import Saving
 
-# The arguments that stock classes take as **kwargs.
-_MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
-
-
-def _takes_more(stock_class):
-    parameters = inspect.signature(stock_class.__init__).parameters.values()
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+# What Keras's base class takes as **kwargs.
+_CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 
 
 class AccumulatingOptimizer(Hooks, LegacyState, Saving, Moving):
@@ -32,7 +25,9 @@ class AccumulatingOptimizer(Hooks, LegacyState, Saving, Moving):
         super().__init_subclass__(**kwargs)
         if AccumulatingOptimizer in cls.__bases__:
             cls._stock_class = cls.__bases__[-1]
-            more = dict.fromkeys(_MORE) if _takes_more(cls._stock_class) else {}
+            more = arguments.keywords_of(cls._stock_class)
+            if "gradient_aggregator" in more:  # the base class's
+                more = {**dict.fromkeys(_CLIPS), **more}
             if cls._stock_class is legacy.Nadam:
                 more["schedule_decay"] = 0.004
             cls.__signature__ = arguments.signature(cls._stock_class, cls.fixed, more)
@@ -47,8 +42,7 @@ class AccumulatingOptimizer(Hooks, LegacyState, Saving, Moving):
             given["learning_rate"] = arguments.check_learning_rate(
                 given["learning_rate"], allowed=(tf.Tensor, tf.Variable)
             )
-        if "name" in type(self).__signature__.parameters:
-            given.setdefault("name", type(self).__name__)
+        arguments.name_after(type(self), type(self).__name__, given)
         if self._stock_class is legacy.Nadam and "decay" in given:
             raise ValueError(
                 "`decay` isn't for Nadam, whose learning rate doesn't decay on this Keras. Use "

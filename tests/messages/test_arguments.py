@@ -50,6 +50,42 @@ def test_positional_arguments():
     assert {**config, **changed, "name": ""} == {**positional, "name": ""}
 
 
+_OPTIMIZERS = getattr(keras.optimizers, "legacy", keras.optimizers)
+_ADAM = (_OPTIMIZERS if hosts.IS_LEGACY else keras.optimizers).Adam
+
+
+class Paced(_ADAM):
+    """Somebody's optimizer: all arguments but its own are its parent's."""
+
+    def __init__(self, pace=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.pace = pace
+
+    def get_config(self):
+        return {**super().get_config(), "pace": self.pace}
+
+
+def test_a_class_takes_the_arguments_of_its_parent():
+    cls = hosts.accum.accumulating(Paced)
+    given = {RATE: 0.5, "beta_1": 0.25, "clipvalue": 2.0, "pace": 0.75, "accum_iters": 3}
+    optimizer = cls(**given)
+    config = optimizer.get_config()
+    assert {name: float(config[name]) for name in given} == given
+    again = cls.from_config(config)
+    assert {**again.get_config(), "name": ""} == {**config, "name": ""}
+    with pytest.raises((TypeError, ValueError), match="{.amsgrd.: True}. Did you mean `amsgrad`"):
+        cls(amsgrd=True)
+
+
+@keras2_has_no("names of optimizers")
+def test_a_class_that_names_itself():
+    class Named(_ADAM):
+        def __init__(self, **kwargs):
+            super().__init__(name="my_name", **kwargs)
+
+    assert hosts.accum.accumulating(Named)(accum_iters=2).get_config()["name"] == "my_name"
+
+
 # -- refusals ----------------------------------------------------------------------------------
 
 RATES = "a number" if hosts.IS_KERAS2 else "LearningRateSchedule"
