@@ -66,6 +66,7 @@ REST = {
     "tf_keras_new": SECOND_STYLE,
     "keras3_torch": ALL,
     "tf_keras_2_15": SECOND_VERSION,
+    "tensorflow_addons": ("-m", "", "-k", "test_addons"),
 }
 nox.options.sessions = ["pure", *QUICK, "summary"]
 
@@ -115,6 +116,15 @@ def tf_keras_2_15(session):
     if not session.python:
         skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
     check_host(session, "tf_keras", None, "tensorflow-cpu==2.15.*")
+
+
+@nox.session(python=find_python("3.11", "3.10", "3.9"))
+def tensorflow_addons(session):
+    """The optimizers of tensorflow-addons, whose last release is for TensorFlow 2.15."""
+    if not session.python:
+        skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
+    packages = "tensorflow-cpu==2.15.*", "tensorflow-addons==0.23.*"
+    check_host(session, "tf_keras", None, *packages)
 
 
 @nox.session(python=find_python("3.7"))

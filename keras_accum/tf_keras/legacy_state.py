@@ -185,8 +185,15 @@ class LegacyState(State):
         return {name: found[name] for name in [*order, states.MISSING] if name in found}
 
     def _layout(self):
-        variables = self._accumulation.port.variables
-        return states.layout(self._state_names(len(variables)), variables)
+        return self._expected_layout({}, self._accumulation.port.variables)
+
+    def _expected_layout(self, state, variables):
+        shapes = states.layout(self._state_names(len(variables)), variables)
+        if not self._accumulation.port.rule:
+            for slot in self._accumulation.port.layout.scalar_slots:
+                names = [states.slot_name(self._rule_name, slot, i) for i in range(len(variables))]
+                shapes.update(dict.fromkeys(names, ()))
+        return shapes
 
     def _write_state(self, state):
         window = self._accumulation.window

@@ -94,7 +94,6 @@ class Moving(State):
 
 # The arguments that only the newer optimizers have, with values that change nothing.
 _NEWER = {
-    "is_legacy_optimizer": False,
     "jit_compile": None,
     "weight_decay": None,
     "use_ema": False,
@@ -111,7 +110,8 @@ def _constructor_arguments(optimizer):
     rate = optimizer._hyper.get("learning_rate") if is_legacy else optimizer._learning_rate
     if callable(rate):
         config["learning_rate"] = rate  # also a schedule, which is serialized in the config
-    for name, harmless in _NEWER.items():
+    config.pop("is_legacy_optimizer", None)
+    for name, harmless in () if is_legacy else _NEWER.items():
         value = config.pop(name, harmless)
         if name in ("weight_decay", "use_ema") and value != harmless:
             raise ValueError(

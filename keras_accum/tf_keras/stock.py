@@ -1,7 +1,7 @@
 """The stock optimizers of this Keras, and the accumulating class for each."""
 
 from keras_accum import family, names, ranges
-from keras_accum.tf_keras import new_style
+from keras_accum.tf_keras import addons, new_style
 from keras_accum.tf_keras.library import IMPORT_KERAS, StockOptimizer, keras, legacy
 from keras_accum.tf_keras.optimizer import AccumulatingOptimizer
 
@@ -79,12 +79,19 @@ def _make(stock, made_by):
     else:
         package = stock.__module__
     members["_made_by"] = made_by
-    made = type(f"{stock.__name__}Accumulate", (AccumulatingOptimizer, stock), members)
+    notes = [addons.NotesDecay] if addons.extension_of(stock) else []
+    bases = *notes, AccumulatingOptimizer, stock
+    made = type(f"{stock.__name__}Accumulate", bases, members)
     return keras.utils.register_keras_serializable(package=package)(made)
 
 
 def _check_methods(stock):
-    methods = [n for n in _BEFORE_THE_GATE if getattr(stock, n) is not getattr(legacy.Optimizer, n)]
+    known = [cls for cls in (legacy.Optimizer, addons.extension_of(stock)) if cls is not None]
+    methods = [
+        name
+        for name in _BEFORE_THE_GATE
+        if all(getattr(stock, name) is not getattr(cls, name, None) for cls in known)
+    ]
     if methods:
         raise TypeError(
             f"{stock.__name__} has methods of its own that run on every micro-batch: "
