@@ -14,12 +14,21 @@ from keras_accum.tf_keras.library import IMPORT_KERAS, keras, legacy
 from keras_accum.tf_keras.moving import Moving
 from keras_accum.tf_keras.saving import Saving
 
+_NEWER = (
+    "`{name}` is an argument of the optimizers that aren't legacy: use `AdamWAccumulate`, or "
+    "`accumulating(keras.optimizers.Adam)` and its like."
+)
+_OF_NEWER = ("weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency", "jit_compile")
+
 # What Keras's base class takes as **kwargs.
 _CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 
 
 class AccumulatingOptimizer(Hooks, LegacyState, Saving, Moving):
     """The base class of these optimizers; it comes before the stock class."""
+
+    # What to say of arguments that classes of the other style have.
+    _elsewhere = {name: _NEWER.format(name=name) for name in _OF_NEWER}
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
