@@ -13,12 +13,12 @@
 | `stock` | conversion from and to stock optimizers |
 """
 
-from keras_accum import docs, family, host, names, ranges
-from keras_accum.states import StateError  # noqa: F401, public
+from keras_accum import host
 
-keras = host.import_keras_3()
+keras = host.import_keras_3()  # first, because its error is the clearest
 
-from keras_accum.callbacks import (  # noqa: E402, the line above raises the clearer error
+from keras_accum import docs, family, names, ranges  # noqa: E402
+from keras_accum.callbacks import (  # noqa: E402
     monitor,
     of_host,
     partial_window,
@@ -27,6 +27,7 @@ from keras_accum.callbacks import (  # noqa: E402, the line above raises the cle
 )
 from keras_accum.keras3 import optimizer, stock  # noqa: E402
 from keras_accum.keras3.optimizer import AccumulatingOptimizer  # noqa: E402
+from keras_accum.states import StateError  # noqa: E402, F401, public
 
 _made = {}
 
