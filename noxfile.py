@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 import nox
+import nox.command
 
 nox.needs_version = ">=2024.4.15"
 nox.options.default_venv_backend = "venv"  # from the standard library
@@ -87,6 +88,19 @@ def keras3_tensorflow(session):
 @nox.session
 def keras3_jax(session):
     check_host(session, "keras3", "jax", KERAS_BACKEND="jax")
+
+
+@nox.session
+def keras_nightly(session):
+    """The second tier on Keras's nightly. If tests fail, the session is skipped and says so."""
+    session.install("--no-compile", f"{PROJECT}[test]", "keras-nightly", "jax")
+    version = "import keras; print(keras.__version__)"
+    backend = {"KERAS_BACKEND": "jax"}
+    version = session.run("python", "-c", version, env=backend, silent=True).strip()
+    try:
+        check(session, "keras3", ".", *WORKERS, **backend)
+    except nox.command.CommandFailed:
+        skip(session, f"tests fail on Keras {version}, which isn't released; they are listed above")
 
 
 @nox.session

@@ -11,6 +11,7 @@
 | `kept` | what other people's optimizers keep in other objects |
 | `state` | the state: read, written, loaded and counted |
 | `stock` | conversion from and to stock optimizers |
+| `masks` | the mask of a model's output |
 """
 
 from keras_accum import host
@@ -25,7 +26,7 @@ from keras_accum.callbacks import (  # noqa: E402
     python_gate,
     weights,
 )
-from keras_accum.keras3 import optimizer, stock  # noqa: E402
+from keras_accum.keras3 import masks, optimizer, stock  # noqa: E402
 from keras_accum.keras3.optimizer import AccumulatingOptimizer  # noqa: E402
 from keras_accum.states import StateError  # noqa: E402, F401, public
 
@@ -109,8 +110,7 @@ MicroBatchWeights = _callback(
     _ops=keras.ops,
     _sum=staticmethod(keras.ops.sum),
     _flatten=staticmethod(keras.tree.flatten),
-    # Keras finds the mask also on JAX, whose tensors can't have attributes.
-    _mask=staticmethod(lambda output: keras.src.backend.get_keras_mask(output)),
+    _mask=staticmethod(masks.mask_of),
 )
 
 __getattr__ = names.fallback(__name__)
