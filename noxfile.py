@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 import nox
+import nox.command
 
 nox.needs_version = ">=2024.4.15"
 nox.options.default_venv_backend = "venv"  # from the standard library
@@ -66,6 +67,7 @@ REST = {
     "tf_keras_new": SECOND_STYLE,
     "keras3_torch": ALL,
     "tf_keras_2_15": SECOND_VERSION,
+    "tensorflow_addons": ("-m", "", "-k", "test_addons"),
 }
 nox.options.sessions = ["pure", *QUICK, "summary"]
 
@@ -86,6 +88,19 @@ def keras3_tensorflow(session):
 @nox.session
 def keras3_jax(session):
     check_host(session, "keras3", "jax", KERAS_BACKEND="jax")
+
+
+@nox.session
+def keras_nightly(session):
+    """The second tier on Keras's nightly. If tests fail, the session is skipped and says so."""
+    session.install("--no-compile", f"{PROJECT}[test]", "keras-nightly", "jax")
+    version = "import keras; print(keras.__version__)"
+    backend = {"KERAS_BACKEND": "jax"}
+    version = session.run("python", "-c", version, env=backend, silent=True).strip()
+    try:
+        check(session, "keras3", ".", *WORKERS, **backend)
+    except nox.command.CommandFailed:
+        skip(session, f"tests fail on Keras {version}, which isn't released; they are listed above")
 
 
 @nox.session
@@ -115,6 +130,15 @@ def tf_keras_2_15(session):
     if not session.python:
         skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
     check_host(session, "tf_keras", None, "tensorflow-cpu==2.15.*")
+
+
+@nox.session(python=find_python("3.11", "3.10", "3.9"))
+def tensorflow_addons(session):
+    """The optimizers of tensorflow-addons, whose last release is for TensorFlow 2.15."""
+    if not session.python:
+        skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
+    packages = "tensorflow-cpu==2.15.*", "tensorflow-addons==0.23.*"
+    check_host(session, "tf_keras", None, *packages)
 
 
 @nox.session(python=find_python("3.7"))

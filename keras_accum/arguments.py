@@ -45,7 +45,7 @@ def signature(stock, fixed, more):
     """
     own = {name: default for name, default in {**OWN, **more}.items() if name not in fixed}
     of_stock = parameters_of(stock)
-    taken = set(of_stock) & set(OWN) - {"lr", "decay"}
+    taken = {*of_stock, *more} & set(OWN) - {"lr", "decay"}
     if taken:
         raise TypeError(
             f"{stock.__name__} takes arguments that every accumulating optimizer has: "
@@ -79,7 +79,8 @@ def parameters_of(stock):
             own = [p for p in parameters if p.kind is not inspect.Parameter.VAR_POSITIONAL]
             known = {parameter.name for parameter in found}
             new = [parameter for parameter in own if parameter.name not in known]
-            if any(map(_has_default, found)) and not all(map(_has_default, new)):
+            # By position, a required argument can't come after one with a default.
+            if _defaults(found).count(True) and _defaults(new).count(False):
                 new = [
                     p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY) for p in new
                 ]
@@ -89,9 +90,34 @@ def parameters_of(stock):
     return {p.name: p for p in sorted(found, key=lambda parameter: parameter.kind)}
 
 
-def _has_default(parameter):
-    is_required = parameter.default is inspect.Parameter.empty
-    return not is_required or parameter.kind is inspect.Parameter.VAR_KEYWORD
+def keywords_of(stock):
+    """Return {keyword: default} of what a class takes as **kwargs: arguments of its parents.
+
+    None is also the default of an argument without one: the class may set the argument itself.
+    """
+    own, found = parameters_of(stock), {}
+    for cls in stock.__mro__[:-1]:
+        if "__init__" in vars(cls):
+            parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+            for p in parameters:
+                if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in own:
+                    has_default = p.default is not p.empty and p.name != "name"
+                    found.setdefault(p.name, p.default if has_default else None)
+            if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+                break
+    return found
+
+
+def name_after(cls, name, given):
+    """Name an optimizer after its class, if its stock class leaves the name to its users."""
+    if "name" in parameters_of(cls._stock_class):
+        given.setdefault("name", name)
+
+
+def _defaults(parameters):
+    """Return for each parameter that can be given by position whether it has a default."""
+    by_position = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    return [p.default is not p.empty for p in by_position]
 
 
 def bind(cls, args, kwargs, unknown):
@@ -103,13 +129,16 @@ def bind(cls, args, kwargs, unknown):
     parameters = cls.__signature__.parameters
     strange = {name: value for name, value in kwargs.items() if name not in parameters}
     if strange:
+        elsewhere = cls._port.elsewhere
+        known = [f"{elsewhere[name]} " for name in strange if name in elsewhere]
+        hint = known[0] if known else _did_you_mean(strange, parameters)
         raise unknown(
-            f"{_UNKNOWN[unknown]}: {strange}. {_did_you_mean(strange, parameters)}"
-            f"{cls.__name__} takes {', '.join(parameters)}."
+            f"{_UNKNOWN[unknown]}: {strange}. {hint}{cls.__name__} takes {', '.join(parameters)}."
         )
+    _check_positions(cls, args)
     given = dict(cls.__signature__.bind(*args, **kwargs).arguments)
-    if args:
-        _check_first(cls, args[0])
+    for name in ("learning_rate", "lr"):
+        _check_no_optimizer(cls, name, given.get(name))
     lr = given.pop("lr", None)
     if lr is not None:
         if given.get("learning_rate") is not None:
@@ -150,14 +179,46 @@ def unchecked():
         _checks.reset(token)
 
 
-def _check_first(cls, first):
-    """Raise a ValueError if the first argument reads like `accum_iters`, as in Adam...(5)."""
-    name = next(iter(cls.__signature__.parameters))
-    is_rate = name in ("learning_rate", "lr") and ranges.is_of_keras(cls._stock_class)
-    if is_rate and isinstance(first, numbers.Integral) and first > 1:
-        raise ValueError(
-            f"The first argument is `{name}`. Did you mean `accum_iters={first}`? For a learning "
-            f"rate of {first}, write `{name}={float(first)}`. Received: {cls.__name__}({first!r})"
+def _check_positions(cls, args):
+    """Raise an error if there are too many arguments by position, or one reads like `accum_iters`.
+
+    `accum_iters` is taken by keyword only: Adam...(5) and Adam...(0.001, 5) mean something else.
+    """
+    parameters = cls.__signature__.parameters.values()
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(names):
+        received = ", ".join(map(repr, args[len(names) :]))
+        raise TypeError(
+            f"{cls.__name__} takes at most {len(names)} arguments by position, which are "
+            f"{', '.join(names)}. Give all others by keyword, such as `accum_iters=5`. "
+            f"Received in addition: {received}"
+        )
+    for place, (name, value) in enumerate(zip(names, args)):
+        is_count = isinstance(value, numbers.Integral) and value > 1
+        is_rate = name in ("learning_rate", "lr") and ranges.is_of_keras(cls._stock_class)
+        if place == 0 and is_count and is_rate:
+            raise ValueError(
+                f"The first argument is `{name}`. Did you mean `accum_iters={value}`? For a "
+                f"learning rate of {value}, write `{name}={float(value)}`. "
+                f"Received: {cls.__name__}({value!r})"
+            )
+        allowed = ranges.refused_range(cls._stock_class, name, value) if is_count else None
+        if allowed is not None:
+            received = ", ".join(map(repr, args[: place + 1]))
+            raise ValueError(
+                f"Argument {place + 1} is `{name}`, and its range is: {allowed}. Did you mean "
+                f"`accum_iters={value}`? Received: {cls.__name__}({received})"
+            )
+
+
+def _check_no_optimizer(cls, name, value):
+    """Raise a TypeError if an optimizer, or a class of them, is in the place of the rate."""
+    if hasattr(value, "apply_gradients") or hasattr(value, "get_updates"):
+        raise TypeError(
+            f"`{name}` must be a learning rate, and not an optimizer. {cls.__name__} is a whole "
+            f"optimizer: {cls.__name__}(0.001, accum_iters=5). For the arguments and the state of "
+            f"another optimizer, call {cls.__name__}.from_optimizer(optimizer, accum_iters=5). "
+            f"Received: {name}={value!r}"
         )
 
 
@@ -270,6 +331,11 @@ def renamed_config(config):
 
 def check_gate(gate):
     gate = _renamed("gate", gate)
+    if "PythonGate" in (getattr(gate, "__name__", None), type(gate).__name__):
+        raise ValueError(
+            "PythonGate is a callback, not a `gate`: leave `gate` out, and train with "
+            f"`model.fit(..., callbacks=[PythonGate()])`. Received: gate={gate!r}"
+        )
     if gate not in GATES:
         raise ValueError(
             f"`gate` must be one of {GATES}: what prevents an update inside a window. "
@@ -423,12 +489,19 @@ def _shortest(number):
     return number
 
 
+# Keras versions besides the one that a module is for, in the words of a message.
+_OTHERS = {
+    "keras_accum.keras3": {"tf_keras": "tf_keras"},
+    "keras_accum.tf_keras": {"Keras 3": "keras3"},
+    "keras_accum.keras2": {"Keras 3": "keras3", "tf_keras": "tf_keras"},
+}
+
+
 def description(optimizer, host):
-    """Return the constructor call and the module, for Keras's errors about another host."""
-    module = type(optimizer).__module__
-    others = (
-        "; other Keras versions have it in keras_accum.keras3, keras_accum.tf_keras and "
-        "keras_accum.keras2"
-    )
-    ours = module.startswith("keras_accum.")
-    return f"{representation(optimizer)}  # {module}, for {host}{others if ours else ''}"
+    """Return the constructor call, the module, and what to import for another Keras."""
+    module, name = type(optimizer).__module__, type(optimizer).__name__
+    others = [
+        f" For {other}: from keras_accum.{of_other} import {name}."
+        for other, of_other in _OTHERS.get(module, {}).items()
+    ]
+    return f"{representation(optimizer)}  # of {module}, for {host}.{''.join(others)}"

@@ -43,6 +43,7 @@ class Optimizer(Members):
 
     def __init__(self, *args, **kwargs):
         cls, port = type(self), self._port
+        kwargs = {name: kwargs[name] for name in kwargs if name not in port.not_arguments}
         given = arguments.bind(cls, args, kwargs, unknown=port.unknown_argument)
         own = arguments.pop_own(cls, given)
         port.prepare(cls, own, given)
@@ -61,8 +62,9 @@ class Optimizer(Members):
     def __repr__(self):
         return arguments.representation(self)
 
-    def __str__(self):
-        return arguments.description(self, self._port.title)
+    def __format__(self, specification):
+        # In f-strings, as in Keras's error about an optimizer of another Keras.
+        return format(arguments.description(self, self._port.title), specification)
 
     def __reduce__(self):
         return restored, (*self._how_made(), plain(self.get_config()), self.get_state())
@@ -233,6 +235,13 @@ class _Loader:
         self.accum_iters = accum_iters
         self.stock = stock
         self.__name__ = cls.__name__
+
+    def __repr__(self):
+        more = f"{self.accum_iters}, stock=True" if self.stock else self.accum_iters
+        return (
+            f"{self.__name__}.with_accum_iters({more})  # for `custom_objects`, to load a file; "
+            f"`compile` needs an optimizer: {self.__name__}(accum_iters={self.accum_iters})"
+        )
 
     def from_config(self, config, custom_objects=None):
         if config.get("accum_iters", self.accum_iters) != self.accum_iters:

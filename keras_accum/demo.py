@@ -1,7 +1,7 @@
 """The trainings of `python -m keras_accum`, and their picture. `__main__` has the command line."""
 
 import argparse
-import importlib
+import importlib.util
 import io
 import json
 import os
@@ -50,7 +50,7 @@ class Demo:
                 importlib.import_module(package)
             self._ours = getattr(importlib.import_module(module), name)
         except (ImportError, ValueError) as error:  # Keras raises a ValueError for some backends
-            raise CannotStart(f"{error}\n{_how_to_install(options)}") from error
+            raise CannotStart(f"{error}\n{_remedy(options, error)}") from error
         self._stock = self._ours._stock_class
         self.keras = importlib.import_module(self._stock.__module__.split(".")[0])
         self.backend = self.keras.backend.backend()
@@ -192,10 +192,21 @@ def _find_module(options):
     return module
 
 
-def _how_to_install(options):
+def _remedy(options, error):
+    """What to do if something isn't installed: Keras may only need to know the backend."""
+    missing = getattr(error, "name", None)
+    if missing in BACKENDS:
+        others = [name for name in BACKENDS if name != missing and _is_installed(name)]
+        if others:
+            use = f"KERAS_BACKEND={others[0]} python -m keras_accum"
+            return f"Keras's backend is {missing}. The backend that is installed: {use}"
     legacy = {"auto": uses_legacy_keras(), "keras3": False, "tf_keras": True}[options.host]
     extra = "legacy" if legacy else os.environ.get("KERAS_BACKEND") or "tensorflow"
-    return f"In a clone of keras_accum, install what it needs: pip install '.[{extra},demo]'"
+    return f"Install what the demo needs: pip install 'keras_accum[{extra},demo]'"
+
+
+def _is_installed(package):
+    return importlib.util.find_spec(package) is not None
 
 
 # -- the picture ---------------------------------------------------------------------------------

@@ -81,18 +81,19 @@ def check_members(family, stock):
         )
 
 
-def make(base, stock, register, module, made_by=None, name=None, **members):
+def make(bases, stock, register, module, made_by=None, name=None, **members):
     """Return the accumulating class of a stock class, `<name>Accumulate`, registered for loading.
 
-    `base` is our base class of the Keras's optimizers, `register(cls, package)` its way to find a
-    class by name. `module` has the classes of stock optimizers. `made_by` is a function that
-    pickle can find and its arguments, to make the class again.
+    `bases` are our base classes of the Keras's optimizers, the main one last.
+    `register(cls, package)` makes a class known by its name. `module` has the classes of stock
+    optimizers. `made_by` is a function that pickle can find and its arguments, to make the class
+    again.
     """
-    check_members(base, stock)
+    check_members(bases[-1], stock)
     is_of_keras = ranges.is_of_keras(stock)
     members["__module__"] = module if is_of_keras else stock.__module__
     members["_made_by"] = made_by
-    made = type(name or f"{stock.__name__}Accumulate", (base, stock), members)
+    made = type(name or f"{stock.__name__}Accumulate", (*bases, stock), members)
     return register(made, "keras_accum" if is_of_keras else stock.__module__)
 
 

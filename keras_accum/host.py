@@ -3,6 +3,12 @@
 import importlib.util
 import os
 
+_INSTALL = (
+    "Install one: `pip install 'keras_accum[tensorflow]'`, `'keras_accum[jax]'` or "
+    "`'keras_accum[torch]'` for Keras 3, `'keras_accum[legacy]'` for tf_keras, "
+    "`'keras_accum[keras2]'` for Keras 2.3 on TensorFlow 1."
+)
+
 
 def uses_legacy_keras():
     """True if TensorFlow's own switch points `tf.keras` at the `tf_keras` package."""
@@ -43,11 +49,7 @@ def module_name():
     if version is None and importlib.util.find_spec("tensorflow"):
         return "keras_accum.tf_keras"  # TensorFlow 2.4 and 2.5 contain their Keras
     if version is None:
-        raise ImportError(
-            "keras_accum found no Keras. Install Keras from a clone of keras_accum: "
-            "`pip install '.[tensorflow]'`, `'.[jax]'` or `'.[torch]'` for Keras 3, `'.[legacy]'` "
-            "for tf_keras, `'.[keras2]'` for Keras 2.3 on TensorFlow 1."
-        )
+        raise ImportError(f"keras_accum found no Keras. {_INSTALL}")
     if version >= (3, 0):
         return "keras_accum.keras3"
     if version >= (2, 4):
@@ -65,7 +67,9 @@ def _check_keras(module, needs, first, last):
     """Raise an ImportError unless the installed Keras is at least `first` and below `last`."""
     version = _keras_version()
     if version is None or not first <= version < last:
-        found = "no keras" if version is None else f"keras {'.'.join(map(str, version))}"
+        if version is None:
+            raise ImportError(f"keras_accum.{module} found no Keras. {_INSTALL}")
+        found = f"keras {'.'.join(map(str, version))}"
         raise ImportError(f"keras_accum.{module} needs {needs}. {_MODULES}. Found: {found}")
 
 
@@ -104,6 +108,8 @@ def import_standalone_keras_2():
 
 def import_keras_2():
     """Import the Keras 2 of the installed TensorFlow 2: up to 2.15, `tf.keras` itself."""
+    if not importlib.util.find_spec("tensorflow"):
+        raise ImportError(f"keras_accum.tf_keras found no TensorFlow. {_INSTALL}")
     import tensorflow as tf
 
     version = tuple(int(part) for part in tf.__version__.split(".")[:2])
@@ -119,7 +125,6 @@ def import_keras_2():
     except ImportError as error:
         raise ImportError(
             "keras_accum.tf_keras needs the package tf_keras on TensorFlow 2.16 and newer, and "
-            "wherever TF_USE_LEGACY_KERAS is set: `pip install '.[legacy]'` in a clone of "
-            "keras_accum. "
+            "wherever TF_USE_LEGACY_KERAS is set: `pip install 'keras_accum[legacy]'`. "
             f"Found: tensorflow {tf.__version__}"
         ) from error

@@ -14,7 +14,7 @@ import contextlib
 
 import numpy as np
 
-from keras_accum import states, window
+from keras_accum import arguments, states, window
 from keras_accum.options import check_attributes
 
 
@@ -25,6 +25,8 @@ class HostPort(abc.ABC):
     title: the name of the Keras in messages.
     import_keras: the line that imports the Keras, for docstrings.
     can_reduce_late: True if the Keras has all_reduce="per_window".
+    elsewhere: {argument: sentence} of arguments that other classes of the Keras take.
+    not_arguments: the keys of a config that are no arguments.
     unknown_argument: the type of the stock optimizers' error for an unknown keyword.
     remedy: how to set accum_iters on a model that was loaded from a file without accum_iters.
     optimizer: the accumulating optimizer.
@@ -35,6 +37,8 @@ class HostPort(abc.ABC):
     import_keras = "import keras"
     can_reduce_late = False
     unknown_argument = TypeError
+    elsewhere = {}
+    not_arguments = ()
     remedy = "set model.optimizer.accum_iters = 5 before the first step of the loaded model"
 
     def __init__(self, optimizer, given):
@@ -45,9 +49,9 @@ class HostPort(abc.ABC):
         return self.optimizer._accumulation
 
     @staticmethod
-    @abc.abstractmethod
     def keywords_of(stock):
         """Return the keywords, with defaults, that a stock class takes and doesn't name."""
+        return arguments.keywords_of(stock)
 
     @staticmethod
     @abc.abstractmethod
@@ -142,6 +146,10 @@ class StatePort(HostPort):
     def names_for(self, variables):
         """Return the names of a state for variables of these shapes, in the order of files."""
         return list(self.likeness(variables)._accumulation.state.named())
+
+    def shapes_for(self, variables):
+        """Return the names and shapes that these variables will get, in the order of files."""
+        return states.layout(self.names_for(variables), variables)
 
     def likeness(self, variables):
         """Return an optimizer like this one, built for other variables of these shapes."""

@@ -142,19 +142,26 @@ def is_of_keras(stock):
 
 
 def check(stock, given):
-    """Raise a TypeError or ValueError if an argument of Keras is out of its range.
+    """Raise a TypeError or ValueError if an argument of Keras is out of its range."""
+    for name, value in given.items():
+        allowed = refused_range(stock, name, value)
+        if allowed is not None:
+            raise _error(stock, name, value, allowed)
+
+
+def refused_range(stock, name, value):
+    """Return the range of an argument of Keras that is out of it, else None.
 
     An argument that somebody else's class names may mean anything, and isn't checked.
     """
-    for name, value in given.items():
-        if name not in OF_KERAS or name == "learning_rate" and not is_number(value):
-            continue  # each host says what else a learning rate may be
-        owner = _owner(stock, name)
-        if owner is None or is_of_keras(owner):
-            of_class = EXCEPTIONS.get(getattr(owner, "__name__", None), {})
-            allowed = range_of(of_class.get(name, OF_KERAS[name]))
-            if not _is_allowed(value, allowed):
-                raise _error(stock, name, value, allowed)
+    if name not in OF_KERAS or name == "learning_rate" and not is_number(value):
+        return None  # each host says what else a learning rate may be
+    owner = _owner(stock, name)
+    if owner is not None and not is_of_keras(owner):
+        return None
+    of_class = EXCEPTIONS.get(getattr(owner, "__name__", None), {})
+    allowed = range_of(of_class.get(name, OF_KERAS[name]))
+    return None if _is_allowed(value, allowed) else allowed
 
 
 def _owner(stock, name):

@@ -162,10 +162,6 @@ class State:
         """Return the names and shapes of the built variables, in the order of files."""
         return {name: self._port.shape_of(variable) for name, variable in self.named().items()}
 
-    def _shapes_for(self, variables):
-        """Return the names and shapes that these variables will get, in the order of files."""
-        return states.layout(self._port.names_for(variables), variables)
-
     def _fitted(self, state, shapes):
         """Return a complete state of an optimizer with these names and shapes."""
         if any(map(states.is_unnamed, state)):
@@ -227,7 +223,7 @@ class State:
 
     def _fitted_before_build(self, state):
         if self._port.knows_names:
-            return self._fitted(state, self._shapes_for(states.by_index(state)))
+            return self._fitted(state, self._port.shapes_for(states.by_index(state)))
         layout = states.loose_layout(
             state,
             {*self._port.shared_variables(), *self._port.rate_state()},
@@ -258,7 +254,7 @@ class State:
         waiting = self.waiting.take()
         try:
             if port.knows_names:
-                state = self._fitted(state, self._shapes_for(variables))
+                state = self._fitted(state, port.shapes_for(variables))
                 self._check_complex(state, dict(enumerate(variables)))
             yield
             with port.eagerly():

@@ -103,11 +103,12 @@ def is_fresh(state):
 
 
 def by_index(state):
-    """Return one array for each variable of a state.
+    """Return one array for each variable of a state: the largest, since a slot can be a scalar.
 
     A state has at least one array for each variable: an index beyond that isn't of this state.
     """
-    arrays = {index_of(name): array for name, array in state.items()}
+    by_size = sorted(state.items(), key=lambda item: np.size(item[1]))
+    arrays = {index_of(name): array for name, array in by_size}
     variables = min(count(state), len(state))
     return [arrays.get(index, np.empty(0)) for index in range(variables)]
 

@@ -16,13 +16,14 @@ select its writes.
 
 import math
 
-from keras_accum import docs, family, host, names
-from keras_accum.callbacks import of_host, partial_window
-from keras_accum.states import StateError  # noqa: F401, public
+from keras_accum import host
 
-keras = host.import_standalone_keras_2()
+keras = host.import_standalone_keras_2()  # first, because its error is the clearest
 
-from keras_accum.keras2.optimizer import AccumulatingOptimizer  # noqa: E402, checked just above
+from keras_accum import docs, family, names  # noqa: E402
+from keras_accum.callbacks import of_host, partial_window  # noqa: E402
+from keras_accum.keras2.optimizer import AccumulatingOptimizer  # noqa: E402
+from keras_accum.states import StateError  # noqa: E402, F401, public
 
 _stock = keras.optimizers
 
@@ -51,7 +52,7 @@ def _check(optimizer_class):
 
 
 def _make(stock_class, made_by=None, **more):
-    return family.make(AccumulatingOptimizer, stock_class, _register, __name__, made_by, **more)
+    return family.make((AccumulatingOptimizer,), stock_class, _register, __name__, made_by, **more)
 
 
 accumulating = family.accumulating(

@@ -10,22 +10,24 @@
 | `state` | the part of the port for a state: variables and their names |
 | `kept` | what other people's optimizers keep in other objects |
 | `stock` | the part of the port for stock optimizers: arguments, conversion |
+| `masks` | the mask of a model's output |
 """
 
-from keras_accum import docs, family, host, names
-from keras_accum.states import StateError  # noqa: F401, public
+from keras_accum import host
 
-keras = host.import_keras_3()
+keras = host.import_keras_3()  # first, because its error is the clearest
 
-from keras_accum.callbacks import (  # noqa: E402, the line above raises the clearer error
+from keras_accum import docs, family, names  # noqa: E402
+from keras_accum.callbacks import (  # noqa: E402
     monitor,
     of_host,
     partial_window,
     python_gate,
     weights,
 )
-from keras_accum.keras3 import optimizer, stock  # noqa: E402
+from keras_accum.keras3 import masks, optimizer, stock  # noqa: E402
 from keras_accum.keras3.optimizer import AccumulatingOptimizer  # noqa: E402
+from keras_accum.states import StateError  # noqa: E402, F401, public
 
 _WRAPPERS = tuple(
     getattr(keras.optimizers, name)
@@ -44,7 +46,7 @@ def _register(cls, package):
 
 
 def _make(stock_class, made_by=None, **more):
-    return family.make(AccumulatingOptimizer, stock_class, _register, __name__, made_by, **more)
+    return family.make((AccumulatingOptimizer,), stock_class, _register, __name__, made_by, **more)
 
 
 accumulating = family.accumulating(
@@ -71,8 +73,7 @@ MicroBatchWeights = _callback(
     _ops=keras.ops,
     _sum=staticmethod(keras.ops.sum),
     _flatten=staticmethod(keras.tree.flatten),
-    # Keras finds the mask also on JAX, whose tensors can't have attributes.
-    _mask=staticmethod(lambda output: keras.src.backend.get_keras_mask(output)),
+    _mask=staticmethod(masks.mask_of),
 )
 
 __getattr__ = names.fallback(__name__)

@@ -10,6 +10,7 @@
 | `state` | the part of the port for a state: variables and their names |
 | `kept` | what other people's optimizers keep in other objects |
 | `stock` | the part of the port for stock optimizers: arguments, conversion |
+| `masks` | the mask of a model's output |
 """
 
 # Made by `python docs/write_stubs.py` from keras 3.15. Don't edit this file.
@@ -2554,8 +2555,8 @@ def accumulating(
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
     classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`,
-    `lr` and `decay`; see `AdamAccumulate`. State, files and callbacks work as with all classes of this
-    package.
+    `lr` and `decay`; see `AdamAccumulate`. State, files and callbacks work as with all classes of
+    this package.
 
     Args:
         optimizer_class: A class of optimizers: a class of Keras, for example

@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_accum import rules, states
 from keras_accum.keras3.kept import Kept
@@ -18,10 +17,15 @@ _NATIVE = "which isn't a Keras variable"
 
 def to_numpy(value):
     """Return the value of a variable or a tensor as a new array."""
-    if not isinstance(value, keras.Variable):
-        return ops.convert_to_numpy(value)
-    # NumPy 2 warns if `array` copies a Keras variable itself.
-    return np.array(np.asarray(value))
+    if isinstance(value, keras.Variable):
+        value = value.value
+    if hasattr(value, "detach"):  # on PyTorch, whose tensors NumPy can't read everywhere
+        is_bfloat16 = keras.backend.standardize_dtype(value.dtype) == "bfloat16"
+        value = value.detach().cpu()
+        if is_bfloat16:
+            return np.asarray(value.float()).astype("bfloat16")
+    # Not `np.array`, as Keras converts: NumPy 2 warns of tensors that don't copy themselves.
+    return np.asarray(value).copy()
 
 
 class StatePort(StockPort):

@@ -1,7 +1,5 @@
 """The stock optimizers of Keras 3: their arguments, and conversion from and to them."""
 
-import inspect
-
 import keras
 import numpy as np
 
@@ -22,20 +20,9 @@ class StockPort(port.Port):
     unknown_argument = ValueError
 
     @staticmethod
-    def keywords_of(stock):
-        own = arguments.parameters_of(stock)
-        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
-            return {}
-        return {
-            name: parameter.default
-            for name, parameter in arguments.parameters_of(keras.optimizers.Optimizer).items()
-            if parameter.default is not inspect.Parameter.empty and name not in own
-        }
-
-    @staticmethod
     def prepare(cls, own, given):
         own["decay"] = float(given.pop("decay", 0.0))
-        given.setdefault("name", None)
+        arguments.name_after(cls, None, given)
         arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
 
     @staticmethod

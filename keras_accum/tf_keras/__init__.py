@@ -1,15 +1,19 @@
 """The optimizers for Keras 2 on TensorFlow 2: `tf_keras`, and `tf.keras` up to TensorFlow 2.15."""
 
-import tensorflow as tf
+from keras_accum import host
 
-from keras_accum import base, family, names, train_functions
-from keras_accum.callbacks import monitor, of_host, partial_window, python_gate, weights
-from keras_accum.states import StateError  # noqa: F401
-from keras_accum.tf_keras import models, saving, stock
-from keras_accum.tf_keras.library import IMPORT_KERAS, keras
-from keras_accum.tf_keras.optimizer import AccumulatingOptimizer  # noqa: F401
-from keras_accum.tf_keras.port import NO_TRAIN_FUNCTION
-from keras_accum.tf_keras.stock import accumulating  # noqa: F401
+host.import_keras_2()  # first, because its error is the clearest
+
+import tensorflow as tf  # noqa: E402
+
+from keras_accum import base, family, names, train_functions  # noqa: E402
+from keras_accum.callbacks import monitor, of_host, partial_window, python_gate, weights  # noqa: E402
+from keras_accum.states import StateError  # noqa: E402, F401
+from keras_accum.tf_keras import models, saving, stock  # noqa: E402
+from keras_accum.tf_keras.library import IMPORT_KERAS, keras  # noqa: E402
+from keras_accum.tf_keras.optimizer import AccumulatingOptimizer  # noqa: E402, F401
+from keras_accum.tf_keras.port import NO_TRAIN_FUNCTION  # noqa: E402
+from keras_accum.tf_keras.stock import accumulating  # noqa: E402, F401
 
 globals().update(stock.ready())  # SGDAccumulate, ...
 

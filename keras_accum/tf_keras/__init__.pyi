@@ -2192,8 +2192,8 @@ def accumulating(
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
     classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`,
-    `lr` and `decay`; see `AdamAccumulate`. State, files and callbacks work as with all classes of this
-    package.
+    `lr` and `decay`; see `AdamAccumulate`. State, files and callbacks work as with all classes of
+    this package.
 
     Args:
         optimizer_class: A class of optimizers: a class of this Keras, legacy or not, or your own

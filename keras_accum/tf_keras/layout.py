@@ -2,6 +2,7 @@
 
 from collections import namedtuple
 
+import numpy as np
 import tensorflow as tf
 
 from keras_accum.tf_keras.library import legacy
@@ -9,7 +10,8 @@ from keras_accum.tf_keras.library import legacy
 # slots: {name in a state: name here}, per variable. scalars: {name in a state: attribute}, once for
 # all variables. initial: {name in a state: number}. by_variable: True if the list of weights is
 # ordered by variable, then by slot. attributes: the names of all attributes of the optimizer.
-Layout = namedtuple("Layout", "slots scalars initial by_variable attributes")
+# scalar_slots: the names in a state of slots that are a scalar for each variable.
+Layout = namedtuple("Layout", "slots scalars initial by_variable attributes scalar_slots")
 
 # Names in a state, which are Keras 3's, for slots and scalars with a different name here.
 _MOMENTS = {"m": "momentum", "v": "velocity", "vhat": "velocity_hat"}
@@ -34,7 +36,9 @@ def stock_name_of(stock_class, name):
 
 
 def constructor_arguments(stock_class, config):
-    """Return a config with the constructor's names: Nadam's config renames an argument."""
+    """Return a config as the constructor takes it: Nadam's config renames an argument."""
+    # NumPy's come from variables, and tensorflow-addons refuses them.
+    config = {n: bool(v) if isinstance(v, np.bool_) else v for n, v in config.items()}
     if stock_class is legacy.Nadam and "decay" in config:
         config = {**config, "schedule_decay": config["decay"]}
         del config["decay"]
@@ -75,15 +79,16 @@ def of(stock_class, arguments):
         initial={names[name]: value.flat[0] for name, value in initial.items()},
         by_variable=_is_by_variable(optimizer._weights, list(slots.values())),
         attributes=set(vars(optimizer)),
+        scalar_slots={names[name] for name, slot in slots.items() if slot[0].shape.rank == 0},
     )
 
 
 def _check_kept(stock_class, slots, scalars, others):
     wrong = [f"{variable.name}, which is in no attribute and no slot" for variable in others]
     wrong += [
-        f"slot {name}, which doesn't have the shape of its variable"
+        f"slot {name}, which has neither the shape of its variable nor one number"
         for name, slot in slots.items()
-        if slot[0].shape != [2, 3]
+        if slot[0].shape not in ([2, 3], [])
     ]
     wrong += [
         f"{name}, which is neither a slot nor a scalar"
@@ -93,8 +98,8 @@ def _check_kept(stock_class, slots, scalars, others):
     if wrong:
         raise TypeError(
             f"{stock_class.__name__} can't accumulate: it keeps {'; '.join(wrong)}. An optimizer "
-            "may keep only slots (`add_slot`), each of its variable's shape, and scalars "
-            "(`add_weight`) in attributes: a state needs their names."
+            "may keep only slots (`add_slot`), each of its variable's shape or a scalar, and "
+            "scalars (`add_weight`) in attributes: a state needs their names."
         )
 
 

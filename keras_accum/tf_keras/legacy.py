@@ -13,7 +13,7 @@ from keras_accum import base, gates, kernels, states
 from keras_accum.norms import UPDATE_NORM
 from keras_accum.tf_keras import port
 from keras_accum.tf_keras.legacy_state import RULES, LegacyState
-from keras_accum.tf_keras.library import keras, utilities
+from keras_accum.tf_keras.library import keras, legacy, utilities
 
 # The strategies whose replicas share variables.
 _SHARING = tuple(
@@ -214,7 +214,10 @@ class Hooks(base.Optimizer):
         accumulation = self._accumulation
         if accumulation.options.is_stock:
             accumulation.has_stepped = True
-            return super().apply_gradients(grads_and_vars, name, experimental_aggregate_gradients)
+            # Not the stock class's, which would note again which variables decay; see `addons`.
+            return legacy.Optimizer.apply_gradients(
+                self, grads_and_vars, name, experimental_aggregate_gradients
+            )
         pairs = list(utilities.filter_empty_gradients(grads_and_vars))
         with tf.name_scope(self._name):
             with tf.init_scope():

@@ -1,7 +1,5 @@
 """The state of a legacy optimizer: its variables, their order and their names."""
 
-import inspect
-
 import numpy as np
 import tensorflow as tf
 
@@ -21,23 +19,23 @@ RULES = {
     legacy.RMSprop: lambda o: rules.RMSprop(o._momentum, o.centered, epsilon_in_root=o._momentum),
 }
 
-# The arguments that stock classes take as **kwargs.
-_MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
+# What Keras's base class takes as **kwargs.
+_CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
+# What classes of the other style take.
+_OF_NEWER = ("weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency", "jit_compile")
+_ELSEWHERE = (
+    "`{name}` is an argument of the optimizers that aren't legacy: use `AdamWAccumulate`, or "
+    "`accumulating(keras.optimizers.Adam)` and its like."
+)
 
 # The arguments that only the newer optimizers have, with values that change nothing.
 _NEWER = {
-    "is_legacy_optimizer": False,
     "jit_compile": None,
     "weight_decay": None,
     "use_ema": False,
     "ema_momentum": None,
     "ema_overwrite_frequency": None,
 }
-
-
-def _takes_more(stock_class):
-    parameters = inspect.signature(stock_class.__init__).parameters.values()
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 class LegacyState(StatePort):
@@ -48,6 +46,7 @@ class LegacyState(StatePort):
     """
 
     knows_names = True
+    elsewhere = {name: _ELSEWHERE.format(name=name) for name in _OF_NEWER}
 
     def __init__(self, optimizer, given):
         super().__init__(optimizer, given)
@@ -96,6 +95,13 @@ class LegacyState(StatePort):
             of_slots = slice(1 + len(scalars), 1 + len(scalars) + len(slots) * count)
             names[of_slots] = sorted(names[of_slots], key=states.index_of)
         return names
+
+    def shapes_for(self, variables):
+        scalar_slots = () if self.rule else self.layout.scalar_slots
+        return {
+            name: () if any(f".{slot}." in name for slot in scalar_slots) else shape
+            for name, shape in super().shapes_for(variables).items()
+        }
 
     def stock_variables(self):
         found, rule = self.shared_variables(), self.rule_name
@@ -211,7 +217,9 @@ class LegacyState(StatePort):
 
     @staticmethod
     def keywords_of(stock):
-        more = dict.fromkeys(_MORE) if _takes_more(stock) else {}
+        more = arguments.keywords_of(stock)
+        if "gradient_aggregator" in more:  # the base class's
+            more = {**dict.fromkeys(_CLIPS), **more}
         return {**more, "schedule_decay": 0.004} if stock is legacy.Nadam else more
 
     @staticmethod
@@ -220,8 +228,7 @@ class LegacyState(StatePort):
             given["learning_rate"] = arguments.check_learning_rate(
                 given["learning_rate"], allowed=(tf.Tensor, tf.Variable)
             )
-        if "name" in cls.__signature__.parameters:
-            given.setdefault("name", cls.__name__)
+        arguments.name_after(cls, cls.__name__, given)
         if cls._stock_class is legacy.Nadam and "decay" in given:
             raise ValueError(
                 "`decay` isn't for Nadam, whose learning rate doesn't decay on this Keras. Use "
@@ -259,7 +266,8 @@ class LegacyState(StatePort):
         rate = optimizer._hyper.get("learning_rate") if is_legacy else optimizer._learning_rate
         if callable(rate):
             config["learning_rate"] = rate  # also a schedule, which is serialized in the config
-        for name, harmless in _NEWER.items():
+        config.pop("is_legacy_optimizer", None)
+        for name, harmless in () if is_legacy else _NEWER.items():
             value = config.pop(name, harmless)
             if name in ("weight_decay", "use_ema") and value != harmless:
                 raise ValueError(

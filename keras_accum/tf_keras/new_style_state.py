@@ -1,7 +1,5 @@
 """The state of an accumulating new-style optimizer: its variables and their names."""
 
-import inspect
-
 import numpy as np
 import tensorflow as tf
 
@@ -153,17 +151,7 @@ class NewStyleState(StatePort):
 
     # -- arguments ---------------------------------------------------------------------------------
 
-    @staticmethod
-    def keywords_of(stock):
-        own = inspect.signature(stock.__init__).parameters
-        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
-            return {}
-        of_keras = inspect.signature(StockOptimizer.__init__).parameters
-        return {
-            name: parameter.default
-            for name, parameter in of_keras.items()
-            if parameter.default is not inspect.Parameter.empty and name not in own
-        }
+    not_arguments = ("is_legacy_optimizer",)
 
     @staticmethod
     def prepare(cls, own, given):
@@ -172,7 +160,7 @@ class NewStyleState(StatePort):
                 given["learning_rate"],
                 allowed=(tf.Tensor, tf.Variable, np.generic, np.ndarray),
             )
-        given.setdefault("name", cls.__name__)
+        arguments.name_after(cls, cls.__name__, given)
 
     @staticmethod
     def config_of(optimizer, config):

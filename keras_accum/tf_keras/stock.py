@@ -1,7 +1,7 @@
 """The stock optimizers of this Keras, and the accumulating class for each."""
 
 from keras_accum import docs, family, names, ranges
-from keras_accum.tf_keras import new_style
+from keras_accum.tf_keras import addons, new_style
 from keras_accum.tf_keras.library import IMPORT_KERAS, StockOptimizer, keras, legacy
 from keras_accum.tf_keras.optimizer import AccumulatingOptimizer
 
@@ -31,20 +31,26 @@ def _check(optimizer_class):
 def _make(stock, made_by=None, **more):
     is_legacy, suffix = issubclass(stock, legacy.Optimizer), ""
     if is_legacy:
-        base = AccumulatingOptimizer
+        notes = [addons.NotesDecay] if addons.extension_of(stock) else []
+        bases = (*notes, AccumulatingOptimizer)
         _check_methods(stock)
     else:
-        base = new_style.base_of(stock)
+        bases = (new_style.base_of(stock),)
         suffix = ".new_style" * ranges.is_of_keras(stock)  # keras_accum>AdamAccumulate is legacy
 
     def register(cls, package):
         return keras.utils.register_keras_serializable(f"{package}{suffix}")(cls)
 
-    return family.make(base, stock, register, "keras_accum.tf_keras", made_by, **more)
+    return family.make(bases, stock, register, "keras_accum.tf_keras", made_by, **more)
 
 
 def _check_methods(stock):
-    methods = [n for n in _BEFORE_THE_GATE if getattr(stock, n) is not getattr(legacy.Optimizer, n)]
+    known = [cls for cls in (legacy.Optimizer, addons.extension_of(stock)) if cls is not None]
+    methods = [
+        name
+        for name in _BEFORE_THE_GATE
+        if all(getattr(stock, name) is not getattr(cls, name, None) for cls in known)
+    ]
     if methods:
         raise TypeError(
             f"{stock.__name__} has methods of its own that run on every micro-batch: "

@@ -50,6 +50,42 @@ def test_positional_arguments():
     assert {**config, **changed, "name": ""} == {**positional, "name": ""}
 
 
+_OPTIMIZERS = getattr(keras.optimizers, "legacy", keras.optimizers)
+_ADAM = (_OPTIMIZERS if hosts.IS_LEGACY else keras.optimizers).Adam
+
+
+class Paced(_ADAM):
+    """Somebody's optimizer: all arguments but its own are its parent's."""
+
+    def __init__(self, pace=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.pace = pace
+
+    def get_config(self):
+        return {**super().get_config(), "pace": self.pace}
+
+
+def test_a_class_takes_the_arguments_of_its_parent():
+    cls = hosts.accum.accumulating(Paced)
+    given = {RATE: 0.5, "beta_1": 0.25, "clipvalue": 2.0, "pace": 0.75, "accum_iters": 3}
+    optimizer = cls(**given)
+    config = optimizer.get_config()
+    assert {name: float(config[name]) for name in given} == given
+    again = cls.from_config(config)
+    assert {**again.get_config(), "name": ""} == {**config, "name": ""}
+    with pytest.raises((TypeError, ValueError), match="{.amsgrd.: True}. Did you mean `amsgrad`"):
+        cls(amsgrd=True)
+
+
+@keras2_has_no("names of optimizers")
+def test_a_class_that_names_itself():
+    class Named(_ADAM):
+        def __init__(self, **kwargs):
+            super().__init__(name="my_name", **kwargs)
+
+    assert hosts.accum.accumulating(Named)(accum_iters=2).get_config()["name"] == "my_name"
+
+
 # -- refusals ----------------------------------------------------------------------------------
 
 RATES = "a number" if hosts.IS_KERAS2 else "LearningRateSchedule"
@@ -113,12 +149,13 @@ def test_an_unknown_keyword_is_refused_as_by_the_stock_optimizer():
         assert str(refusal.value).startswith(words + colon)
 
 
-@pytest.mark.skipif(not hosts.IS_LEGACY, reason="about an error of legacy optimizers")
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about an error of tf_keras")
 @pytest.mark.parametrize("accum_iters", [1, 2])
 def test_a_tensor_in_the_place_of_a_variable(accum_iters):
     """The error is the stock legacy optimizer's, and the optimizer forgets the tensor."""
     tensor, w = hosts.tf.constant([1.0]), hosts.variable([1.0], "w", "float32")
-    optimizers = [hosts.stock("SGD"), hosts.ours("SGD", accum_iters=accum_iters)]
+    legacy = getattr(keras.optimizers, "legacy", keras.optimizers)
+    optimizers = [legacy.SGD(), hosts.ours("SGD", accum_iters=accum_iters)]
     for step in [optimizer.apply_gradients for optimizer in optimizers]:
         for call in (step, hosts.tf.function(step)):
             with pytest.raises(NotImplementedError, match="Updating a `Tensor` is not implemented"):

@@ -524,6 +524,14 @@ class Passing(SignMomentum):
         super().__init__(*args, **kwargs)
 
 
+def test_a_class_without_a_constructor_takes_its_parents_arguments_by_position():
+    made = accum.accumulating(SignMomentum)
+    assert made(2**-4, 0.5, accum_iters=2).get_config()["weight_decay"] == 0.5
+    assert made(2**-4).get_config()["learning_rate"] == 2**-4
+    with pytest.raises(TypeError, match="learning_rate"):
+        made(accum_iters=2)
+
+
 @pytest.mark.parametrize(
     ("cls", "first"),
     [

@@ -364,7 +364,7 @@ class WithSmallSlot(Drift):
     def _create_slots(self, var_list):
         super()._create_slots(var_list)
         for variable in var_list:
-            self.add_slot(variable, "norm", shape=[])
+            self.add_slot(variable, "norm", shape=[3])
 
 
 class WithOurAttribute(Drift):
@@ -376,7 +376,7 @@ class WithOurAttribute(Drift):
 WRONG_STATES = {
     WithList: "in no attribute and no slot",
     WithVector: "counts, which is neither a slot nor a scalar",
-    WithSmallSlot: "slot norm, which doesn.t have the shape",
+    WithSmallSlot: "slot norm, which has neither the shape",
     WithOurAttribute: "_counters",
 }
 

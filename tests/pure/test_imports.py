@@ -30,3 +30,9 @@ def test_only_the_public_module_of_a_host_imports_callbacks():
     uses = {name for name in names if "keras_accum.callbacks" in (package / name).read_text()}
     outside = {name for name in uses if not name.startswith("callbacks/")}
     assert outside == {f"{host}/__init__.py" for host in ("keras2", "keras3", "tf_keras")}
+
+
+def test_nothing_private_of_keras_3_is_imported():
+    """What is below `keras.src` moves from one version to the next."""
+    package = Path(keras_accum.__file__).parent / "keras3"
+    assert [path.name for path in package.glob("*.py") if "keras.src" in path.read_text()] == []

@@ -1,4 +1,4 @@
-"""The install hints of error messages name extras that exist, in a command for a clone."""
+"""The install hints of error messages name extras that exist, in a command for everybody."""
 
 import importlib.util
 import os
@@ -16,14 +16,14 @@ SETUP = (Path(__file__).resolve().parents[2] / "setup.py").read_text("utf-8")
 
 def hinted(error):
     """The extras in a message, each quoted for the shell."""
-    return re.findall(r"'\.\[(\w+)\]'", str(error.value))
+    return re.findall(r"'keras_accum\[(\w+)\]'", str(error.value))
 
 
 def test_no_keras(monkeypatch):
     monkeypatch.setattr(host, "uses_legacy_keras", lambda: False)
     monkeypatch.setattr(host, "_installed_version", lambda package: None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
-    with pytest.raises(ImportError, match="found no Keras.*clone") as error:
+    with pytest.raises(ImportError, match="found no Keras. Install one") as error:
         host.module_name()
     assert hinted(error) == ["tensorflow", "jax", "torch", "legacy", "keras2"]
     assert all(f'"{extra}"' in SETUP for extra in hinted(error))
@@ -31,12 +31,50 @@ def test_no_keras(monkeypatch):
 
 def test_no_tf_keras(monkeypatch):
     tensorflow = type(sys)("tensorflow")
-    tensorflow.__version__ = "2.16.1"
+    tensorflow.__version__, tensorflow.__spec__ = "2.16.1", object()
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
     monkeypatch.setitem(sys.modules, "tf_keras", None)  # its import fails
-    with pytest.raises(ImportError, match="needs the package tf_keras.*clone.*2.16.1") as error:
+    with pytest.raises(ImportError, match="needs the package tf_keras.*2.16.1") as error:
         host.import_keras_2()
     assert hinted(error) == ["legacy"]
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/hosts.md", "docs/guide.md"])
+def test_a_document_names_the_variable_of_the_backend(document):
+    """Without it, Keras on JAX or PyTorch ends in `No module named 'tensorflow'`."""
+    text = (Path(__file__).resolve().parents[2] / document).read_text("utf-8")
+    assert "KERAS_BACKEND=jax" in text
+
+
+CLEAN = """
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("numpy", "tensorflow", "keras", "tf_keras"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Without())
+from keras_accum import host
+host._installed_version = lambda package: None
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name in ("tensorflow", "keras") else find(name)
+importlib.import_module(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("module", ["keras3", "tf_keras", "keras2"])
+def test_nothing_is_installed(module):
+    """The message is about Keras, not about NumPy."""
+    job = subprocess.run(
+        [sys.executable, "-c", CLEAN, f"keras_accum.{module}"],
+        env={**os.environ, "PYTHONPATH": str(Path(host.__file__).resolve().parents[1])},
+        stderr=subprocess.PIPE,
+    )
+    last = job.stderr.decode().strip().splitlines()[-1]
+    assert last.startswith(f"ImportError: keras_accum.{module} found no ")
+    assert "pip install 'keras_accum[tensorflow]'" in last
 
 
 # Keras's nightly is the distribution keras-nightly: there is no distribution keras, but its module.

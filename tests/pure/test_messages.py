@@ -31,10 +31,14 @@ class Somebodys(Stock):
         pass
 
 
+class Port:
+    can_reduce_late, elsewhere = True, {}
+
+
 def ours(stock):
     more = {"clipnorm": None, "ema_overwrite_frequency": None}
     members = {
-        "_can_reduce_late": True,
+        "_port": Port,
         "_stock_class": stock,
         "__signature__": arguments.signature(stock, fixed=(), more=more),
     }

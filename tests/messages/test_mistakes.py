@@ -1,0 +1,87 @@
+"""What users get wrong at first: each message names the remedy."""
+
+import hosts
+import numpy as np
+import pytest
+from cases import keras2_has_no
+from hosts import accum, keras
+from training import compiled, dense_model, fit
+
+_OPTIMIZERS = getattr(keras.optimizers, "legacy", None) if hosts.IS_LEGACY else keras.optimizers
+RATE = "lr" if hosts.IS_KERAS2 and keras.__version__ < "2.3" else "learning_rate"
+
+
+@pytest.mark.parametrize("name, second", [("Adam", "beta_1"), ("RMSprop", "rho")])
+def test_accum_iters_by_position(name, second):
+    said = rf"Argument 2 is `{second}`.*Did you mean `accum_iters=5`.*{name}Accumulate\(0.001, 5\)"
+    with pytest.raises(ValueError, match=said):
+        getattr(accum, f"{name}Accumulate")(0.001, 5)
+
+
+def test_too_many_arguments_by_position():
+    with pytest.raises(TypeError, match=f"which are {RATE}, .*by keyword.*in addition: 6, 'seven'"):
+        arguments = [0.5] * 40
+        limit = _positions(accum.AdamAccumulate)
+        accum.AdamAccumulate(*arguments[:limit], 6, "seven")
+
+
+def _positions(cls):
+    found = cls.__signature__.parameters.values()
+    return sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in found)
+
+
+@pytest.mark.parametrize("given", [_OPTIMIZERS.Adam, lambda: _OPTIMIZERS.Adam()])
+@pytest.mark.parametrize("way", ["position", "keyword"])
+def test_an_optimizer_in_the_place_of_the_rate(given, way):
+    given = given if isinstance(given, type) else given()
+    args, kwargs = ((given,), {}) if way == "position" else ((), {RATE: given})
+    said = rf"`{RATE}` must be a learning rate.*AdamAccumulate.from_optimizer\(optimizer, accum"
+    with pytest.raises(TypeError, match=said):
+        accum.AdamAccumulate(*args, **kwargs, accum_iters=5)
+
+
+@pytest.mark.skipif(not hosts.IS_LEGACY, reason="about legacy optimizers")
+@pytest.mark.parametrize("name", ["weight_decay", "use_ema"])
+def test_an_argument_of_the_newer_style(name):
+    with pytest.raises(TypeError, match=f"`{name}` is an argument of.*use `AdamWAccumulate`, or"):
+        accum.AdamAccumulate(**{name: 0.1})
+
+
+@keras2_has_no("PythonGate")
+def test_the_callback_in_the_place_of_the_gate():
+    for gate in (accum.PythonGate, accum.PythonGate()):
+        with pytest.raises(ValueError, match=r"callbacks=\[PythonGate\(\)\]"):
+            hosts.ours("Adam", gate=gate, accum_iters=5)
+
+
+def test_what_loads_files_in_compile():
+    said = r"AdamAccumulate.with_accum_iters\(5\).*`compile` needs an optimizer: AdamAccumulate\("
+    with pytest.raises(ValueError, match=said):
+        dense_model().compile(accum.AdamAccumulate.with_accum_iters(5), "mse")
+    loader = accum.AdamAccumulate.with_accum_iters(5, stock=True)
+    assert repr(loader).startswith("AdamAccumulate.with_accum_iters(5, stock=True)  #")
+
+
+def test_the_class_of_a_callback():
+    model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2))
+    with pytest.raises(TypeError, match=r"give ApplyPartialWindow\(\)"):
+        fit(model, 2, callbacks=[accum.ApplyPartialWindow])
+
+
+@pytest.mark.skipif(hosts.keras.__name__ != "tf_keras", reason="needs two versions of Keras")
+def test_a_callback_of_another_keras():
+    other = pytest.importorskip("keras_accum.keras3")
+    model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2))
+    said = "is for models of keras, .* of tf_keras: from keras_accum.tf_keras import {}"
+    for name in ("ApplyPartialWindow", "AccumulationMonitor"):
+        with pytest.raises(TypeError, match=said.format(name)):
+            fit(model, 2, callbacks=[getattr(other, name)()])
+    with pytest.raises(ValueError, match="from keras_accum.tf_keras import AdamAccumulate"):
+        dense_model().compile(other.AdamAccumulate(accum_iters=2), "mse")
+
+
+def test_an_object_that_is_no_model():
+    """Somebody's own training loop may give callbacks something that stands for a model."""
+    callback, model = accum.ApplyPartialWindow(), type("Trainer", (), {"stop": np.inf})()
+    callback.set_model(model)
+    assert callback.model is model
