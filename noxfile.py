@@ -22,6 +22,10 @@ import nox
 nox.needs_version = ">=2024.4.15"
 nox.options.default_venv_backend = "venv"  # from the standard library
 
+# Each session starts many processes. Without bytecode files, each of them would compile the source
+# of its framework again, which takes up to ten seconds. Docker images often set this variable.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 PROJECT = Path(__file__).resolve().parent
 TESTS = PROJECT / "tests"
 
