@@ -9,7 +9,7 @@ import sys
 
 import hosts
 import pytest
-from cases import thorough
+from cases import once_on_keras3, thorough
 
 import keras_accum
 from keras_accum import host, names
@@ -107,6 +107,7 @@ def test_names():
 
 
 @thorough
+@once_on_keras3
 @pytest.mark.parametrize("name", NAMES)
 def test_docstring_example(name):
     """Every public name has an example that runs."""
