@@ -96,6 +96,11 @@ each_version = pytest.mark.each_version
 quick_once = pytest.mark.quick_once
 # Tests of code that has nothing to do with a host. They run on Keras 3 with JAX alone.
 once = pytest.mark.once
+# Tests of code that has nothing to do with a backend. They run on every Keras, but only once on
+# Keras 3.
+once_on_keras3 = pytest.mark.skipif(
+    hosts.IS_KERAS3 and hosts.BACKEND != "jax", reason="the same on all backends of Keras 3"
+)
 
 
 def over(rows, quick):

@@ -10,7 +10,7 @@ import training
 from hosts import keras
 from training import LENGTH
 
-KILLS = 6
+KILLS = 4
 STEPS = 20 * KILLS
 FILE = "newest.keras" if hosts.IS_KERAS3 else "newest.h5"
 ADAM = {"learning_rate": 2**-6, "accum_iters": LENGTH}

@@ -1,7 +1,7 @@
-"""One of two PyTorch processes: `python torch_worker.py STORE RESULT RANK CASE`.
+"""One of two PyTorch processes: `python torch_worker.py STORE RESULT RANK CASE...`.
 
-A hand-written loop with DistributedDataParallel; each process has half of each micro-batch. See
-test_distribution.py.
+For each case a hand-written loop with DistributedDataParallel; each process has half of each
+micro-batch. See test_distribution.py.
 """
 
 import sys
@@ -21,23 +21,23 @@ from training import (
     weights,
 )
 
-store, result, rank, name = sys.argv[1:]
+store, result, rank, *names = sys.argv[1:]
 rank = int(rank)
 torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
 
-case = CASES[name]
-optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-model = compiled(dense_model(), optimizer)
-optimizer.build(model.trainable_variables)
-parallel = torch.nn.parallel.DistributedDataParallel(model)
+for name in names:
+    case = CASES[name]
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    model = compiled(dense_model(), optimizer)
+    optimizer.build(model.trainable_variables)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    for x, y in batches(MICRO) * EPOCHS:
+        half = slice(rank, None, 2)
+        parallel.zero_grad()
+        loss = torch.mean((parallel(torch.tensor(x[half])) - torch.tensor(y[half])) ** 2)
+        loss.backward()  # averages the gradients over the processes
+        with torch.no_grad():
+            optimizer.apply([v.value.grad for v in model.trainable_variables])
+    np.savez(f"{result}-{rank}-{name}.npz", **weights(model), **slots(model))
 
-for x, y in batches(MICRO) * EPOCHS:
-    half = slice(rank, None, 2)
-    parallel.zero_grad()
-    loss = torch.mean((parallel(torch.tensor(x[half])) - torch.tensor(y[half])) ** 2)
-    loss.backward()  # averages the gradients over the processes
-    with torch.no_grad():
-        optimizer.apply([v.value.grad for v in model.trainable_variables])
-
-np.savez(f"{result}-{rank}.npz", **weights(model), **slots(model))
 torch.distributed.destroy_process_group()

@@ -6,7 +6,7 @@ import re
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, quick_first, quick_once, skip_file_on_keras2, thorough
+from cases import LATE, once, quick_first, quick_once, skip_file_on_keras2, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -362,6 +362,7 @@ def regression(samples, w):
 
 
 @thorough
+@once
 def test_noise_scale_in_closed_form():
     w = np.array([1.0, 0.75, 0.25])
     arrays, expected = regression(16 * 8 * 400, w)

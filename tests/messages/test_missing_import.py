@@ -7,7 +7,7 @@ import textwrap
 
 import hosts
 import pytest
-from cases import thorough
+from cases import once_on_keras3, thorough
 from training import LENGTH, MICRO, compiled, dense_model, fit
 
 PROGRAM = """
@@ -42,6 +42,7 @@ SAID = {
 
 
 @thorough
+@once_on_keras3
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 @pytest.mark.parametrize("end", SAID[hosts.HOST])
 def test_the_message_has_the_module(end, tmp_path):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import hosts
 import numpy as np
 import pytest
-from cases import thorough
+from cases import once, thorough
 from hosts import accum, keras
 from training import LENGTH, assert_equal, compiled, dense_model, go_on
 
@@ -619,6 +619,7 @@ def test_old_names():
 
 
 @thorough
+@once
 def test_loads_in_a_new_process(tmp_path):
     """A stock optimizer's accumulating class can be loaded once the host's module is imported."""
     model = compiled(

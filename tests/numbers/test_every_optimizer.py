@@ -54,7 +54,8 @@ def everything_at_once(case, gate):
 @on_every_optimizer
 @thorough
 def test_saved_in_a_window(case, tmp_path):
-    saved_in_a_window(case, ".keras", tmp_path)
+    """Eagerly, since the numbers of compiled steps are tested above."""
+    saved_in_a_window(case, ".keras", tmp_path, run_eagerly=True)
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are tested in test_saving.py")
@@ -114,11 +115,12 @@ def test_a_list_that_waited_for_other_variables():
     hosts.apply(again, gradients()[0][0][:2], mine[:2])
 
 
-def saved_in_a_window(case, form, tmp_path):
+def saved_in_a_window(case, form, tmp_path, **arguments):
     """The loaded model continues as if it had never stopped."""
+
     def model():
         optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-        return compiled(dense_model(), optimizer, hosts.mean_squared_error())
+        return compiled(dense_model(), optimizer, hosts.mean_squared_error(), **arguments)
 
     stop, end = LENGTH + 2, 3 * LENGTH
     saved = go_on(model(), 0, stop)

@@ -202,8 +202,11 @@ def test_the_trial_leaves_no_trace(tmp_path):
 
 @trains
 @pytest.mark.parametrize("package", ["tqdm", "matplotlib", "sklearn"])
-def test_missing_package(package, tmp_path):
-    job = run_without(package, "--plot", str(tmp_path / "curves.png"))
+def test_missing_package(package, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, package, None)
+    status = main.main(["--host", hosts.HOST, "--plot", str(tmp_path / "curves.png")])
+    said = capsys.readouterr()
+    job = subprocess.CompletedProcess([], status, said.out, said.err)
     assert_refused(job, package, "pip install 'keras_accum[")
 
 

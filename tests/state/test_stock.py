@@ -15,6 +15,7 @@ from cases import (
     on_adam,
     on_adam_and_amsgrad,
     on_each_kind_of_state,
+    once_on_keras3,
     quick_first,
     thorough,
 )
@@ -293,6 +294,7 @@ if hosts.IS_KERAS2:  # Keras 2's stock steps aren't repeatable
 
 
 @thorough
+@once_on_keras3
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 @on_adam
 def test_a_stock_file_loads_without_this_package(case, tmp_path):
