@@ -11,7 +11,11 @@
 | `kept` | what other people's optimizers keep in other objects |
 | `state` | the state: read, written, loaded and counted |
 | `stock` | conversion from and to stock optimizers |
+| `slices` | train steps that take their batch in slices: the losses of a slice |
+| `slices_<name>` | train steps in slices on a single backend |
 """
+
+import importlib
 
 from keras_accum import docs, family, host, names, ranges
 from keras_accum.states import StateError  # noqa: F401, public
@@ -19,6 +23,7 @@ from keras_accum.states import StateError  # noqa: F401, public
 keras = host.import_keras_3()
 
 from keras_accum.callbacks import (  # noqa: E402, the line above raises the clearer error
+    micro_batches,
     monitor,
     of_host,
     partial_window,
@@ -102,6 +107,13 @@ monitor.introduce(keras.callbacks.CallbackList)
 
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor)
+MicroBatches = _callback(
+    micro_batches.MicroBatches,
+    _models=keras.Model,
+    _step_class=importlib.import_module(
+        f"keras_accum.keras3.slices_{keras.backend.backend()}"
+    ).Step,
+)
 PythonGate = _callback(python_gate.PythonGate, _picker=optimizer.backend.Picker)
 MicroBatchWeights = _callback(
     weights.MicroBatchWeights,
