@@ -520,3 +520,25 @@ def test_data_parallel():
     finally:
         keras.distribution.set_distribution(None)
     assert_equal(actual, expected)
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="only JAX tells what a program will need")
+@pytest.mark.parametrize("loss", ["sample", "batch"])
+def test_the_memory_is_that_of_a_slice(loss):
+    import jax
+
+    batch, slices = 2048, 16
+    x, y = np.ones((batch, 8), "float32"), np.ones((batch, 1), "float32")
+    hidden = [layers.Dense(64, "tanh") for _ in range(4)]
+    model = keras.Sequential([layers.Input((8,)), *hidden, layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.train_on_batch(x[:1], y[:1])
+    kinds = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
+    state = tuple([v.value for v in kind] for kind in (*kinds, model.metrics_variables))
+
+    def needed(step):
+        program = jax.jit(lambda *arguments: step(*arguments)).lower(state, (x, y)).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    step = MicroBatches._step_class(model, batch // slices, loss)
+    assert needed(step) < 2 / slices * needed(model.train_step)
