@@ -57,7 +57,8 @@ class Picker(train_functions.Picker):
     def _arrays(self, state):
         _, _, optimizer_variables, _ = state
         arrays = {id(v): a for v, a in zip(self._optimizer.variables, optimizer_variables)}
-        return [arrays[id(counter)] for counter in self._optimizer._counters().values()]
+        counters = self._optimizer._accumulation.state.counters
+        return [arrays[id(counter)] for counter in counters.values()]
 
 
 class Port(backend.Port):

@@ -6,7 +6,7 @@ import functools
 import keras
 from keras.src.losses import loss as reductions
 
-from keras_accum.callbacks import micro_batches
+from keras_accum.train_functions import StepInSlices
 
 _MASK = keras.src.backend.get_keras_mask
 
@@ -202,7 +202,7 @@ class Outputs:
         return keras.tree.pack_sequence_as(self._structure, arrays)
 
 
-class Step(micro_batches.Step):
+class Step(StepInSlices):
     """A train step in slices. A backend defines the loops over slices, and the gradients."""
 
     def __init__(self, model, size, loss):

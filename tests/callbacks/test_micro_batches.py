@@ -10,7 +10,7 @@ from training import assert_equal
 if not hosts.IS_KERAS3:
     pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
 
-from keras_accum.callbacks import micro_batches
+from keras_accum import train_functions
 
 layers, ops = keras.layers, keras.ops
 MicroBatches = hosts.accum.MicroBatches
@@ -487,7 +487,7 @@ def test_the_model_gets_back_its_train_step():
     callback = MicroBatches(SIZE)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, Y, verbose=0, callbacks=[callback, Stop()])
-    assert isinstance(vars(model)["train_step"], micro_batches.Step)
+    assert isinstance(vars(model)["train_step"], train_functions.StepInSlices)
     model.fit(X, Y, verbose=0, callbacks=[callback])
     assert "train_step" not in vars(model)
 
