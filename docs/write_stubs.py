@@ -67,6 +67,8 @@ ARGUMENTS = {
     "noise_scale": "bool",
     "smoothing": "float",
     "show": "Sequence[str]",
+    "size": "int",
+    "loss": 'Literal["sample", "batch"]',
     # of methods and functions
     **dict.fromkeys(("args", "kwargs", "arguments"), "Any"),
     "weight": "Any",  # a number or a tensor

@@ -21,6 +21,7 @@ from keras_accum.keras3 import ApplyPartialWindow as ApplyPartialWindow
 from keras_accum.keras3 import FtrlAccumulate as FtrlAccumulate
 from keras_accum.keras3 import LambAccumulate as LambAccumulate
 from keras_accum.keras3 import LionAccumulate as LionAccumulate
+from keras_accum.keras3 import MicroBatches as MicroBatches
 from keras_accum.keras3 import MicroBatchWeights as MicroBatchWeights
 from keras_accum.keras3 import MuonAccumulate as MuonAccumulate
 from keras_accum.keras3 import NadamAccumulate as NadamAccumulate
@@ -46,6 +47,7 @@ __all__ = [
     "LambAccumulate",
     "LionAccumulate",
     "MicroBatchWeights",
+    "MicroBatches",
     "MuonAccumulate",
     "NadamAccumulate",
     "PythonGate",

@@ -31,6 +31,7 @@ _OTHERS = {
     "ApplyPartialWindow": "every Keras",
     "AccumulationMonitor": _NEWER,
     "MicroBatchWeights": _NEWER,
+    "MicroBatches": "Keras 3",
     "PythonGate": _NEWER,
     "StateError": "every Keras",
     "accumulating": "every Keras",

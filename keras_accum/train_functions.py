@@ -109,3 +109,30 @@ class Picker(Substitute):
             return result
 
         return checked_train_step
+
+
+class StepInSlices:
+    """A model's train step that takes its batch in slices."""
+
+    def __init__(self, model, size, loss):
+        self.model, self.size, self.loss = model, size, loss
+        self.own = model.train_step
+
+    def rows(self, arrays):
+        """Return the number of samples of a batch, None if it isn't known before the program runs.
+
+        The arrays of a batch must agree about it.
+        """
+        counts = {array.shape[0] if len(array.shape) else 1 for array in arrays}
+        if len(counts - {None}) > 1:
+            raise ValueError(
+                "MicroBatches takes slices of samples: the first dimension of all arrays of a "
+                f"batch must be the number of samples. Received first dimensions: {counts}"
+            )
+        return None if None in counts else counts.pop()
+
+
+def restore_train_step(model):
+    """Restore the model's own train step."""
+    if isinstance(vars(model).get("train_step"), StepInSlices):
+        del vars(model)["train_step"]

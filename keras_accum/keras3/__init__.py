@@ -11,7 +11,11 @@
 | `kept` | what other people's optimizers keep in other objects |
 | `stock` | the part of the port for stock optimizers: arguments, conversion |
 | `masks` | the mask of a model's output |
+| `slices` | train steps that take their batch in slices: the losses of a slice |
+| `slices_<name>` | train steps in slices on a single backend |
 """
+
+import importlib
 
 from keras_accum import host
 
@@ -19,6 +23,7 @@ keras = host.import_keras_3()  # first, because its error is the clearest
 
 from keras_accum import docs, family, names  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
+    micro_batches,
     monitor,
     of_host,
     partial_window,
@@ -67,6 +72,13 @@ monitor.introduce(keras.callbacks.CallbackList)
 
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor)
+MicroBatches = _callback(
+    micro_batches.MicroBatches,
+    _models=keras.Model,
+    _step_class=importlib.import_module(
+        f"keras_accum.keras3.slices_{keras.backend.backend()}"
+    ).Step,
+)
 PythonGate = _callback(python_gate.PythonGate, _picker=optimizer.backend.Picker)
 MicroBatchWeights = _callback(
     weights.MicroBatchWeights,

@@ -38,6 +38,7 @@ def test_all_blocks_are_tested():
         "the noise scale",
         "one optimizer, two calls",
         "another optimizer",
+        "the big batch in one train step",
         "first the head, then everything",
     } | {f"weights in {where}" for where in ("fit", "a train step")}
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
@@ -101,6 +102,14 @@ def test_another_optimizer():
         assert hosts.array(variable) == [1]
         hosts.apply(names["optimizer"], [one], [variable])
     np.testing.assert_allclose(hosts.array(variable), [0.99], rtol=1e-6)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="MicroBatches is for Keras 3")
+def test_the_big_batch_in_one_train_step():
+    x, y = data()
+    model = initialize(dense_model())
+    run("the big batch in one train step", model=model, x=x, y=y)
+    assert int(model.optimizer.iterations) == -(-len(x) // 50)
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no reduction='weighted'")

@@ -1,0 +1,544 @@
+"""`MicroBatches`: a train step in slices equals plain `fit` of the stock optimizer at its batch."""
+
+import hosts
+import numpy as np
+import pytest
+from cases import quick_first, thorough
+from hosts import keras
+from training import assert_equal
+
+if not hosts.IS_KERAS3:
+    pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
+
+from keras_accum import train_functions
+
+layers, ops = keras.layers, keras.ops
+MicroBatches = hosts.accum.MicroBatches
+
+SAMPLES, BATCH, SIZE, STEPS = 20, 8, 3, 5  # the last batch is short, and so are last slices
+HALF = {"rtol": 2e-2, "atol": 2e-3}
+
+
+def uniform(*shape):
+    return np.random.default_rng(len(shape)).uniform(0.5, 1.5, shape).astype(hosts.FLOATX)
+
+
+X, Y, WEIGHTS = uniform(SAMPLES, 3) - 1, uniform(SAMPLES, 2), uniform(SAMPLES)
+WORDS = np.random.default_rng(0).integers(0, 6, (SAMPLES, STEPS))
+CLASSES = WORDS[:, 0] % 2
+SEQUENCES, STEP_WEIGHTS = uniform(SAMPLES, STEPS, 3), uniform(SAMPLES, STEPS)
+for i, sequence in enumerate(SEQUENCES):  # the first slices have many masked steps
+    sequence[1 + i % 3 if i % BATCH < SIZE else STEPS :] = 0
+TARGETS = uniform(SAMPLES, STEPS, 2)
+
+
+@keras.saving.register_keras_serializable("tests")
+class MeanSquare(layers.Layer):
+    """Adds a loss that is a mean over samples, and one that doesn't depend on samples."""
+
+    def call(self, x):
+        self.add_loss(ops.mean(ops.square(x)))
+        self.add_loss(ops.cast(0.5, x.dtype))
+        return x
+
+
+def sequential(*more, **of_first):
+    first = layers.Dense(4, "tanh", name="hidden", **of_first)
+    return keras.Sequential([layers.Input((3,)), first, *more, layers.Dense(2, name="out")])
+
+
+def classifier():
+    return keras.Sequential([layers.Input((3,)), layers.Dense(2, "softmax", name="out")])
+
+
+def masked():
+    """Three outputs, two of them with a mask."""
+    inputs = layers.Input((STEPS, 3))
+    hidden = layers.Dense(4, "tanh", activity_regularizer="l2", name="h")(layers.Masking()(inputs))
+    recurrent = layers.SimpleRNN(3, return_sequences=True, name="r")(hidden)
+    flat = layers.Flatten()(inputs)
+    outputs = [layers.Dense(2, name=n)(t) for n, t in zip("abc", [hidden, recurrent, flat])]
+    return keras.Model(inputs, outputs)
+
+
+def nested():
+    """Inputs and outputs in dictionaries."""
+    inputs = {n: layers.Input((w,), name=n) for n, w in (("left", 3), ("right", 2))}
+    both = layers.Concatenate()([inputs["left"], inputs["right"]])
+    hidden = layers.Dense(4, "tanh", name="hidden")(both)
+    return keras.Model(inputs, {n: layers.Dense(2, name=n)(hidden) for n in ("one", "two")})
+
+
+class Subclassed(keras.Model):
+    """Only the first call makes its variables."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = layers.Dense(4, "tanh", name="hidden"), layers.Dense(2, name="out")
+
+    def call(self, x):
+        return self.out(self.hidden(x))
+
+
+def mse(reduction):
+    return keras.losses.MeanSquaredError(reduction=reduction)
+
+
+def three(**more):
+    losses = ["mse", mse("mean_with_sample_weight"), "mae"]
+    return {"loss": losses, "loss_weights": [1, 2, 0.5], **more}
+
+
+NESTED = {"left": X, "right": Y}, {"one": Y, "two": Y[::-1]}
+WORD_LABELS = WORDS % 3
+# build, (x, y), arguments of `fit`, arguments of `compile` or a function that makes them
+CASES = {
+    "plain": (sequential, (X, Y), {}, {"metrics": ["mae", keras.metrics.RootMeanSquaredError]}),
+    "sample weights": (
+        sequential,
+        (X, Y),
+        {"sample_weight": WEIGHTS},
+        {"metrics": ["mae"], "weighted_metrics": ["mse"]},
+    ),
+    "class weights": (
+        classifier,
+        (X, CLASSES),
+        {"class_weight": {0: 0.3, 1: 2.0}},
+        {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"]},
+    ),
+    "sum": (sequential, (X, Y), {"sample_weight": WEIGHTS}, lambda: {"loss": mse("sum")}),
+    "weighted mean": (
+        sequential,
+        (X, Y),
+        {"sample_weight": WEIGHTS},
+        lambda: {"loss": mse("mean_with_sample_weight")},
+    ),
+    "penalties": (
+        lambda: sequential(MeanSquare(), kernel_regularizer="l2", activity_regularizer="l1"),
+        (X, Y),
+        {},
+        {},
+    ),
+    "masks": (masked, (SEQUENCES, [TARGETS, TARGETS, Y]), {}, lambda: three(metrics=[["mae"]] * 3)),
+    "masks and weights": (
+        masked,
+        (SEQUENCES, [TARGETS, TARGETS, Y]),
+        {"sample_weight": [STEP_WEIGHTS, STEP_WEIGHTS[::-1], WEIGHTS]},
+        three,
+    ),
+    "ignored class": (
+        classifier,
+        (X, WORD_LABELS[:, 0] % 2 * 2),
+        {},
+        lambda: {"loss": keras.losses.SparseCategoricalCrossentropy(ignore_class=2)},
+    ),
+    "nested": (nested, NESTED, {}, {"loss": {"one": "mse", "two": "mae"}}),
+    "subclassed": (Subclassed, (X, Y), {}, {"metrics": ["mae"]}),
+    "a batch in one slice": (sequential, (X[:SIZE], Y[:SIZE]), {}, {}),
+    "eagerly": (sequential, (X, Y), {}, {"run_eagerly": True}),
+    "two steps in one call": (sequential, (X, Y), {}, {"steps_per_execution": 2}),
+    "xla": (masked, (SEQUENCES, [TARGETS, TARGETS, Y]), {}, lambda: three(jit_compile=True)),
+}
+if hosts.IS_TORCH:  # Keras refuses several steps
+    del CASES["two steps in one call"]
+if not hosts.IS_TENSORFLOW:  # JAX compiles anyway, and torch.compile takes long
+    del CASES["xla"]
+
+
+def train(case, callbacks=(), optimizer=None, batch_size=BATCH, epochs=2):
+    """Return weights, slots and history of a training."""
+    build, (x, y), in_fit, in_compile = case
+    hosts.set_random_seed()
+    model = build()
+    arguments = {"loss": "mse", **(in_compile() if callable(in_compile) else in_compile)}
+    if hosts.IS_TENSORFLOW:
+        arguments = {"jit_compile": False, **arguments}
+    if hosts.BACKEND == "jax" and not callbacks:  # compiling it would take longer than the training
+        arguments["run_eagerly"] = True
+    if "metrics" in arguments:
+        arguments["metrics"] = [m() if isinstance(m, type) else m for m in arguments["metrics"]]
+    model.compile(optimizer or hosts.stock("Adam", learning_rate=0.01), **arguments)
+    history = model.fit(
+        x, y, batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0,
+        callbacks=list(callbacks), **in_fit,
+    )  # fmt: skip
+    return model, values(model, history)
+
+
+def values(model, history):
+    named = {f"weight {i}": w for i, w in enumerate(model.get_weights())}
+    slots = hosts.slots(model.optimizer, model.trainable_weights)
+    named.update({f"slot {i}": hosts.array(v) for i, v in enumerate(slots.values())})
+    named.update({f"history {k}": np.array(v) for k, v in history.history.items()})
+    return named
+
+
+QUICK = ["sample weights", "penalties", "masks and weights", "contrastive"]
+
+
+def each_of(table):
+    """Parametrize a test by the names of a table. Only those in `QUICK` are in the second tier."""
+    marks = {name: () if name in QUICK else thorough for name in table}
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=m) for n, m in marks.items()])
+
+
+@each_of(CASES)
+def test_equals_the_whole_batch(name):
+    _, expected = train(CASES[name])
+    _, actual = train(CASES[name], [MicroBatches(SIZE)])
+    assert actual.keys() == expected.keys()
+    assert_equal(actual, expected)
+
+
+def optimizers():
+    rates = keras.optimizers.schedules.ExponentialDecay(0.02, 2, 0.5)
+    return {
+        "AdamW": hosts.stock("AdamW", learning_rate=rates, use_ema=True, ema_overwrite_frequency=2),
+        "SGD": hosts.stock("SGD", learning_rate=0.1, momentum=0.9, global_clipnorm=0.1),
+        "ours": hosts.ours("Adam", learning_rate=0.01),
+    }
+
+
+@quick_first("name", ["AdamW", "SGD", "ours"])
+def test_optimizers(name):
+    _, expected = train(CASES["plain"], optimizer=optimizers()[name])
+    model, actual = train(CASES["plain"], [MicroBatches(SIZE)], optimizers()[name])
+    assert_equal(actual, expected)
+    assert int(model.optimizer.iterations) == 2 * -(-SAMPLES // BATCH)
+
+
+@quick_first("others", [["AccumulationMonitor", "PythonGate"], ["PythonGate"], []])
+def test_windows_count_batches(others):
+    """With `accum_iters=2`, an update is made every two batches, each of them in slices."""
+    build, (x, y), *arguments = CASES["plain"]
+    case = build, (x[:16], y[:16]), *arguments
+    _, expected = train(case, optimizer=hosts.stock("Adam", learning_rate=0.01))
+    ours = hosts.ours("Adam", learning_rate=0.01, accum_iters=2)
+    callbacks = [MicroBatches(SIZE), *[getattr(hosts.accum, name)() for name in others]]
+    model, actual = train(case, callbacks, ours, BATCH // 2)
+    assert model.optimizer.completed_updates == 4
+    names = [name for name in expected if "weight" in name or name == "history loss"]
+    assert_equal(actual, {name: expected[name] for name in names})
+
+
+@thorough
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision(dtype):
+    """Each slice's loss is scaled; the loss scale moves as in plain `fit`."""
+
+    def build():
+        policy = keras.dtype_policies.DTypePolicy(dtype)
+        model = sequential(dtype=policy)
+        model.dtype_policy = policy
+        return model
+
+    case = build, (X, Y), {}, {}
+
+    def optimizer():
+        sgd = hosts.stock("SGD", learning_rate=0.05)
+        if dtype != "mixed_float16":
+            return sgd
+        return keras.optimizers.LossScaleOptimizer(sgd, initial_scale=64, dynamic_growth_steps=2)
+
+    expected = train(case, optimizer=optimizer())
+    actual = train(case, [MicroBatches(SIZE)], optimizer())
+    models = actual[0], expected[0]
+    assert_equal(*[dict(enumerate(model.get_weights())) for model in models], **HALF)
+    if dtype == "mixed_float16":
+        scales = [float(model.optimizer.dynamic_scale) for model in models]
+        assert scales[0] == scales[1] > 64
+
+
+class Seen(layers.Layer):
+    """Keeps the number of samples of each call."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.rows = []
+
+    def call(self, x):
+        self.rows.append(x.shape[0])
+        return x
+
+
+@pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch loops in Python")
+def test_the_program_does_not_grow_with_the_number_of_slices():
+    def traced(batch):
+        layer = Seen()
+        train((lambda: sequential(layer), (X[:18], Y[:18]), {}, {}), [MicroBatches(SIZE)],
+              batch_size=batch, epochs=1)  # fmt: skip
+        return len(layer.rows)
+
+    assert traced(18) == traced(9)
+
+
+def test_the_model_sees_slices():
+    layer = Seen()
+    model, _ = train((lambda: sequential(layer), (X, Y), {}, {}), epochs=1)
+    layer.rows.clear()
+    model.fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[MicroBatches(SIZE)])
+    known = {rows for rows in layer.rows if rows is not None}
+    assert SIZE in known and known <= {SIZE, BATCH % SIZE, SAMPLES % BATCH % SIZE}
+
+
+def test_batch_normalization_moves_with_each_slice():
+    def build():
+        return sequential(layers.BatchNormalization(momentum=0.5, name="norm"))
+
+    frozen = hosts.stock("SGD", learning_rate=0.0)
+    model, _ = train(
+        (build, (X[:BATCH], Y[:BATCH]), {}, {}), [MicroBatches(SIZE)], frozen, epochs=1
+    )
+    hosts.set_random_seed()
+    other = build()
+    for start in range(0, BATCH, SIZE):
+        other(X[start : min(start + SIZE, BATCH)], training=True)
+    found, expected = [dict(enumerate(m.get_weights())) for m in (model, other)]
+    assert_equal(found, expected)
+
+
+def test_dropout_draws_for_each_slice():
+    """The gradient of a kernel counts how many of its input's samples are kept."""
+
+    def build():
+        dense = layers.Dense(1, use_bias=False, kernel_initializer="zeros", name="out")
+        return keras.Sequential([layers.Input((64,)), layers.Dropout(0.5, seed=1), dense])
+
+    ones, slices = np.ones((4 * SIZE, 64), hosts.FLOATX), 4
+    case = build, (ones, ones[:, :1]), {}, {"loss": lambda y_true, y_pred: ops.sum(y_pred, -1)}
+    sgd = hosts.stock("SGD", learning_rate=0.5)  # a kept input is twice as large
+    model, _ = train(case, [MicroBatches(SIZE)], sgd, batch_size=slices * SIZE, epochs=1)
+    kept = np.round(-model.get_weights()[0] * slices * SIZE)
+    assert 0 < kept.mean() < slices * SIZE
+    assert (kept % slices).any()  # with equal draws, each slice would keep the same number
+
+
+def scalar(y_true, y_pred):
+    return ops.mean(ops.square(y_true - y_pred))
+
+
+class OwnStep(keras.Model):
+    def train_step(self, *arguments):
+        return super().train_step(*arguments)
+
+
+class OwnLoss(keras.Model):
+    def compute_loss(self, *arguments, **keywords):
+        return super().compute_loss(*arguments, **keywords)
+
+
+def of_class(cls):
+    def build():
+        inputs = layers.Input((3,))
+        return cls(inputs, layers.Dense(2, name="out")(inputs))
+
+    return build
+
+
+REFUSED = {
+    "has its own `train_step`": {"build": of_class(OwnStep)},
+    "has its own `compute_loss`": {"build": of_class(OwnLoss)},
+    "one value per sample of the loss 'scalar'": {"loss": lambda: scalar},
+    "one value per sample of the metric 'scalar'": {"metrics": [scalar]},
+    "what the loss 'mean_squared_error' is divided by": {"loss": lambda: mse(None)},
+    "the loss 'circle', which compares": {"loss": keras.losses.Circle},
+    "reduction='weighted'": {"optimizer": ("Adam", {"accum_iters": 2, "reduction": "weighted"})},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused_at_the_start(message):
+    more = dict(REFUSED[message])
+    name, arguments = more.pop("optimizer", ("Adam", {}))
+    build = more.pop("build", sequential)
+    case = build, (X, Y), {}, lambda: {**more, "loss": more.get("loss", str)() or "mse"}
+    if "circle" in message:
+        case = build, (X, CLASSES), {}, case[3]
+    with pytest.raises(ValueError, match=f"MicroBatches .*{message}"):
+        train(case, [MicroBatches(SIZE)], hosts.ours(name, **arguments))
+
+
+@pytest.mark.parametrize("size, error", [(0, ValueError), (2.0, TypeError), (True, TypeError)])
+def test_sizes(size, error):
+    with pytest.raises(error, match="`size` must be"):
+        MicroBatches(size)
+
+
+def test_arrays_of_different_lengths_are_refused():
+    step = MicroBatches._step_class(sequential(), SIZE, "sample")
+    with pytest.raises(ValueError, match="the first dimension of all arrays"):
+        step.rows([X[:4], Y[:6]])
+
+
+# -- loss="batch" --------------------------------------------------------------------------------
+
+
+def contrastive(y_true, y_pred):
+    """Each sample's output is told from the other samples' outputs."""
+    y_true, y_pred = [v / ops.norm(v, axis=-1, keepdims=True) for v in (y_true, y_pred)]
+    logits = 3 * ops.matmul(y_pred, ops.transpose(y_true))
+    return ops.logsumexp(logits, axis=-1) - ops.diagonal(logits)
+
+
+def correlation(y_true, y_pred):
+    y_true, y_pred = [v - ops.mean(v, axis=0) for v in (y_true, y_pred)]
+    return -ops.sum(y_true * y_pred) / ops.sqrt(ops.sum(ops.square(y_pred)) + 0.1)
+
+
+def on_labels():
+    return {"loss": keras.losses.Circle()}
+
+
+COUPLED = {
+    "contrastive": (
+        lambda: sequential(MeanSquare(), kernel_regularizer="l2"),
+        (X, Y),
+        {"sample_weight": WEIGHTS},
+        {"loss": contrastive, "metrics": ["mae", correlation]},
+    ),
+    "circle": (sequential, (X, CLASSES), {}, on_labels),
+    "masked": (
+        masked,
+        (SEQUENCES, [TARGETS, TARGETS, Y]),
+        {},
+        lambda: three(metrics=[["mae"]] * 3) | {"loss": ["mse", "mae", correlation]},
+    ),
+    "nested": (nested, NESTED, {}, {"loss": {"one": contrastive, "two": correlation}}),
+    "xla": (sequential, (X, Y), {}, {"loss": contrastive, "jit_compile": True}),
+}
+if not hosts.IS_TENSORFLOW:
+    del COUPLED["xla"]
+
+
+@each_of(COUPLED)
+def test_any_loss_of_the_whole_batch(name):
+    def sgd():  # Adam would enlarge the rounding of a bias that has no gradient
+        return hosts.stock("SGD", learning_rate=0.03, momentum=0.5)
+
+    _, expected = train(COUPLED[name], optimizer=sgd())
+    _, actual = train(COUPLED[name], [MicroBatches(SIZE, loss="batch")], sgd())
+    assert actual.keys() == expected.keys()
+    assert_equal(actual, expected)
+    if name == "contrastive":  # no average of slices has this gradient
+        _, sliced = train(COUPLED[name], optimizer=sgd(), batch_size=SIZE)
+        assert np.abs(sliced["weight 0"] - expected["weight 0"]).max() > 1e-3
+
+
+def test_both_passes_have_the_same_dropout():
+    """For a loss per sample, each slice's gradient is that of its one pass."""
+    case = lambda: sequential(layers.Dropout(0.5, seed=1)), (X, Y), {}, {}
+    one, two = [train(case, [MicroBatches(SIZE, loss=loss)])[1] for loss in ("sample", "batch")]
+    assert_equal(two, one)
+
+
+def test_a_loss_scale_acts_on_the_loss_of_the_batch():
+    def optimizer():
+        sgd = hosts.stock("SGD", learning_rate=0.03)
+        return keras.optimizers.LossScaleOptimizer(sgd, initial_scale=64)
+
+    _, expected = train(COUPLED["contrastive"], optimizer=optimizer())
+    batch = [MicroBatches(SIZE, loss="batch")]
+    _, actual = train(COUPLED["contrastive"], batch, optimizer())
+    assert_equal(actual, {k: v for k, v in expected.items() if "slot" not in k})
+
+
+def test_batch_normalization_must_be_frozen():
+    def build(trainable):
+        return sequential(layers.BatchNormalization(name="norm", trainable=trainable))
+
+    batch = [MicroBatches(SIZE, loss="batch")]
+    with pytest.raises(ValueError, match="batch normalization that trains.*'norm'"):
+        train((lambda: build(True), (X, Y), {}, {}), batch)
+    case = (lambda: build(False)), (X, Y), {}, {}
+    _, expected = train(case)
+    _, actual = train(case, batch)
+    assert_equal(actual, expected)
+
+
+def test_loss_batch_needs_a_loss():
+    with pytest.raises(ValueError, match="a model that is compiled with a loss"):
+        train(
+            (lambda: sequential(MeanSquare()), (X, Y), {}, {"loss": None}),
+            [MicroBatches(SIZE, loss="batch")],
+        )
+    with pytest.raises(ValueError, match='`loss` must be "sample" or "batch"'):
+        MicroBatches(SIZE, loss="mse")
+
+
+def test_compiled_again():
+    """The callback that trained the model with one loss trains it with another loss."""
+    expected, actual = [], []
+    for found, callbacks in (expected, []), (actual, [MicroBatches(SIZE)]):
+        model, _ = train(CASES["sample weights"], callbacks, epochs=1)
+        model.compile(hosts.stock("SGD", learning_rate=0.1), mse("mean_with_sample_weight"))
+        model.fit(X, Y, BATCH, sample_weight=WEIGHTS, shuffle=False, verbose=0, callbacks=callbacks)
+        found.extend(model.get_weights())
+    assert_equal(dict(enumerate(actual)), dict(enumerate(expected)))
+
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        raise KeyboardInterrupt
+
+
+def test_the_model_gets_back_its_train_step():
+    model, _ = train(CASES["plain"], [MicroBatches(SIZE)], epochs=1)
+    assert "train_step" not in vars(model)
+    callback = MicroBatches(SIZE)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y, verbose=0, callbacks=[callback, Stop()])
+    assert isinstance(vars(model)["train_step"], train_functions.StepInSlices)
+    model.fit(X, Y, verbose=0, callbacks=[callback])
+    assert "train_step" not in vars(model)
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="strategies are TensorFlow's")
+def test_mirrored_strategy_reduces_once():
+    tf = hosts.tf
+    executed = tf.Variable(0)
+
+    class Counting(tf.distribute.ReductionToOneDevice):
+        def batch_reduce_implementation(self, *arguments):
+            executed.assign_add(1)
+            return super().batch_reduce_implementation(*arguments)
+
+    _, expected = train(CASES["masks"])
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Counting()).scope():
+        _, plain = train(CASES["masks"])
+        before = int(executed)
+        _, actual = train(CASES["masks"], [MicroBatches(SIZE)])
+    assert int(executed) - before == before
+    assert_equal(actual, plain)
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="distributions are JAX's")
+def test_data_parallel():
+    _, expected = train(CASES["plain"])
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    try:
+        _, actual = train(CASES["plain"], [MicroBatches(SIZE)])
+    finally:
+        keras.distribution.set_distribution(None)
+    assert_equal(actual, expected)
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="only JAX tells what a program will need")
+@pytest.mark.parametrize("loss", ["sample", "batch"])
+def test_the_memory_is_that_of_a_slice(loss):
+    import jax
+
+    batch, slices = 2048, 16
+    x, y = np.ones((batch, 8), "float32"), np.ones((batch, 1), "float32")
+    hidden = [layers.Dense(64, "tanh") for _ in range(4)]
+    model = keras.Sequential([layers.Input((8,)), *hidden, layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.train_on_batch(x[:1], y[:1])
+    kinds = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
+    state = tuple([v.value for v in kind] for kind in (*kinds, model.metrics_variables))
+
+    def needed(step):
+        program = jax.jit(lambda *arguments: step(*arguments)).lower(state, (x, y)).compile()
+        return program.memory_analysis().temp_size_in_bytes
+
+    step = MicroBatches._step_class(model, batch // slices, loss)
+    assert needed(step) < 2 / slices * needed(model.train_step)
