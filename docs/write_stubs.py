@@ -62,6 +62,7 @@ ARGUMENTS = {
     "gradient_accumulation_steps": "int | None",
     "gradient_aggregator": "Callable[..., Any] | None",
     "gradient_transformers": "Sequence[Callable[..., Any]] | None",
+    "lengths": "Mapping[int, int] | Sequence[Sequence[int]]",
     # of callbacks
     "batch_size": "int | None",
     "noise_scale": "bool",
@@ -76,6 +77,8 @@ ARGUMENTS = {
     "optimizer_class": "type[keras.optimizers.Optimizer]",
 }
 
+# The arguments of constructors only.
+OF_OPTIMIZERS = {"accum_iters": "int | AccumulationSchedule | Callable[[Any], Any]"}
 # The arguments whose type is another one in a class, and on a host.
 OF_CLASS = {"MicroBatchWeights": {"weight": "Callable[..., Any] | None"}}
 OF_HOST = {
@@ -146,7 +149,7 @@ from tf_keras.optimizers.schedules import LearningRateSchedule
 from typing_extensions import Self
 """,
     "keras2": """
-from typing import Any, Literal, Mapping
+from typing import Any, Callable, Literal, Mapping, Sequence
 
 import keras
 from typing_extensions import Self
@@ -207,12 +210,14 @@ def host_stub(host_name):
     parts = [
         _HEAD.format(docstring=_quoted(module), made_from=_dotted(*VERSIONS[host_name])),
         _IMPORTS[host_name],
-        "\nfrom keras_accum.states import StateError as StateError\n\n",
+        "\nfrom keras_accum.schedule import AccumulationSchedule as AccumulationSchedule\n",
+        "from keras_accum.states import StateError as StateError\n\n",
     ]
     parts += [_base(name, base, examples[base], types) for base, name in bases.items()]
     for name, cls in optimizers.items():
         stock = _path(cls._stock_class, cls._stock_class.__name__)
-        parts.append(_class(name, cls, f"{bases[cls.__bases__[0]]}, {stock}", types))
+        of_class = {**types, **OF_OPTIMIZERS}
+        parts.append(_class(name, cls, f"{bases[cls.__bases__[0]]}, {stock}", of_class))
     for name, cls in callbacks.items():
         parts.append(_class(name, cls, "keras.callbacks.Callback", types))
     parts.append(_documented(module.accumulating, "accumulating", made, types))

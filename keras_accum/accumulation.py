@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import dataclasses
 
 import numpy as np
 
@@ -231,6 +232,14 @@ class Accumulation:
             yield
         finally:
             self.decided = None
+
+    def set_next_length(self, length):
+        """Set the length of the next window, also before the window's variables exist."""
+        counter = self._optimizer._counters().get("accum_iters")
+        if counter is None:
+            self.options = dataclasses.replace(self.options, first_length=length)
+        else:
+            self.port.write(counter, length)
 
     def micro_batches_traced(self):
         """The number of micro-batches that were run or traced for this replica."""

@@ -13,8 +13,8 @@ import numbers
 import struct
 import warnings
 
-from keras_accum import ranges
-from keras_accum.ranges import is_number, refusal
+from keras_accum import ranges, schedule
+from keras_accum.ranges import is_number
 from keras_accum.warn import warn
 
 # Our arguments and their defaults. None leaves the default to the host.
@@ -189,12 +189,27 @@ def pop_own(cls, given):
     return own
 
 
+_keeps_functions = contextvars.ContextVar("keeps_functions", default=False)
+
+
+def config_of(optimizer):
+    """Return an optimizer's config for use in Python: it may have functions, which files can't."""
+    token = _keeps_functions.set(True)
+    try:
+        return optimizer.get_config()
+    finally:
+        _keeps_functions.reset(token)
+
+
 def own_config(optimizer):
     """Return our own arguments for `get_config`, with their present values."""
-    # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
-    made_with = optimizer._accumulation.options.accum_iters
+    options = optimizer._accumulation.options
+    accum_iters = options.accum_iters
+    if not options.is_scheduled and optimizer.accum_iters > 1:
+        # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
+        accum_iters = optimizer.accum_iters
     return {
-        "accum_iters": optimizer.accum_iters if optimizer.accum_iters > 1 else made_with,
+        "accum_iters": accum_iters if _keeps_functions.get() else schedule.config_of(accum_iters),
         "reduction": optimizer.reduction,
         "skip_nonfinite": optimizer.skip_nonfinite,
         "gate": optimizer.gate,
@@ -217,19 +232,6 @@ def check_one_accumulation(own, gradient_accumulation_steps):
             "micro-batches. For the accumulation of this package, give "
             f"accum_iters={gradient_accumulation_steps}.",
         )
-
-
-def check_accum_iters(accum_iters):
-    if (
-        isinstance(accum_iters, bool)
-        or not isinstance(accum_iters, numbers.Integral)
-        or not 1 <= accum_iters < 2**31
-    ):
-        raise refusal(accum_iters)(
-            "`accum_iters` must be an integer >= 1 and below 2**31: the number of micro-batches "
-            f"that make one update. Received: accum_iters={accum_iters!r}"
-        )
-    return int(accum_iters)
 
 
 def check_reduction(reduction):
@@ -344,7 +346,7 @@ def check_number(name, value):
 
 
 _CHECKS = {
-    "accum_iters": check_accum_iters,
+    "accum_iters": schedule.check,
     "reduction": check_reduction,
     "skip_nonfinite": check_skip_nonfinite,
     "gate": check_gate,
@@ -354,6 +356,13 @@ _CHECKS = {
 NO_LATE_REDUCTION = (
     "all_reduce='per_window' is for tf.distribute, on Keras 3 with TensorFlow and on tf_keras; "
     "on other backends an optimizer doesn't reduce over devices."
+)
+
+IS_SCHEDULED = (
+    "`accum_iters` can't be set on an optimizer whose `accum_iters` is a function or an "
+    "AccumulationSchedule: train steps that are traced already have it. Make a new optimizer with "
+    "the same state, and compile the model with it: `{1}.from_optimizer(optimizer, "
+    "accum_iters={0!r})`. Received: accum_iters={0!r}"
 )
 
 NO_ACCUMULATORS = (
@@ -369,7 +378,7 @@ def representation(optimizer):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a lambda that couldn't be read from a file
-            config = optimizer.get_config()
+            config = config_of(optimizer)
     except Exception:  # in a traced function, or before the end of a constructor
         return object.__repr__(optimizer)
     rate = {"learning_rate": config.get("learning_rate", config.get("lr"))}

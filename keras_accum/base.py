@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_accum import arguments, states
+from keras_accum import arguments, schedule, states
 from keras_accum.accumulation import Accumulation
 from keras_accum.open_window import OpenWindow
 from keras_accum.options import Options, ReadOnly, check_taken
@@ -49,7 +49,7 @@ class Optimizer(Files):
         return arguments.description(self, self._keras)
 
     def __reduce__(self):
-        return restored, (*self._how_made(), plain(self.get_config()), self.get_state())
+        return restored, (*self._how_made(), plain(arguments.config_of(self)), self.get_state())
 
     def _start_accumulating(self, own, port):
         vars(self)["_accumulation"] = Accumulation(self, Options(**own), port)
@@ -87,13 +87,21 @@ class Optimizer(Files):
         """The number of micro-batches that make one update. An int.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
-        first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
+        first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
+        function or an AccumulationSchedule, the value is the length of the next window, and can't
+        be set.
         """
-        return self._count("accum_iters", self._accumulation.options.accum_iters)
+        options = self._accumulation.options
+        if options.is_scheduled:
+            return options.length_at(self.completed_updates)
+        return self._count("accum_iters", options.first_length or options.accum_iters)
 
     @accum_iters.setter
     def accum_iters(self, accum_iters):
-        accum_iters = arguments.check_accum_iters(accum_iters)
+        name = type(self).__name__
+        if self._accumulation.options.is_scheduled:
+            raise AttributeError(arguments.IS_SCHEDULED.format(accum_iters, name))
+        accum_iters = schedule.check_length(accum_iters)
         counter = self._counters().get("accum_iters")
         if counter is not None:
             self._accumulation.port.write(counter, accum_iters)
@@ -103,14 +111,13 @@ class Optimizer(Files):
             self._build_window()
             self._complete_waiting()
         elif accum_iters != 1:
-            name = type(self).__name__
             raise ValueError(arguments.NO_ACCUMULATORS.format(accum_iters, name))
 
     def _count_window(self):
         """Return position, length and next length of the window, as ints."""
-        length = self._accumulation.options.accum_iters
-        defaults = {"window_position": 0, "window_length": length, "accum_iters": length}
-        return [self._count(name, default) for name, default in defaults.items()]
+        next_length = self.accum_iters
+        position = self.window_position
+        return [position, self._count("window_length", next_length), next_length]
 
     def _count(self, name, default):
         """Return a counter's value, or the default if the counter doesn't exist yet."""
@@ -230,7 +237,7 @@ class Optimizer(Files):
         >>> stock = {"adam": AdamAccumulate.with_accum_iters(5, stock=True)}
         >>> model = load_model("stock.h5", custom_objects=stock)
         """
-        return _Loader(cls, arguments.check_accum_iters(accum_iters), stock)
+        return _Loader(cls, schedule.check_length(accum_iters), stock)
 
     # -- stock optimizers --------------------------------------------------------------------------
 
@@ -270,7 +277,8 @@ class Optimizer(Files):
             state = source._pending.recounted(state, self._accumulation.options.accum_iters)
         if self._accumulation.options.accumulates:
             if "accum_iters" in state:
-                state["accum_iters"] = np.asarray(self._accumulation.options.accum_iters)
+                length = self._accumulation.options.length_at(int(state["completed_updates"]))
+                state["accum_iters"] = np.asarray(length)
         elif state.get("window_position", 0):
             raise ValueError(
                 f"`optimizer` is {state['window_position']} micro-batches into a window, and with "
@@ -283,7 +291,7 @@ class Optimizer(Files):
 
     def _check_can_be_stock(self):
         """Raise a ValueError if the stock optimizer can't continue as this optimizer would."""
-        more = set(self.get_config()) - set(type(self).__signature__.parameters)
+        more = set(arguments.config_of(self)) - set(type(self).__signature__.parameters)
         more.discard("is_legacy_optimizer")  # Keras 2 adds this key to a config
         if more:
             raise ValueError(

@@ -1,22 +1,36 @@
 """The arguments of ours that decide how an optimizer accumulates. No host is imported here."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from keras_accum import schedule
 
 
 @dataclass(frozen=True)
 class Options:
     """The checked arguments; `arguments` has their ranges, and a docstring their meaning."""
 
-    accum_iters: int = 1
+    accum_iters: Any = 1  # an int, or a function of the number of completed updates
     reduction: str = "mean"
     skip_nonfinite: bool = False
     gate: str = "select"
     all_reduce: str = "per_micro_batch"
+    # Of the first window if a callback has set the length before the window's variables existed.
+    first_length: int = 0
     decay: float = 0.0  # where the stock optimizer has no decay of its own
 
     @property
+    def is_scheduled(self):
+        """True if the lengths of windows depend on the number of updates."""
+        return callable(self.accum_iters)
+
+    @property
     def accumulates(self):
-        return self.accum_iters > 1
+        return self.is_scheduled or self.accum_iters > 1
+
+    def length_at(self, updates):
+        """Return the length of the window after this number of completed updates, an int."""
+        return schedule.length_at(self.accum_iters, updates)
 
     @property
     def weighs(self):

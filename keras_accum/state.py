@@ -60,7 +60,8 @@ class State:
         - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
         - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
           micro-batches in the open window, the number that closes the open window, and the number
-          that will close the next window.
+          that will close the next window. If `accum_iters` is a function, the last is the length of
+          the latest window.
         - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
         - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
         - `missing_gradients`, if gradients have been missing in the open window: for each variable,
@@ -145,7 +146,8 @@ class State:
 
     def _completed(self, state, layout):
         initial = {f"{self._rule_name}.{name}": n for name, n in self._initial_values.items()}
-        return states.completed(state, layout, self._accumulation.options.accum_iters, initial)
+        length = self._accumulation.options.length_at(int(state["completed_updates"]))
+        return states.completed(state, layout, length, initial)
 
     def _expected_layout(self, state, variables):
         """Return the names and shapes of a state for these variables."""

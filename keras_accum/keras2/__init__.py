@@ -17,7 +17,8 @@ select its writes.
 import math
 
 from keras_accum import family, host, names, ranges, rules
-from keras_accum.callbacks import of_host, partial_window
+from keras_accum.callbacks import epochs, of_host, partial_window
+from keras_accum.schedule import AccumulationSchedule  # noqa: F401, public
 from keras_accum.states import StateError  # noqa: F401, public
 
 keras = host.import_standalone_keras_2()
@@ -145,6 +146,7 @@ def _on_batch_end(callback, batch, logs=None):
 
 
 _callback = of_host(keras, "keras2", "import keras")
+AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow, on_batch_end=_on_batch_end)
 
 __getattr__ = names.fallback(__name__)

@@ -16,11 +16,12 @@ select its writes.
 
 # Made by `python docs/write_stubs.py` from keras 2.2. Don't edit this file.
 
-from typing import Any, Literal, Mapping
+from typing import Any, Callable, Literal, Mapping, Sequence
 
 import keras
 from typing_extensions import Self
 
+from keras_accum.schedule import AccumulationSchedule as AccumulationSchedule
 from keras_accum.states import StateError as StateError
 
 class AccumulatingOptimizer(keras.optimizers.Optimizer):
@@ -48,7 +49,9 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """The number of micro-batches that make one update. An int.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
-        first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
+        first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
+        function or an AccumulationSchedule, the value is the length of the next window, and can't
+        be set.
         """
 
     @accum_iters.setter
@@ -121,7 +124,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
         - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
           micro-batches in the open window, the number that closes the open window, and the number
-          that will close the next window.
+          that will close the next window. If `accum_iters` is a function, the last is the length of
+          the latest window.
         - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
         - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
         - `missing_gradients`, if gradients have been missing in the open window: for each variable,
@@ -238,9 +242,12 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -305,7 +312,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         decay: float | None = 0.0,
         nesterov: bool = False,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -339,9 +346,12 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -407,7 +417,7 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -447,9 +457,12 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -516,7 +529,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         decay: float | None = 0.0,
         amsgrad: bool = False,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -556,9 +569,12 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -624,7 +640,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -661,9 +677,12 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -728,7 +747,7 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -763,9 +782,12 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -830,7 +852,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -867,9 +889,12 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -934,7 +959,7 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -975,9 +1000,12 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -1043,7 +1071,7 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         epsilon: float | None = None,
         schedule_decay: float = 0.004,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1081,6 +1109,43 @@ class ApplyPartialWindow(keras.callbacks.Callback):
     """
 
     def __init__(self) -> None: ...
+
+class AccumulateByEpoch(keras.callbacks.Callback):
+    """Set `accum_iters` of the model's optimizer at the start of an epoch.
+
+    The new value takes effect with the next window: a window that is open when an epoch ends keeps
+    its length. List ApplyPartialWindow, too, if no window should go on in the next epoch. For
+    lengths that depend on the number of updates, construct the optimizer with an
+    AccumulationSchedule instead. In a MultiOptimizer, the callback sets the value of each optimizer
+    of this package.
+
+    Args:
+        lengths: Dictionary `{epoch: accum_iters}`, or a list of such pairs. An epoch has the
+            value of the greatest key that isn't above its number, counted from 0. Epochs are
+            integers >= 0, and one of them is 0. Values are integers >= 1 and below `2**31`.
+
+    Raises:
+        TypeError: If `lengths` isn't a dictionary or a list of pairs, or has something that isn't a
+            number. At the start of training, if the model's optimizer isn't of this package.
+        ValueError: If a number is out of its range, or if 0 isn't among the epochs. At the start of
+            training, if the optimizer's `accum_iters` is a function or an AccumulationSchedule, or
+            if the optimizer was constructed with `accum_iters=1` and `lengths` has another value.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras
+    >>> from keras_accum.keras2 import AccumulateByEpoch, SGDAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=SGDAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.ones((40, 3)), np.ones((40, 1))
+    >>> growth = AccumulateByEpoch({0: 1, 2: 4})
+    >>> history = model.fit(x, y, batch_size=10, epochs=3, verbose=0, callbacks=[growth])
+    >>> model.optimizer.completed_updates  # 4 + 4 + 1
+    9
+    """
+
+    def __init__(self, lengths: Mapping[int, int] | Sequence[Sequence[int]]) -> None: ...
 
 def accumulating(
     optimizer_class: type[keras.optimizers.Optimizer],

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_accum import arguments, base, states
+from keras_accum.arguments import config_of
 
 K = keras.backend
 
@@ -39,7 +40,7 @@ class FromAndToStock:
         5
         """
         cls._check_source(optimizer, {cls._stock_class})
-        config = optimizer.get_config()
+        config = config_of(optimizer)
         if "lr" in config:  # Keras 2.2
             config["learning_rate"] = config.pop("lr")
         cls._check_fixed(config)
@@ -73,8 +74,8 @@ class FromAndToStock:
                 f"`to_stock` with decay={decay}: {self._stock_class.__name__} of this Keras has no "
                 "decay."
             )
-        config = {**self.get_config(), **self.fixed}
-        for name in arguments.own_config(self):
+        config = {**config_of(self), **self.fixed}
+        for name in {*arguments.OWN} - {"lr", "decay"}:
             del config[name]
         if not has_decay(self._stock_class):
             del config["decay"]

@@ -14,11 +14,13 @@
 """
 
 from keras_accum import docs, family, host, names, ranges
+from keras_accum.schedule import AccumulationSchedule  # noqa: F401, public
 from keras_accum.states import StateError  # noqa: F401, public
 
 keras = host.import_keras_3()
 
 from keras_accum.callbacks import (  # noqa: E402, the line above raises the clearer error
+    epochs,
     monitor,
     of_host,
     partial_window,
@@ -100,6 +102,7 @@ family.hand_on(keras.optimizers.LossScaleOptimizer)
 _callback = of_host(keras, "keras3", "import keras")
 monitor.introduce(keras.callbacks.CallbackList)
 
+AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor)
 PythonGate = _callback(python_gate.PythonGate, _picker=optimizer.backend.Picker)

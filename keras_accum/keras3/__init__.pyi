@@ -21,6 +21,7 @@ import keras
 from keras.optimizers.schedules import LearningRateSchedule
 from typing_extensions import Self
 
+from keras_accum.schedule import AccumulationSchedule as AccumulationSchedule
 from keras_accum.states import StateError as StateError
 
 class AccumulatingOptimizer(keras.optimizers.Optimizer):
@@ -52,7 +53,9 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """The number of micro-batches that make one update. An int.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
-        first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
+        first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
+        function or an AccumulationSchedule, the value is the length of the next window, and can't
+        be set.
         """
 
     @accum_iters.setter
@@ -119,7 +122,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
         - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
           micro-batches in the open window, the number that closes the open window, and the number
-          that will close the next window.
+          that will close the next window. If `accum_iters` is a function, the last is the length of
+          the latest window.
         - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
         - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
         - `missing_gradients`, if gradients have been missing in the open window: for each variable,
@@ -251,9 +255,12 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -340,7 +347,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -391,9 +398,12 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -484,7 +494,7 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -534,9 +544,12 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -625,7 +638,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -675,9 +688,12 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -765,7 +781,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -815,9 +831,12 @@ class AdamWAccumulate(AccumulatingOptimizer, keras.optimizers.AdamW):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -906,7 +925,7 @@ class AdamWAccumulate(AccumulatingOptimizer, keras.optimizers.AdamW):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -953,9 +972,12 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1042,7 +1064,7 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1088,9 +1110,12 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1178,7 +1203,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1225,9 +1250,12 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1314,7 +1342,7 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1364,9 +1392,12 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1454,7 +1485,7 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1508,9 +1539,12 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1601,7 +1635,7 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1646,9 +1680,12 @@ class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1734,7 +1771,7 @@ class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1794,9 +1831,12 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1888,7 +1928,7 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1937,9 +1977,12 @@ class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -2027,7 +2070,7 @@ class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -2101,9 +2144,12 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -2203,7 +2249,7 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
         nesterov: bool = True,
         rms_rate: float | None = 0.2,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -2258,9 +2304,12 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -2348,7 +2397,7 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -2383,6 +2432,43 @@ class ApplyPartialWindow(keras.callbacks.Callback):
     """
 
     def __init__(self) -> None: ...
+
+class AccumulateByEpoch(keras.callbacks.Callback):
+    """Set `accum_iters` of the model's optimizer at the start of an epoch.
+
+    The new value takes effect with the next window: a window that is open when an epoch ends keeps
+    its length. List ApplyPartialWindow, too, if no window should go on in the next epoch. For
+    lengths that depend on the number of updates, construct the optimizer with an
+    AccumulationSchedule instead. In a MultiOptimizer, the callback sets the value of each optimizer
+    of this package.
+
+    Args:
+        lengths: Dictionary `{epoch: accum_iters}`, or a list of such pairs. An epoch has the
+            value of the greatest key that isn't above its number, counted from 0. Epochs are
+            integers >= 0, and one of them is 0. Values are integers >= 1 and below `2**31`.
+
+    Raises:
+        TypeError: If `lengths` isn't a dictionary or a list of pairs, or has something that isn't a
+            number. At the start of training, if the model's optimizer isn't of this package.
+        ValueError: If a number is out of its range, or if 0 isn't among the epochs. At the start of
+            training, if the optimizer's `accum_iters` is a function or an AccumulationSchedule, or
+            if the optimizer was constructed with `accum_iters=1` and `lengths` has another value.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras
+    >>> from keras_accum.keras3 import AccumulateByEpoch, SGDAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=SGDAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.ones((40, 3)), np.ones((40, 1))
+    >>> growth = AccumulateByEpoch({0: 1, 2: 4})
+    >>> history = model.fit(x, y, batch_size=10, epochs=3, verbose=0, callbacks=[growth])
+    >>> model.optimizer.completed_updates  # 4 + 4 + 1
+    9
+    """
+
+    def __init__(self, lengths: Mapping[int, int] | Sequence[Sequence[int]]) -> None: ...
 
 class AccumulationMonitor(keras.callbacks.Callback):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
@@ -2523,9 +2609,10 @@ class PythonGate(keras.callbacks.Callback):
         TypeError: At the start of training, if the model's optimizer isn't of this package.
         ValueError: At the start of training, if Python can't know whether a micro-batch closes the
             window: with `skip_nonfinite` or a LossScaleOptimizer, because only the device knows
-            whether a micro-batch counts; with `steps_per_execution` other than 1, because one
-            function runs several micro-batches; with `ParameterServerStrategy`, because Python
-            doesn't wait for the workers. When a train step is traced that doesn't call the
+            whether a micro-batch counts; with a function as `accum_iters`, which only the device
+            computes (an AccumulationSchedule works); with `steps_per_execution` other than 1,
+            because one function runs several micro-batches; with `ParameterServerStrategy`, because
+            Python doesn't wait for the workers. When a train step is traced that doesn't call the
             optimizer exactly once. On JAX, at the end of an epoch, if a train step called the
             optimizer only under some conditions.
 

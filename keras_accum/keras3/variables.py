@@ -5,6 +5,7 @@ import types
 import keras
 
 from keras_accum import states
+from keras_accum.arguments import config_of
 from keras_accum.keras3.kept import Kept
 from keras_accum.ranges import is_of_keras
 from keras_accum.warn import warn
@@ -170,7 +171,7 @@ def _track(optimizer, variables):
 
 def constructor_arguments(optimizer):
     """Return the config of a Keras 3 optimizer, with a callable learning rate not serialized."""
-    config = optimizer.get_config()
+    config = config_of(optimizer)
     if not isinstance(optimizer._learning_rate, keras.Variable):
         config["learning_rate"] = optimizer._learning_rate
     return config

@@ -3,7 +3,8 @@
 import tensorflow as tf
 
 from keras_accum import base, family, names, train_functions
-from keras_accum.callbacks import monitor, of_host, partial_window, python_gate, weights
+from keras_accum.callbacks import epochs, monitor, of_host, partial_window, python_gate, weights
+from keras_accum.schedule import AccumulationSchedule  # noqa: F401
 from keras_accum.states import StateError  # noqa: F401
 from keras_accum.tf_keras import models, saving, stock
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
@@ -34,6 +35,7 @@ class _InTrainFunction:
 _callback = of_host(keras, "tf_keras", IMPORT_KERAS)
 monitor.introduce(keras.callbacks.CallbackList)
 
+AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor, _InTrainFunction)
 PythonGate = _callback(

@@ -9,6 +9,7 @@ import tf_keras as keras
 from tf_keras.optimizers.schedules import LearningRateSchedule
 from typing_extensions import Self
 
+from keras_accum.schedule import AccumulationSchedule as AccumulationSchedule
 from keras_accum.states import StateError as StateError
 
 class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
@@ -36,7 +37,9 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
         """The number of micro-batches that make one update. An int.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
-        first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
+        first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
+        function or an AccumulationSchedule, the value is the length of the next window, and can't
+        be set.
         """
 
     @accum_iters.setter
@@ -97,7 +100,8 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
         - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
         - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
           micro-batches in the open window, the number that closes the open window, and the number
-          that will close the next window.
+          that will close the next window. If `accum_iters` is a function, the last is the length of
+          the latest window.
         - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
         - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
         - `missing_gradients`, if gradients have been missing in the open window: for each variable,
@@ -224,7 +228,9 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
         """The number of micro-batches that make one update. An int.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
-        first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
+        first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
+        function or an AccumulationSchedule, the value is the length of the next window, and can't
+        be set.
         """
 
     @accum_iters.setter
@@ -285,7 +291,8 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
         - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
         - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
           micro-batches in the open window, the number that closes the open window, and the number
-          that will close the next window.
+          that will close the next window. If `accum_iters` is a function, the last is the length of
+          the latest window.
         - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
         - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
         - `missing_gradients`, if gradients have been missing in the open window: for each variable,
@@ -407,9 +414,12 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.SGD):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -489,7 +499,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.SGD):
         nesterov: bool = False,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -540,9 +550,12 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.RMSprop):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -626,7 +639,7 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.RMSprop):
         centered: bool = False,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -676,9 +689,12 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -759,7 +775,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
         amsgrad: bool = False,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -809,9 +825,12 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -891,7 +910,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -944,9 +963,12 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
             after which the average overwrites the weights.
         jit_compile: Boolean, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1033,7 +1055,7 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
         jit_compile: bool = True,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1075,9 +1097,12 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adadelta
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1156,7 +1181,7 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adadelta
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1201,9 +1226,12 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adagrad):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1284,7 +1312,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adagrad):
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1331,9 +1359,12 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adamax):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1413,7 +1444,7 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adamax):
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1464,9 +1495,12 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Nadam):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1547,7 +1581,7 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Nadam):
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1602,9 +1636,12 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Ftrl):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1688,7 +1725,7 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Ftrl):
         l2_shrinkage_regularization_strength: float = 0.0,
         beta: float = 0.0,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1736,9 +1773,12 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
             after which the average overwrites the weights.
         jit_compile: Boolean, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1823,7 +1863,7 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
         jit_compile: bool = True,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1881,9 +1921,12 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
             after which the average overwrites the weights.
         jit_compile: Boolean, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
+            a function of the number of completed updates. The number of micro-batches that make one
+            update. With 1 the class is the stock optimizer, without accumulators and without any
+            other extra variable. A function is called with an integer and, in a train step, with
+            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
+            a number below 1, and takes it as 1. No file can hold a function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1974,7 +2017,7 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
         jit_compile: bool = True,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -2009,6 +2052,43 @@ class ApplyPartialWindow(keras.callbacks.Callback):
     """
 
     def __init__(self) -> None: ...
+
+class AccumulateByEpoch(keras.callbacks.Callback):
+    """Set `accum_iters` of the model's optimizer at the start of an epoch.
+
+    The new value takes effect with the next window: a window that is open when an epoch ends keeps
+    its length. List ApplyPartialWindow, too, if no window should go on in the next epoch. For
+    lengths that depend on the number of updates, construct the optimizer with an
+    AccumulationSchedule instead. In a MultiOptimizer, the callback sets the value of each optimizer
+    of this package.
+
+    Args:
+        lengths: Dictionary `{epoch: accum_iters}`, or a list of such pairs. An epoch has the
+            value of the greatest key that isn't above its number, counted from 0. Epochs are
+            integers >= 0, and one of them is 0. Values are integers >= 1 and below `2**31`.
+
+    Raises:
+        TypeError: If `lengths` isn't a dictionary or a list of pairs, or has something that isn't a
+            number. At the start of training, if the model's optimizer isn't of this package.
+        ValueError: If a number is out of its range, or if 0 isn't among the epochs. At the start of
+            training, if the optimizer's `accum_iters` is a function or an AccumulationSchedule, or
+            if the optimizer was constructed with `accum_iters=1` and `lengths` has another value.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import tf_keras as keras
+    >>> from keras_accum.tf_keras import AccumulateByEpoch, SGDAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=SGDAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.ones((40, 3)), np.ones((40, 1))
+    >>> growth = AccumulateByEpoch({0: 1, 2: 4})
+    >>> history = model.fit(x, y, batch_size=10, epochs=3, verbose=0, callbacks=[growth])
+    >>> model.optimizer.completed_updates  # 4 + 4 + 1
+    9
+    """
+
+    def __init__(self, lengths: Mapping[int, int] | Sequence[Sequence[int]]) -> None: ...
 
 class AccumulationMonitor(keras.callbacks.Callback):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
@@ -2149,9 +2229,10 @@ class PythonGate(keras.callbacks.Callback):
         TypeError: At the start of training, if the model's optimizer isn't of this package.
         ValueError: At the start of training, if Python can't know whether a micro-batch closes the
             window: with `skip_nonfinite` or a LossScaleOptimizer, because only the device knows
-            whether a micro-batch counts; with `steps_per_execution` other than 1, because one
-            function runs several micro-batches; with `ParameterServerStrategy`, because Python
-            doesn't wait for the workers. When a train step is traced that doesn't call the
+            whether a micro-batch counts; with a function as `accum_iters`, which only the device
+            computes (an AccumulationSchedule works); with `steps_per_execution` other than 1,
+            because one function runs several micro-batches; with `ParameterServerStrategy`, because
+            Python doesn't wait for the workers. When a train step is traced that doesn't call the
             optimizer exactly once. On JAX, at the end of an epoch, if a train step called the
             optimizer only under some conditions.
 

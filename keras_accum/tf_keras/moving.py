@@ -1,6 +1,7 @@
 """Conversion of legacy optimizers from and to stock optimizers."""
 
 from keras_accum import states
+from keras_accum.arguments import config_of
 from keras_accum.tf_keras import layout
 from keras_accum.tf_keras.legacy import has_rule
 from keras_accum.tf_keras.library import keras, legacy
@@ -105,7 +106,7 @@ _NEWER = {
 
 def _constructor_arguments(optimizer):
     """Return the part of an optimizer's config that stock classes and ours accept."""
-    config = {k: v for k, v in optimizer.get_config().items() if v is not None}
+    config = {k: v for k, v in config_of(optimizer).items() if v is not None}
     config = layout.constructor_arguments(type(optimizer), config)
     is_legacy = isinstance(optimizer, legacy.Optimizer)
     rate = optimizer._hyper.get("learning_rate") if is_legacy else optimizer._learning_rate

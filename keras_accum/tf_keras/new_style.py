@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_accum import arguments, base, docs, family, gates, kernels, ranges, states
+from keras_accum.arguments import config_of
 from keras_accum.norms import UPDATE_NORM
 from keras_accum.tf_keras import port
 from keras_accum.tf_keras.library import IMPORT_KERAS, StockOptimizer, keras, utilities
@@ -224,7 +225,7 @@ class AccumulatingNewStyleOptimizer(NewStyleState):
 
     @classmethod
     def _config_of_legacy(cls, optimizer):
-        config = {name: v for name, v in optimizer.get_config().items() if v is not None}
+        config = {name: v for name, v in config_of(optimizer).items() if v is not None}
         config.update(optimizer.fixed)
         rate = optimizer._hyper["learning_rate"]
         if callable(rate):

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_accum import base, kernels, states
+from keras_accum.arguments import config_of
 from keras_accum.tf_keras.library import keras
 from keras_accum.tf_keras.state import State, copy_exclusions
 
@@ -294,7 +295,7 @@ class NewStyleState(State):
 
     def __deepcopy__(self, memo):
         make, made_of = self._how_made()
-        new = base.restored(make, made_of, self.get_config(), self.get_state())
+        new = base.restored(make, made_of, config_of(self), self.get_state())
         copy_exclusions(self, new)
         return new
 
@@ -315,7 +316,7 @@ def _of_shape(shape):
 
 def constructor_arguments(optimizer):
     """Return the config of a new-style optimizer, with a schedule not serialized."""
-    config = optimizer.get_config()
+    config = config_of(optimizer)
     if not isinstance(optimizer._learning_rate, tf.Variable):
         config["learning_rate"] = optimizer._learning_rate
     config.pop("is_legacy_optimizer", None)

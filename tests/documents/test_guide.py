@@ -38,9 +38,16 @@ def test_all_blocks_are_tested():
         "the noise scale",
         "one optimizer, two calls",
         "another optimizer",
+        "windows that grow",
         "first the head, then everything",
     } | {f"weights in {where}" for where in ("fit", "a train step")}
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no schedules")
+def test_windows_that_grow():
+    found = run("windows that grow")
+    assert (found["optimizer"].accum_iters, found["updates"]) == (1, 100 + 200 + 1100 // 16)
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no AccumulationMonitor")
