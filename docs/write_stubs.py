@@ -71,6 +71,7 @@ ARGUMENTS = {
     # of methods and functions
     **dict.fromkeys(("args", "kwargs", "arguments"), "Any"),
     "weight": "Any",  # a number or a tensor
+    "when": "Any",  # a boolean or a tensor
     "state": "Mapping[str, Any]",
     "optimizer": "keras.optimizers.Optimizer",
     "stock": "bool",
@@ -78,7 +79,7 @@ ARGUMENTS = {
 }
 
 # The arguments of constructors only.
-OF_OPTIMIZERS = {"accum_iters": "int | AccumulationSchedule | Callable[[Any], Any]"}
+OF_OPTIMIZERS = {"accum_iters": "int | AccumulationSchedule | Callable[[Any], Any] | None"}
 # The arguments whose type is another one in a class, and on a host.
 OF_CLASS = {"MicroBatchWeights": {"weight": "Callable[..., Any] | None"}}
 OF_HOST = {
@@ -101,9 +102,10 @@ OF_HOST = {
 MEMBERS = {
     **dict.fromkeys(("reduction", "skip_nonfinite", "gate", "all_reduce"), None),
     "decay": "float",
-    **dict.fromkeys(("accum_iters", "window_position", "completed_updates"), "int"),
+    "accum_iters": "int | None",
+    **dict.fromkeys(("window_position", "completed_updates"), "int"),
     **dict.fromkeys(("learning_rate", "lr"), "Any"),  # a variable of the host
-    **dict.fromkeys(("apply_partial_window", "weigh"), "None"),
+    **dict.fromkeys(("apply_partial_window", "close_window", "weigh"), "None"),
     "get_state": "dict[str, Any]",  # arrays: with their type, `np.savez(file, **state)` is refused
     "set_state": "None",
     "from_optimizer": "Self",

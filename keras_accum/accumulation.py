@@ -9,6 +9,7 @@ import numpy as np
 from keras_accum import arguments, gates, window
 from keras_accum.norms import MICRO_BATCH_NORM, Norms
 from keras_accum.pending import PendingState
+from keras_accum.said import Said
 from keras_accum.training import Training
 from keras_accum.weights import Weights
 
@@ -20,6 +21,18 @@ _OUTSIDE = (
     "micro-batch. Write what the wrapper does as a subclass of {stock}, and make the optimizer "
     "with `accumulating(your_subclass)`. Without accumulation, wrap {stock} itself."
 )
+
+_CLOSED_OUTSIDE = (
+    "`close_window` was called outside of the traced function that applies the gradients. The "
+    "decision would become a constant of that function. Call `close_window` in the traced "
+    "function, where `when` may be a tensor, or call `apply_partial_window()` between train steps. "
+    "Received: when={}"
+)
+_DECIDED = (
+    "`close_window` can't be used with PythonGate: Python must know before a micro-batch whether "
+    "the micro-batch closes the window. Leave the callback out. Received: when={}"
+)
+
 
 class Accumulation:
     """The accumulation of one optimizer: the optimizer's one attribute of ours.
@@ -33,6 +46,7 @@ class Accumulation:
         self._optimizer, self.options, self.port = optimizer, options, port
         self.window = None
         self.weights, self.norms, self.training = Weights(self), Norms(port), Training(self)
+        self.closings = Said(self, _CLOSED_OUTSIDE)
         self.pending = PendingState()
         # False until the optimizer's constructor has ended.
         self.is_ready = False
@@ -123,7 +137,8 @@ class Accumulation:
         port, open_window = self.port, self.window
         if open_window is None:  # each micro-batch that counts is an update
             return window.Step(counted, counted, 1, 0, None, None)
-        step = window.advance(port.counts_with, *open_window.read(), counted=counted)
+        closes = self._closes()
+        step = window.advance(port.counts_with, *open_window.read(), counted, closes)
         if absent:
             counts = map(port.count_of, (open_window.missing, port.updates))
             step = window.miss(port.counts_with, step, *counts, absent, counted)
@@ -131,6 +146,15 @@ class Accumulation:
             weight = weight * port.cast(counted, weight.dtype)
             step = step._replace(divisor=port.value(open_window.weight) + weight)
         return step
+
+    def _closes(self):
+        """Return the count 1 if a train step said that its micro-batch closes the window."""
+        when = self.closings.take()
+        if when is None:
+            return None
+        if self.decided is not None:
+            raise ValueError(_DECIDED.format(when))
+        return self.port.in_any_replica(self.port.count_if(when))
 
     def _gate(self, step):
         """Return the gate of this step: the one place that decides it."""

@@ -205,7 +205,7 @@ def own_config(optimizer):
     """Return our own arguments for `get_config`, with their present values."""
     options = optimizer._accumulation.options
     accum_iters = options.accum_iters
-    if not options.is_scheduled and optimizer.accum_iters > 1:
+    if not options.is_scheduled and optimizer.accum_iters != 1:
         # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
         accum_iters = optimizer.accum_iters
     return {
@@ -389,7 +389,9 @@ def representation(optimizer):
 
 def _is_told(cls, name, value):
     """True if a representation has this argument."""
-    if name in ("learning_rate", "accum_iters"):
+    if name == "accum_iters":
+        return True
+    if name == "learning_rate":
         return value is not None
     if name == "exclude_layers":  # Keras makes an empty list of None
         return bool(value)

@@ -84,7 +84,7 @@ class Optimizer(Files):
 
     @property
     def accum_iters(self):
-        """The number of micro-batches that make one update. An int.
+        """The number of micro-batches that make one update, None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
         first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
@@ -94,17 +94,19 @@ class Optimizer(Files):
         options = self._accumulation.options
         if options.is_scheduled:
             return options.length_at(self.completed_updates)
-        return self._count("accum_iters", options.first_length or options.accum_iters)
+        length = self._count("accum_iters", options.first_length or options.length_at(0))
+        return None if length == schedule.ENDLESS else length
 
     @accum_iters.setter
     def accum_iters(self, accum_iters):
         name = type(self).__name__
         if self._accumulation.options.is_scheduled:
             raise AttributeError(arguments.IS_SCHEDULED.format(accum_iters, name))
-        accum_iters = schedule.check_length(accum_iters)
+        if accum_iters is not None:
+            accum_iters = schedule.check_length(accum_iters)
         counter = self._counters().get("accum_iters")
         if counter is not None:
-            self._accumulation.port.write(counter, accum_iters)
+            self._accumulation.port.write(counter, schedule.length_at(accum_iters, 0))
         elif not self._accumulation.has_stepped:
             options = self._accumulation.options
             self._accumulation.options = dataclasses.replace(options, accum_iters=accum_iters)
@@ -115,7 +117,7 @@ class Optimizer(Files):
 
     def _count_window(self):
         """Return position, length and next length of the window, as ints."""
-        next_length = self.accum_iters
+        next_length = schedule.length_at(self.accum_iters, 0)
         position = self.window_position
         return [position, self._count("window_length", next_length), next_length]
 
@@ -142,12 +144,38 @@ class Optimizer(Files):
         self._check_is_built("apply_partial_window")
         self._accumulation.close_window()
 
+    def close_window(self, when=True):
+        """Let the next micro-batch close its window, also before the window has its length.
+
+        A train step calls `close_window` each time before `apply_gradients` (or `apply`, or
+        `stateless_apply`), also in a traced function (`tf.function`, `jax.jit`): a tensor `when`
+        decides anew in each step, without a conditional. The micro-batch is the last one of its
+        window. If the micro-batch is dropped (`skip_nonfinite`), the window closes with the
+        micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the window stays
+        open. In replicas of `tf.distribute`, the window closes if one of the replicas says so.
+
+        Args:
+            when: Boolean, default True, or a scalar tensor. If false, the window closes as without
+                the call.
+
+        Raises:
+            RuntimeError: On Keras 2.0 to 2.3, whose train step can't be changed.
+            ValueError: When a train step is traced, if the call was outside of the trace. With
+                PythonGate.
+
+        Example:
+
+        A window by tokens, in a train step: `optimizer.close_window(tokens >= 100000)`.
+        """
+        if self._accumulation.options.accumulates:
+            self._accumulation.closings.say(when)
+
     def _check_is_between_steps(self):
         if self._accumulation.port.is_traced():
             raise RuntimeError(
                 "`apply_partial_window` is for the time between train steps: it can't be called in "
                 "a traced function (tf.function, jax.jit, torch.compile). Call it after the traced "
-                "function has returned."
+                "function has returned, or call `close_window` in a train step."
             )
 
     def weigh(self, weight):

@@ -10,7 +10,7 @@ from keras_accum import schedule
 class Options:
     """The checked arguments; `arguments` has their ranges, and a docstring their meaning."""
 
-    accum_iters: Any = 1  # an int, or a function of the number of completed updates
+    accum_iters: Any = 1  # an int, None, or a function of the number of updates
     reduction: str = "mean"
     skip_nonfinite: bool = False
     gate: str = "select"
@@ -26,7 +26,7 @@ class Options:
 
     @property
     def accumulates(self):
-        return self.is_scheduled or self.accum_iters > 1
+        return self.is_scheduled or self.accum_iters is None or self.accum_iters > 1
 
     def length_at(self, updates):
         """Return the length of the window after this number of completed updates, an int."""

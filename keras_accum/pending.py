@@ -10,8 +10,8 @@ from keras_accum import states
 
 _COUNTS_MICRO_BATCHES = (
     "The file counts micro-batches, so its `accum_iters` must be a number: set "
-    "`optimizer.accum_iters` to the number that the file was trained with, and then give the "
-    "function or the AccumulationSchedule. Received: accum_iters={!r}"
+    "`optimizer.accum_iters` to the number that the file was trained with, and then give another "
+    "`accum_iters`. Received: accum_iters={!r}"
 )
 
 
@@ -84,7 +84,7 @@ class PendingState:
         """Return the state with the number of updates, now that accum_iters is known."""
         if self.micro_batches is None:
             return state
-        if callable(accum_iters):
+        if callable(accum_iters) or accum_iters is None:
             raise ValueError(_COUNTS_MICRO_BATCHES.format(accum_iters))
         since = state["completed_updates"] - self.micro_batches
         updates = states.updates_in(self.micro_batches, accum_iters) + since

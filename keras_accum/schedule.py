@@ -6,6 +6,7 @@ import re
 from keras_accum.ranges import is_number, refusal
 
 MOST = 2**31 - 1  # Keras 3 has counters in int32
+ENDLESS = MOST  # the length, in a state, of a window that only the caller closes
 
 _NOT_A_LENGTH = (
     "`accum_iters` must be an integer >= 1 and below 2**31: the number of micro-batches "
@@ -147,7 +148,9 @@ class AccumulationSchedule:
 
 
 def check(accum_iters):
-    """Return an argument `accum_iters`: an int, an AccumulationSchedule or a function."""
+    """Return an argument `accum_iters`: an int, None, an AccumulationSchedule or a function."""
+    if accum_iters is None:
+        return None
     if isinstance(accum_iters, dict) and accum_iters.get("class_name") == "AccumulationSchedule":
         return AccumulationSchedule.from_config(accum_iters["config"])  # from `config_of`
     if not callable(accum_iters):
@@ -171,6 +174,8 @@ def config_of(accum_iters):
 
 def length_at(accum_iters, updates):
     """Return the length of the window after this number of completed updates, an int."""
+    if accum_iters is None:
+        return ENDLESS
     if not callable(accum_iters):
         return accum_iters
     return returned(accum_iters(updates), updates)

@@ -7,6 +7,7 @@ import numbers
 from keras_accum.base import inner
 from keras_accum.callbacks.base import SubstitutesTrainFunction, steps_per_execution
 from keras_accum.norms import MICRO_BATCH_NORM, UPDATE_NORM
+from keras_accum.schedule import ENDLESS
 from keras_accum.warn import warn
 
 _BATCH, _SCALE = "effective_batch", "noise_scale"
@@ -74,7 +75,8 @@ class AccumulationMonitor(SubstitutesTrainFunction):
     - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
     - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
       update, before clipping. NaN before the first update.
-    - `effective_batch`, with `batch_size`: the number of samples in a window.
+    - `effective_batch`, with `batch_size`: the number of samples in a window. Not with
+      `accum_iters=None`.
     - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
       accumulation pays little. NaN until there is an estimate.
 
@@ -255,7 +257,8 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         for name in self._show:
             if name in logs:
                 format_spec = ".4g" if isinstance(logs[name], float) else ".0f"
-                after = f"/{self._length}" if name == "window_position" else ""
+                has_length = name == "window_position" and self._length != ENDLESS
+                after = f"/{self._length}" if has_length else ""
                 shown[_LABELS.get(name, name)] = _Formatted(logs[name], format_spec, after)
         return shown
 
@@ -268,7 +271,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         logs["learning_rate"] = optimizer._rate_in_use()
         if optimizer._accumulation.options.accumulates:
             logs[UPDATE_NORM] = optimizer._accumulation.norms.read(UPDATE_NORM)
-        if self._batch_size is not None:
+        if self._batch_size is not None and length != ENDLESS:
             logs["effective_batch"] = self._batch_size * length
         if self._noise_scale:
             logs["noise_scale"] = self._noise_scale.value

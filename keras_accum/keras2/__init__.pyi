@@ -45,8 +45,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `all_reduce`, which can't be changed afterwards."""
 
     @property
-    def accum_iters(self) -> int:
-        """The number of micro-batches that make one update. An int.
+    def accum_iters(self) -> int | None:
+        """The number of micro-batches that make one update, None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
         first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
@@ -87,6 +87,16 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             RuntimeError: If the method is called in a traced function.
             ValueError: On Keras 2.0 to 2.3, if several models share the optimizer, and the open
                 window belongs to a model other than the one whose train step was built last.
+        """
+
+    def close_window(self, when: Any = True) -> None:
+        """Not available on this Keras, whose train step can't be changed.
+
+        Args:
+            when: Anything.
+
+        Raises:
+            RuntimeError: In any case. Between train steps, call `apply_partial_window()`.
         """
 
     def weigh(self, weight: Any) -> None:
@@ -242,12 +252,14 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -312,7 +324,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         decay: float | None = 0.0,
         nesterov: bool = False,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -346,12 +358,14 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -417,7 +431,7 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -457,12 +471,14 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -529,7 +545,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         decay: float | None = 0.0,
         amsgrad: bool = False,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -569,12 +585,14 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -640,7 +658,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -677,12 +695,14 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -747,7 +767,7 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -782,12 +802,14 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -852,7 +874,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -889,12 +911,14 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -959,7 +983,7 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1000,12 +1024,14 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -1071,7 +1097,7 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         epsilon: float | None = None,
         schedule_decay: float = 0.004,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",

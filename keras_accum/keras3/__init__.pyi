@@ -49,8 +49,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `decay`, which can't be changed afterwards."""
 
     @property
-    def accum_iters(self) -> int:
-        """The number of micro-batches that make one update. An int.
+    def accum_iters(self) -> int | None:
+        """The number of micro-batches that make one update, None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
         first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
@@ -85,6 +85,30 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             RuntimeError: If the method is called in a traced function.
             ValueError: On Keras 2.0 to 2.3, if several models share the optimizer, and the open
                 window belongs to a model other than the one whose train step was built last.
+        """
+
+    def close_window(self, when: Any = True) -> None:
+        """Let the next micro-batch close its window, also before the window has its length.
+
+        A train step calls `close_window` each time before `apply_gradients` (or `apply`, or
+        `stateless_apply`), also in a traced function (`tf.function`, `jax.jit`): a tensor `when`
+        decides anew in each step, without a conditional. The micro-batch is the last one of its
+        window. If the micro-batch is dropped (`skip_nonfinite`), the window closes with the
+        micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the window stays
+        open. In replicas of `tf.distribute`, the window closes if one of the replicas says so.
+
+        Args:
+            when: Boolean, default True, or a scalar tensor. If false, the window closes as without
+                the call.
+
+        Raises:
+            RuntimeError: On Keras 2.0 to 2.3, whose train step can't be changed.
+            ValueError: When a train step is traced, if the call was outside of the trace. With
+                PythonGate.
+
+        Example:
+
+        A window by tokens, in a train step: `optimizer.close_window(tokens >= 100000)`.
         """
 
     def weigh(self, weight: Any) -> None:
@@ -255,12 +279,14 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -347,7 +373,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -398,12 +424,14 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -494,7 +522,7 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -544,12 +572,14 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -638,7 +668,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -688,12 +718,14 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -781,7 +813,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -831,12 +863,14 @@ class AdamWAccumulate(AccumulatingOptimizer, keras.optimizers.AdamW):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -925,7 +959,7 @@ class AdamWAccumulate(AccumulatingOptimizer, keras.optimizers.AdamW):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -972,12 +1006,14 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1064,7 +1100,7 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1110,12 +1146,14 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1203,7 +1241,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1250,12 +1288,14 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1342,7 +1382,7 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1392,12 +1432,14 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1485,7 +1527,7 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1539,12 +1581,14 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1635,7 +1679,7 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1680,12 +1724,14 @@ class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1771,7 +1817,7 @@ class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1831,12 +1877,14 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1928,7 +1976,7 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1977,12 +2025,14 @@ class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -2070,7 +2120,7 @@ class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -2144,12 +2194,14 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -2249,7 +2301,7 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
         nesterov: bool = True,
         rms_rate: float | None = 0.2,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -2304,12 +2356,14 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
             factor, and the gradients are divided by it.
         gradient_accumulation_steps: None. Keras's own accumulation; use `accum_iters` instead.
         name: String, default the class's name in snake case.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -2397,7 +2451,7 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
         gradient_accumulation_steps: int | None = None,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -2480,7 +2534,8 @@ class AccumulationMonitor(keras.callbacks.Callback):
     - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
     - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
       update, before clipping. NaN before the first update.
-    - `effective_batch`, with `batch_size`: the number of samples in a window.
+    - `effective_batch`, with `batch_size`: the number of samples in a window. Not with
+      `accum_iters=None`.
     - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
       accumulation pays little. NaN until there is an estimate.
 
@@ -2610,10 +2665,11 @@ class PythonGate(keras.callbacks.Callback):
         ValueError: At the start of training, if Python can't know whether a micro-batch closes the
             window: with `skip_nonfinite` or a LossScaleOptimizer, because only the device knows
             whether a micro-batch counts; with a function as `accum_iters`, which only the device
-            computes (an AccumulationSchedule works); with `steps_per_execution` other than 1,
-            because one function runs several micro-batches; with `ParameterServerStrategy`, because
-            Python doesn't wait for the workers. When a train step is traced that doesn't call the
-            optimizer exactly once. On JAX, at the end of an epoch, if a train step called the
+            computes (an AccumulationSchedule works); with `accum_iters=None`, because the caller
+            closes the window; with `steps_per_execution` other than 1, because one function runs
+            several micro-batches; with `ParameterServerStrategy`, because Python doesn't wait for
+            the workers. When a train step is traced that doesn't call the optimizer exactly once,
+            or that calls `close_window`. On JAX, at the end of an epoch, if a train step called the
             optimizer only under some conditions.
 
     Example:

@@ -170,6 +170,9 @@ class Port(port.Port):
     def one_after(self, gradients):
         return ops.cast(1, self.updates.dtype)
 
+    def count_if(self, condition):
+        return ops.cast(ops.cast(condition, "bool"), self.updates.dtype)
+
     def cast(self, value, dtype):
         return ops.cast(value, dtype)
 

@@ -33,8 +33,8 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
         """The constructor argument `all_reduce`, which can't be changed afterwards."""
 
     @property
-    def accum_iters(self) -> int:
-        """The number of micro-batches that make one update. An int.
+    def accum_iters(self) -> int | None:
+        """The number of micro-batches that make one update, None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
         first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
@@ -63,6 +63,30 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
             RuntimeError: If the method is called in a traced function.
             ValueError: On Keras 2.0 to 2.3, if several models share the optimizer, and the open
                 window belongs to a model other than the one whose train step was built last.
+        """
+
+    def close_window(self, when: Any = True) -> None:
+        """Let the next micro-batch close its window, also before the window has its length.
+
+        A train step calls `close_window` each time before `apply_gradients` (or `apply`, or
+        `stateless_apply`), also in a traced function (`tf.function`, `jax.jit`): a tensor `when`
+        decides anew in each step, without a conditional. The micro-batch is the last one of its
+        window. If the micro-batch is dropped (`skip_nonfinite`), the window closes with the
+        micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the window stays
+        open. In replicas of `tf.distribute`, the window closes if one of the replicas says so.
+
+        Args:
+            when: Boolean, default True, or a scalar tensor. If false, the window closes as without
+                the call.
+
+        Raises:
+            RuntimeError: On Keras 2.0 to 2.3, whose train step can't be changed.
+            ValueError: When a train step is traced, if the call was outside of the trace. With
+                PythonGate.
+
+        Example:
+
+        A window by tokens, in a train step: `optimizer.close_window(tokens >= 100000)`.
         """
 
     def weigh(self, weight: Any) -> None:
@@ -224,8 +248,8 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `all_reduce`, which can't be changed afterwards."""
 
     @property
-    def accum_iters(self) -> int:
-        """The number of micro-batches that make one update. An int.
+    def accum_iters(self) -> int | None:
+        """The number of micro-batches that make one update, None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
         first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
@@ -254,6 +278,30 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
             RuntimeError: If the method is called in a traced function.
             ValueError: On Keras 2.0 to 2.3, if several models share the optimizer, and the open
                 window belongs to a model other than the one whose train step was built last.
+        """
+
+    def close_window(self, when: Any = True) -> None:
+        """Let the next micro-batch close its window, also before the window has its length.
+
+        A train step calls `close_window` each time before `apply_gradients` (or `apply`, or
+        `stateless_apply`), also in a traced function (`tf.function`, `jax.jit`): a tensor `when`
+        decides anew in each step, without a conditional. The micro-batch is the last one of its
+        window. If the micro-batch is dropped (`skip_nonfinite`), the window closes with the
+        micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the window stays
+        open. In replicas of `tf.distribute`, the window closes if one of the replicas says so.
+
+        Args:
+            when: Boolean, default True, or a scalar tensor. If false, the window closes as without
+                the call.
+
+        Raises:
+            RuntimeError: On Keras 2.0 to 2.3, whose train step can't be changed.
+            ValueError: When a train step is traced, if the call was outside of the trace. With
+                PythonGate.
+
+        Example:
+
+        A window by tokens, in a train step: `optimizer.close_window(tokens >= 100000)`.
         """
 
     def weigh(self, weight: Any) -> None:
@@ -414,12 +462,14 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.SGD):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -499,7 +549,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.SGD):
         nesterov: bool = False,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -550,12 +600,14 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.RMSprop):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -639,7 +691,7 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.RMSprop):
         centered: bool = False,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -689,12 +741,14 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -775,7 +829,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
         amsgrad: bool = False,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -825,12 +879,14 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -910,7 +966,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -963,12 +1019,14 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
             after which the average overwrites the weights.
         jit_compile: Boolean, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1055,7 +1113,7 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
         jit_compile: bool = True,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1097,12 +1155,14 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adadelta
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1181,7 +1241,7 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adadelta
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1226,12 +1286,14 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adagrad):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1312,7 +1374,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adagrad):
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1359,12 +1421,14 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adamax):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1444,7 +1508,7 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adamax):
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1495,12 +1559,14 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Nadam):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1581,7 +1647,7 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Nadam):
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1636,12 +1702,14 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Ftrl):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1725,7 +1793,7 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Ftrl):
         l2_shrinkage_regularization_strength: float = 0.0,
         beta: float = 0.0,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1773,12 +1841,14 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
             after which the average overwrites the weights.
         jit_compile: Boolean, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1863,7 +1933,7 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
         jit_compile: bool = True,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -1921,12 +1991,14 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
             after which the average overwrites the weights.
         jit_compile: Boolean, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.
-        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule, or
-            a function of the number of completed updates. The number of micro-batches that make one
-            update. With 1 the class is the stock optimizer, without accumulators and without any
-            other extra variable. A function is called with an integer and, in a train step, with
-            the counter's tensor, and must return an integer >= 1. A traced train step can't refuse
-            a number below 1, and takes it as 1. No file can hold a function.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -2017,7 +2089,7 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
         jit_compile: bool = True,
         name: str | None = None,
         *,
-        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         gate: Literal["select", "conditional"] = "select",
@@ -2100,7 +2172,8 @@ class AccumulationMonitor(keras.callbacks.Callback):
     - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
     - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
       update, before clipping. NaN before the first update.
-    - `effective_batch`, with `batch_size`: the number of samples in a window.
+    - `effective_batch`, with `batch_size`: the number of samples in a window. Not with
+      `accum_iters=None`.
     - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
       accumulation pays little. NaN until there is an estimate.
 
@@ -2230,10 +2303,11 @@ class PythonGate(keras.callbacks.Callback):
         ValueError: At the start of training, if Python can't know whether a micro-batch closes the
             window: with `skip_nonfinite` or a LossScaleOptimizer, because only the device knows
             whether a micro-batch counts; with a function as `accum_iters`, which only the device
-            computes (an AccumulationSchedule works); with `steps_per_execution` other than 1,
-            because one function runs several micro-batches; with `ParameterServerStrategy`, because
-            Python doesn't wait for the workers. When a train step is traced that doesn't call the
-            optimizer exactly once. On JAX, at the end of an epoch, if a train step called the
+            computes (an AccumulationSchedule works); with `accum_iters=None`, because the caller
+            closes the window; with `steps_per_execution` other than 1, because one function runs
+            several micro-batches; with `ParameterServerStrategy`, because Python doesn't wait for
+            the workers. When a train step is traced that doesn't call the optimizer exactly once,
+            or that calls `close_window`. On JAX, at the end of an epoch, if a train step called the
             optimizer only under some conditions.
 
     Example:

@@ -106,7 +106,8 @@ _NEWER = {
 
 def _constructor_arguments(optimizer):
     """Return the part of an optimizer's config that stock classes and ours accept."""
-    config = {k: v for k, v in config_of(optimizer).items() if v is not None}
+    config = config_of(optimizer)
+    config = {k: v for k, v in config.items() if v is not None or k == "accum_iters"}
     config = layout.constructor_arguments(type(optimizer), config)
     is_legacy = isinstance(optimizer, legacy.Optimizer)
     rate = optimizer._hyper.get("learning_rate") if is_legacy else optimizer._learning_rate

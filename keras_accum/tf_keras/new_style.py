@@ -225,7 +225,8 @@ class AccumulatingNewStyleOptimizer(NewStyleState):
 
     @classmethod
     def _config_of_legacy(cls, optimizer):
-        config = {name: v for name, v in config_of(optimizer).items() if v is not None}
+        config = config_of(optimizer)
+        config = {k: v for k, v in config.items() if v is not None or k == "accum_iters"}
         config.update(optimizer.fixed)
         rate = optimizer._hyper["learning_rate"]
         if callable(rate):

@@ -238,7 +238,7 @@ REFUSED = [
     ({"accum_iters": 2.5}, ["`accum_iters`", "integer >= 1", "accum_iters=2.5"]),
     ({"accum_iters": True}, ["`accum_iters`", "integer >= 1", "accum_iters=True"]),
     ({"accum_iters": "5"}, ["`accum_iters`", "integer >= 1", "accum_iters='5'"]),
-    ({"accum_iters": None}, ["`accum_iters`", "integer >= 1", "accum_iters=None"]),
+    ({"accum_iters": [4]}, ["`accum_iters`", "integer >= 1", "accum_iters=[4]"]),
     ({"reduction": "max"}, ["`reduction`", "mean", "sum", "weighted", "reduction='max'"]),
     ({"gate": "if"}, ["`gate`", "select", "conditional", "gate='if'"]),
     (
