@@ -49,12 +49,14 @@ def _type(entry):
 
 
 _RATE = "float | LearningRateSchedule | Callable[[], float]"
+_SKIP = "float | Callable[[Any], Any] | None"
 _TENSORS = "float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable"
 _OPTIMIZERS = "keras.optimizers.Optimizer | keras.optimizers.legacy.Optimizer"
 
 # The type of each argument. Those of the table in `ranges.py` are derived.
 ARGUMENTS = {
     **_types(ranges.entries("keras3")),
+    "skip_norm": _SKIP,
     "learning_rate": _RATE,
     "lr": f"{_RATE} | None",
     "decay": "float | None",
@@ -100,7 +102,7 @@ OF_HOST = {
 # The members that optimizers have beside those of their stock optimizers, with the types of what
 # they return; None is the type of the argument.
 MEMBERS = {
-    **dict.fromkeys(("reduction", "skip_nonfinite", "gate", "all_reduce"), None),
+    **dict.fromkeys(("reduction", "skip_nonfinite", "skip_norm", "gate", "all_reduce"), None),
     "decay": "float",
     "accum_iters": "int | None",
     **dict.fromkeys(("window_position", "completed_updates"), "int"),

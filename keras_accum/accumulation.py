@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from keras_accum import arguments, gates, window
-from keras_accum.norms import MICRO_BATCH_NORM, Norms
+from keras_accum.norms import MICRO_BATCH_NORM, SKIPPED, Norms
 from keras_accum.pending import PendingState
 from keras_accum.said import Said
 from keras_accum.training import Training
@@ -92,9 +92,9 @@ class Accumulation:
         self._traces[port.replica()] += 1
         keys = [port.key(variable) for variable in variables]
         arguments.check_once(keys, lambda key: port.name_of(variables[keys.index(key)]))
-        counted, gradients = self._finite(gradients)
-        summed = [g for g, v in zip(gradients, variables) if not port.overwrites(v)]
-        self.norms.write(MICRO_BATCH_NORM, summed, counted)
+        counted, gradients = self._counted(gradients, weight, variables)
+        self.norms.write(MICRO_BATCH_NORM, self._summed(gradients, variables), counted)
+        self.norms.count(SKIPPED, 1 - counted)
         absent = self._absent(keys)
         step = self._step(counted, weight, absent)
         self._gate(step)(
@@ -117,13 +117,30 @@ class Accumulation:
             self.port.assign(self.window.named[name], value)
         self.port.count_updates(switch)
 
-    def _finite(self, gradients):
+    def _summed(self, gradients, variables):
+        """Return the gradients that are added to a sum."""
+        return [g for g, v in zip(gradients, variables) if not self.port.overwrites(v)]
+
+    def _counted(self, gradients, weight, variables):
         """Return 1 and the gradients, or 0 and zero gradients if the micro-batch is dropped."""
-        port = self.port
-        if not self.options.skip_nonfinite:
+        port, options = self.port, self.options
+        if not options.drops:
             return port.one_after(gradients), gradients
-        counted = port.all_finite(gradients)
+        finds = port.all_finite if options.skip_nonfinite else port.one_after
+        counted = finds(gradients)
+        if options.skip_norm is not None:
+            counted = counted * self._is_within(self._summed(gradients, variables), weight)
         return counted, port.kept(gradients, counted)
+
+    def _is_within(self, gradients, weight):
+        """Return the count 1 if `skip_norm` lets a micro-batch with these gradients pass."""
+        port, skip = self.port, self.options.skip_norm
+        norm = port.norm(gradients) / port.loss_scale
+        if weight is not None:
+            norm = norm / port.cast(weight, norm.dtype)
+        if callable(skip):
+            return 1 - port.count_if(skip(norm))
+        return port.count_if(norm <= skip)  # false for NaN
 
     def _absent(self, keys):
         """Return the indices of the variables whose gradients are missing."""

@@ -14,7 +14,7 @@ import struct
 import warnings
 
 from keras_accum import ranges, schedule
-from keras_accum.ranges import is_number
+from keras_accum.ranges import is_number, refusal
 from keras_accum.warn import warn
 
 # Our arguments and their defaults. None leaves the default to the host.
@@ -174,6 +174,8 @@ def _nearest(name, known):
     # Other packages have grad_accum, accumulation_steps, accumulate_grad_batches and more.
     if "accum" in name and "accumulator" not in name:
         return "accum_iters"
+    if "nan" in name:
+        return "skip_nonfinite"
     return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
@@ -209,16 +211,36 @@ def own_config(optimizer):
         # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
         accum_iters = optimizer.accum_iters
     return {
-        "accum_iters": accum_iters if _keeps_functions.get() else schedule.config_of(accum_iters),
+        "accum_iters": _saved("accum_iters", accum_iters),
         "reduction": optimizer.reduction,
         "skip_nonfinite": optimizer.skip_nonfinite,
+        "skip_norm": _saved("skip_norm", optimizer.skip_norm),
         "gate": optimizer.gate,
         "all_reduce": optimizer.all_reduce,
     }
 
 
+def _saved(name, value):
+    """Return an argument of ours as a part of a config."""
+    if _keeps_functions.get():
+        return value
+    if isinstance(value, schedule.AccumulationSchedule):
+        return schedule.config_of(value)
+    if callable(value):
+        raise ValueError(
+            "A config, and so a file, can't hold a function. Save the weights and "
+            f"`optimizer.get_state()`, and make the optimizer anew{_REMEDIES.get(name, '')}. "
+            f"Received: {name}={value!r}"
+        )
+    return value
+
+
+_REMEDIES = {"accum_iters": ", or use an AccumulationSchedule"}
+
+
 def check_one_accumulation(own, gradient_accumulation_steps):
-    if gradient_accumulation_steps and (own["accum_iters"] != 1 or own["skip_nonfinite"]):
+    drops = own["skip_nonfinite"] or own["skip_norm"] is not None
+    if gradient_accumulation_steps and (own["accum_iters"] != 1 or drops):
         raise ValueError(
             "`gradient_accumulation_steps` is Keras's own accumulation and can't be combined with "
             "`accum_iters`: leave it out, and give the number of micro-batches of an update as "
@@ -249,6 +271,17 @@ def check_skip_nonfinite(skip_nonfinite):
             f"`skip_nonfinite` must be True or False. Received: skip_nonfinite={skip_nonfinite!r}"
         )
     return skip_nonfinite
+
+
+def check_skip_norm(skip_norm):
+    if skip_norm is None or callable(skip_norm):
+        return skip_norm
+    if not (is_number(skip_norm) and skip_norm > 0):
+        raise refusal(skip_norm)(
+            "`skip_norm` must be a number > 0, a function of the gradient's norm that returns True "
+            f"to skip the micro-batch, or None. Received: skip_norm={skip_norm!r}"
+        )
+    return float(skip_norm)
 
 
 def _renamed(name, value):
@@ -296,11 +329,12 @@ def _check_late_reduction(cls, own):
             "all_reduce='per_window' needs gate='conditional': a graph without a conditional sums "
             f"over replicas in every micro-batch. Received: gate={own['gate']!r}"
         )
-    if own["skip_nonfinite"]:
-        raise ValueError(
-            "all_reduce='per_window' can't be used with skip_nonfinite: a micro-batch only counts "
-            "if the gradients of all replicas are finite. Received: skip_nonfinite=True"
-        )
+    for name in ("skip_nonfinite", "skip_norm"):
+        if own[name]:
+            raise ValueError(
+                f"all_reduce='per_window' can't be used with {name}, which looks at the sum over "
+                f"all replicas in each micro-batch. Received: {name}={own[name]!r}"
+            )
     if not cls._can_reduce_late:
         raise ValueError(NO_LATE_REDUCTION)
 
@@ -349,6 +383,7 @@ _CHECKS = {
     "accum_iters": schedule.check,
     "reduction": check_reduction,
     "skip_nonfinite": check_skip_nonfinite,
+    "skip_norm": check_skip_norm,
     "gate": check_gate,
     "all_reduce": check_all_reduce,
 }

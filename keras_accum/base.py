@@ -30,6 +30,7 @@ class Optimizer(Files):
     """
 
     reduction, skip_nonfinite = ReadOnly("reduction"), ReadOnly("skip_nonfinite")
+    skip_norm = ReadOnly("skip_norm")
     gate, all_reduce = ReadOnly("gate"), ReadOnly("all_reduce")
 
     # How to set accum_iters on a model that was loaded from a file without accum_iters.
@@ -150,9 +151,10 @@ class Optimizer(Files):
         A train step calls `close_window` each time before `apply_gradients` (or `apply`, or
         `stateless_apply`), also in a traced function (`tf.function`, `jax.jit`): a tensor `when`
         decides anew in each step, without a conditional. The micro-batch is the last one of its
-        window. If the micro-batch is dropped (`skip_nonfinite`), the window closes with the
-        micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the window stays
-        open. In replicas of `tf.distribute`, the window closes if one of the replicas says so.
+        window. If the micro-batch is dropped (`skip_nonfinite`, `skip_norm`), the window closes
+        with the micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the
+        window stays open. In replicas of `tf.distribute`, the window closes if one of the replicas
+        says so.
 
         Args:
             when: Boolean, default True, or a scalar tensor. If false, the window closes as without

@@ -13,6 +13,7 @@ class Options:
     accum_iters: Any = 1  # an int, None, or a function of the number of updates
     reduction: str = "mean"
     skip_nonfinite: bool = False
+    skip_norm: Any = None  # a float, or a function of the norm that returns True to skip
     gate: str = "select"
     all_reduce: str = "per_micro_batch"
     # Of the first window if a callback has set the length before the window's variables existed.
@@ -50,7 +51,12 @@ class Options:
     @property
     def always_updates(self):
         """True if each micro-batch makes an update."""
-        return not (self.accumulates or self.skip_nonfinite)
+        return not (self.accumulates or self.drops)
+
+    @property
+    def drops(self):
+        """True if a micro-batch may be dropped, by what its gradient is."""
+        return self.skip_nonfinite or self.skip_norm is not None
 
 
 class ReadOnly(property):

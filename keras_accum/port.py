@@ -36,6 +36,11 @@ class Port(abc.ABC):
         self.optimizer = optimizer
 
     @property
+    def loss_scale(self):
+        """The factor in the gradients that the stock optimizer takes out in an update."""
+        return 1.0
+
+    @property
     def accumulation(self):
         return self.optimizer._accumulation
 

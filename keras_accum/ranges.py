@@ -14,6 +14,7 @@ OURS = {
     "accum_iters": "integer >= 1 and below `2**31`, default 1",
     "reduction": '`"mean"` (default), `"sum"` or `"weighted"`',
     "skip_nonfinite": "boolean, default False",
+    "skip_norm": "float > 0 or None (default)",
     "gate": '`"select"` (default) or `"conditional"`',
     "all_reduce": '`"per_micro_batch"` (default) or `"per_window"`',
 }

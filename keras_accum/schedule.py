@@ -159,17 +159,9 @@ def check(accum_iters):
     return accum_iters
 
 
-def config_of(accum_iters):
-    """Return an argument `accum_iters` as a part of a config."""
-    if isinstance(accum_iters, AccumulationSchedule):
-        return {"class_name": "AccumulationSchedule", "config": accum_iters.get_config()}
-    if callable(accum_iters):
-        raise ValueError(
-            "A config, and so a file, a copy or a conversion, can't hold a function given as "
-            "`accum_iters`: use `AccumulationSchedule`, or save the weights and "
-            f"`optimizer.get_state()`. Received: accum_iters={accum_iters!r}"
-        )
-    return accum_iters
+def config_of(schedule):
+    """Return an AccumulationSchedule as a part of a config, on every Keras."""
+    return {"class_name": "AccumulationSchedule", "config": schedule.get_config()}
 
 
 def length_at(accum_iters, updates):

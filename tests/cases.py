@@ -187,6 +187,7 @@ VALUES = {
     "accum_iters": 3,
     "reduction": "sum",
     "skip_nonfinite": True,
+    "skip_norm": 1e6,
     "gate": "conditional",
     "all_reduce": None,  # excluded by skip_nonfinite
     "decay": 0.5,

@@ -6,15 +6,16 @@ import numbers
 
 from keras_accum.base import inner
 from keras_accum.callbacks.base import SubstitutesTrainFunction, steps_per_execution
-from keras_accum.norms import MICRO_BATCH_NORM, UPDATE_NORM
+from keras_accum.norms import MICRO_BATCH_NORM, SKIPPED, UPDATE_NORM
 from keras_accum.schedule import ENDLESS
 from keras_accum.warn import warn
 
 _BATCH, _SCALE = "effective_batch", "noise_scale"
-LOGGED = ("completed_updates", "window_position", "learning_rate", UPDATE_NORM, _BATCH, _SCALE)
+_COUNTS = "completed_updates", "window_position"
+LOGGED = (*_COUNTS, "learning_rate", UPDATE_NORM, SKIPPED, _BATCH, _SCALE)
 
 # What the progress bar calls some of them.
-_LABELS = {"completed_updates": "updates", "window_position": "window"}
+_LABELS = {"completed_updates": "updates", "window_position": "window", SKIPPED: "skipped"}
 
 
 class NoiseScale:
@@ -75,14 +76,16 @@ class AccumulationMonitor(SubstitutesTrainFunction):
     - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
     - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
       update, before clipping. NaN before the first update.
+    - `skipped_micro_batches`, with `skip_nonfinite` or `skip_norm`: the number of micro-batches
+      that were dropped since the start of the training.
     - `effective_batch`, with `batch_size`: the number of samples in a window. Not with
       `accum_iters=None`.
     - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
       accumulation pays little. NaN until there is an estimate.
 
     The callbacks of Keras get all of these logs. The progress bar shows only those that `show`
-    names. The bar shortens two of them: `updates: 12` is `completed_updates`, and `window: 3/5` is
-    a `window_position` of 3 in a window of 5.
+    names. The bar shortens three of them: `updates: 12` is `completed_updates`, `window: 3/5` is a
+    `window_position` of 3 in a window of 5, and `skipped: 2` is `skipped_micro_batches`.
 
     A callback gets only the logs of callbacks before it in the list. List the monitor
 
@@ -186,10 +189,13 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         self._check_order()
         for bar in self._bars:
             self._show_in(bar)
-        if not optimizer._accumulation.options.accumulates:
+        options, norms = optimizer._accumulation.options, optimizer._accumulation.norms
+        watched = [UPDATE_NORM] * options.accumulates + [SKIPPED] * options.drops
+        if not watched:
             return
-        norms = [UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale)
-        optimizer._accumulation.norms.watch(norms)
+        norms.watch(watched + [MICRO_BATCH_NORM] * bool(self._noise_scale))
+        if options.drops:
+            norms.start(SKIPPED)
         if optimizer is not model.optimizer:
             _keep_out_of_files(model.optimizer)
         self._put_substitute()
@@ -271,6 +277,8 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         logs["learning_rate"] = optimizer._rate_in_use()
         if optimizer._accumulation.options.accumulates:
             logs[UPDATE_NORM] = optimizer._accumulation.norms.read(UPDATE_NORM)
+        if optimizer._accumulation.options.drops:
+            logs[SKIPPED] = int(optimizer._accumulation.norms.read(SKIPPED))
         if self._batch_size is not None and length != ENDLESS:
             logs["effective_batch"] = self._batch_size * length
         if self._noise_scale:

@@ -37,6 +37,10 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `skip_nonfinite`, which can't be changed afterwards."""
 
     @property
+    def skip_norm(self) -> float | Callable[[Any], Any] | None:
+        """The constructor argument `skip_norm`, which can't be changed afterwards."""
+
+    @property
     def gate(self) -> Literal["select", "conditional"]:
         """The constructor argument `gate`, which can't be changed afterwards."""
 
@@ -267,6 +271,12 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -327,6 +337,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -373,6 +384,12 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -434,6 +451,7 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -486,6 +504,12 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -548,6 +572,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -600,6 +625,12 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -661,6 +692,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -710,6 +742,12 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -770,6 +808,7 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -817,6 +856,12 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -877,6 +922,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -926,6 +972,12 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -986,6 +1038,7 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -1039,6 +1092,12 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1100,6 +1159,7 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         decay: float | None = None,
@@ -1180,8 +1240,8 @@ def accumulating(
 
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
-    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`,
-    `lr` and `decay`; see `AdamAccumulate`.
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`, `gate`,
+    `all_reduce`, `lr` and `decay`; see `AdamAccumulate`.
 
     `get_updates` of `optimizer_class` must write with `update`, `update_add` and `update_sub` of
     `keras.backend`, to variables that it creates with `zeros`, `ones` and `variable` of

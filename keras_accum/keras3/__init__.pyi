@@ -37,6 +37,10 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `skip_nonfinite`, which can't be changed afterwards."""
 
     @property
+    def skip_norm(self) -> float | Callable[[Any], Any] | None:
+        """The constructor argument `skip_norm`, which can't be changed afterwards."""
+
+    @property
     def gate(self) -> Literal["select", "conditional"]:
         """The constructor argument `gate`, which can't be changed afterwards."""
 
@@ -93,9 +97,10 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         A train step calls `close_window` each time before `apply_gradients` (or `apply`, or
         `stateless_apply`), also in a traced function (`tf.function`, `jax.jit`): a tensor `when`
         decides anew in each step, without a conditional. The micro-batch is the last one of its
-        window. If the micro-batch is dropped (`skip_nonfinite`), the window closes with the
-        micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the window stays
-        open. In replicas of `tf.distribute`, the window closes if one of the replicas says so.
+        window. If the micro-batch is dropped (`skip_nonfinite`, `skip_norm`), the window closes
+        with the micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the
+        window stays open. In replicas of `tf.distribute`, the window closes if one of the replicas
+        says so.
 
         Args:
             when: Boolean, default True, or a scalar tensor. If false, the window closes as without
@@ -296,6 +301,12 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -376,6 +387,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -441,6 +453,12 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -525,6 +543,7 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -589,6 +608,12 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -671,6 +696,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -735,6 +761,12 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -816,6 +848,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -880,6 +913,12 @@ class AdamWAccumulate(AccumulatingOptimizer, keras.optimizers.AdamW):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -962,6 +1001,7 @@ class AdamWAccumulate(AccumulatingOptimizer, keras.optimizers.AdamW):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1023,6 +1063,12 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1103,6 +1149,7 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1163,6 +1210,12 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1244,6 +1297,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1305,6 +1359,12 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1385,6 +1445,7 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1449,6 +1510,12 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1530,6 +1597,7 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1598,6 +1666,12 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1682,6 +1756,7 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1741,6 +1816,12 @@ class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1820,6 +1901,7 @@ class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1894,6 +1976,12 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1979,6 +2067,7 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -2042,6 +2131,12 @@ class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -2123,6 +2218,7 @@ class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -2211,6 +2307,12 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -2304,6 +2406,7 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -2373,6 +2476,12 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -2454,6 +2563,7 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -2534,14 +2644,16 @@ class AccumulationMonitor(keras.callbacks.Callback):
     - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
     - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
       update, before clipping. NaN before the first update.
+    - `skipped_micro_batches`, with `skip_nonfinite` or `skip_norm`: the number of micro-batches
+      that were dropped since the start of the training.
     - `effective_batch`, with `batch_size`: the number of samples in a window. Not with
       `accum_iters=None`.
     - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
       accumulation pays little. NaN until there is an estimate.
 
     The callbacks of Keras get all of these logs. The progress bar shows only those that `show`
-    names. The bar shortens two of them: `updates: 12` is `completed_updates`, and `window: 3/5` is
-    a `window_position` of 3 in a window of 5.
+    names. The bar shortens three of them: `updates: 12` is `completed_updates`, `window: 3/5` is a
+    `window_position` of 3 in a window of 5, and `skipped: 2` is `skipped_micro_batches`.
 
     A callback gets only the logs of callbacks before it in the list. List the monitor
 
@@ -2663,14 +2775,14 @@ class PythonGate(keras.callbacks.Callback):
     Raises:
         TypeError: At the start of training, if the model's optimizer isn't of this package.
         ValueError: At the start of training, if Python can't know whether a micro-batch closes the
-            window: with `skip_nonfinite` or a LossScaleOptimizer, because only the device knows
-            whether a micro-batch counts; with a function as `accum_iters`, which only the device
-            computes (an AccumulationSchedule works); with `accum_iters=None`, because the caller
-            closes the window; with `steps_per_execution` other than 1, because one function runs
-            several micro-batches; with `ParameterServerStrategy`, because Python doesn't wait for
-            the workers. When a train step is traced that doesn't call the optimizer exactly once,
-            or that calls `close_window`. On JAX, at the end of an epoch, if a train step called the
-            optimizer only under some conditions.
+            window: with `skip_nonfinite`, `skip_norm` or a LossScaleOptimizer, because only the
+            device knows whether a micro-batch counts; with a function as `accum_iters`, which only
+            the device computes (an AccumulationSchedule works); with `accum_iters=None`, because
+            the caller closes the window; with `steps_per_execution` other than 1, because one
+            function runs several micro-batches; with `ParameterServerStrategy`, because Python
+            doesn't wait for the workers. When a train step is traced that doesn't call the
+            optimizer exactly once, or that calls `close_window`. On JAX, at the end of an epoch, if
+            a train step called the optimizer only under some conditions.
 
     Example:
 
@@ -2694,8 +2806,8 @@ def accumulating(
 
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
-    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`,
-    `lr` and `decay`; see `AdamAccumulate`.
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`, `gate`,
+    `all_reduce`, `lr` and `decay`; see `AdamAccumulate`.
 
     Args:
         optimizer_class: A class of optimizers: a class of Keras, for example

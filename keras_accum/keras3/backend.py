@@ -50,6 +50,10 @@ class Port(port.Port):
         """The stock class, whose methods know nothing of accumulation."""
         return self.optimizer._stock_class
 
+    @property
+    def loss_scale(self):
+        return self.optimizer.loss_scale_factor or 1.0
+
     # -- the model's variables ---------------------------------------------------------------------
 
     @property

@@ -25,6 +25,10 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
         """The constructor argument `skip_nonfinite`, which can't be changed afterwards."""
 
     @property
+    def skip_norm(self) -> float | Callable[[Any], Any] | None:
+        """The constructor argument `skip_norm`, which can't be changed afterwards."""
+
+    @property
     def gate(self) -> Literal["select", "conditional"]:
         """The constructor argument `gate`, which can't be changed afterwards."""
 
@@ -71,9 +75,10 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
         A train step calls `close_window` each time before `apply_gradients` (or `apply`, or
         `stateless_apply`), also in a traced function (`tf.function`, `jax.jit`): a tensor `when`
         decides anew in each step, without a conditional. The micro-batch is the last one of its
-        window. If the micro-batch is dropped (`skip_nonfinite`), the window closes with the
-        micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the window stays
-        open. In replicas of `tf.distribute`, the window closes if one of the replicas says so.
+        window. If the micro-batch is dropped (`skip_nonfinite`, `skip_norm`), the window closes
+        with the micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the
+        window stays open. In replicas of `tf.distribute`, the window closes if one of the replicas
+        says so.
 
         Args:
             when: Boolean, default True, or a scalar tensor. If false, the window closes as without
@@ -240,6 +245,10 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `skip_nonfinite`, which can't be changed afterwards."""
 
     @property
+    def skip_norm(self) -> float | Callable[[Any], Any] | None:
+        """The constructor argument `skip_norm`, which can't be changed afterwards."""
+
+    @property
     def gate(self) -> Literal["select", "conditional"]:
         """The constructor argument `gate`, which can't be changed afterwards."""
 
@@ -286,9 +295,10 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
         A train step calls `close_window` each time before `apply_gradients` (or `apply`, or
         `stateless_apply`), also in a traced function (`tf.function`, `jax.jit`): a tensor `when`
         decides anew in each step, without a conditional. The micro-batch is the last one of its
-        window. If the micro-batch is dropped (`skip_nonfinite`), the window closes with the
-        micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the window stays
-        open. In replicas of `tf.distribute`, the window closes if one of the replicas says so.
+        window. If the micro-batch is dropped (`skip_nonfinite`, `skip_norm`), the window closes
+        with the micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the
+        window stays open. In replicas of `tf.distribute`, the window closes if one of the replicas
+        says so.
 
         Args:
             when: Boolean, default True, or a scalar tensor. If false, the window closes as without
@@ -479,6 +489,12 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.SGD):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -552,6 +568,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.SGD):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -617,6 +634,12 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.RMSprop):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -694,6 +717,7 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.RMSprop):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -758,6 +782,12 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -832,6 +862,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -896,6 +927,12 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -969,6 +1006,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1036,6 +1074,12 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1116,6 +1160,7 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1172,6 +1217,12 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adadelta
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1244,6 +1295,7 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adadelta
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1303,6 +1355,12 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adagrad):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1377,6 +1435,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adagrad):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1438,6 +1497,12 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adamax):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1511,6 +1576,7 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adamax):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1576,6 +1642,12 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Nadam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1650,6 +1722,7 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Nadam):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1719,6 +1792,12 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Ftrl):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1796,6 +1875,7 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Ftrl):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1858,6 +1938,12 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1936,6 +2022,7 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -2008,6 +2095,12 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -2092,6 +2185,7 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
         accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -2172,14 +2266,16 @@ class AccumulationMonitor(keras.callbacks.Callback):
     - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
     - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
       update, before clipping. NaN before the first update.
+    - `skipped_micro_batches`, with `skip_nonfinite` or `skip_norm`: the number of micro-batches
+      that were dropped since the start of the training.
     - `effective_batch`, with `batch_size`: the number of samples in a window. Not with
       `accum_iters=None`.
     - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
       accumulation pays little. NaN until there is an estimate.
 
     The callbacks of Keras get all of these logs. The progress bar shows only those that `show`
-    names. The bar shortens two of them: `updates: 12` is `completed_updates`, and `window: 3/5` is
-    a `window_position` of 3 in a window of 5.
+    names. The bar shortens three of them: `updates: 12` is `completed_updates`, `window: 3/5` is a
+    `window_position` of 3 in a window of 5, and `skipped: 2` is `skipped_micro_batches`.
 
     A callback gets only the logs of callbacks before it in the list. List the monitor
 
@@ -2301,14 +2397,14 @@ class PythonGate(keras.callbacks.Callback):
     Raises:
         TypeError: At the start of training, if the model's optimizer isn't of this package.
         ValueError: At the start of training, if Python can't know whether a micro-batch closes the
-            window: with `skip_nonfinite` or a LossScaleOptimizer, because only the device knows
-            whether a micro-batch counts; with a function as `accum_iters`, which only the device
-            computes (an AccumulationSchedule works); with `accum_iters=None`, because the caller
-            closes the window; with `steps_per_execution` other than 1, because one function runs
-            several micro-batches; with `ParameterServerStrategy`, because Python doesn't wait for
-            the workers. When a train step is traced that doesn't call the optimizer exactly once,
-            or that calls `close_window`. On JAX, at the end of an epoch, if a train step called the
-            optimizer only under some conditions.
+            window: with `skip_nonfinite`, `skip_norm` or a LossScaleOptimizer, because only the
+            device knows whether a micro-batch counts; with a function as `accum_iters`, which only
+            the device computes (an AccumulationSchedule works); with `accum_iters=None`, because
+            the caller closes the window; with `steps_per_execution` other than 1, because one
+            function runs several micro-batches; with `ParameterServerStrategy`, because Python
+            doesn't wait for the workers. When a train step is traced that doesn't call the
+            optimizer exactly once, or that calls `close_window`. On JAX, at the end of an epoch, if
+            a train step called the optimizer only under some conditions.
 
     Example:
 
@@ -2332,9 +2428,9 @@ def accumulating(
 
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
-    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`,
-    `lr` and `decay`; see `AdamAccumulate`. State, files, callbacks and strategies work as with all
-    other classes of this package.
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`, `gate`,
+    `all_reduce`, `lr` and `decay`; see `AdamAccumulate`. State, files, callbacks and strategies
+    work as with all other classes of this package.
 
     Args:
         optimizer_class: A class of optimizers: a class of this Keras, legacy or not, or your own

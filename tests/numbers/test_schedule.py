@@ -308,7 +308,7 @@ def test_accum_iters_of_a_schedule_cannot_be_set():
 
 def test_a_config_cannot_hold_a_function():
     optimizer = adam(by_operators)
-    with pytest.raises(ValueError, match="can't hold a function given as `accum_iters`"):
+    with pytest.raises(ValueError, match="can't hold a function.*Schedule.*accum_iters=<"):
         optimizer.get_config()
     assert "by_operators" in repr(optimizer)
 

@@ -213,7 +213,8 @@ def test_the_table(entry):
 
 
 def test_our_arguments_in_the_table():
-    defaults = {"accum_iters": 1, "skip_nonfinite": False, "lr": None, "decay": None}
+    defaults = {"accum_iters": 1, "skip_nonfinite": False, "skip_norm": None}
+    defaults.update(lr=None, decay=None)
     choices = {"reduction": "mean", "gate": "select", "all_reduce": "per_micro_batch"}
     assert arguments.OWN == {**defaults, **choices}
     assert arguments.REDUCTIONS == ("mean", "sum", "weighted")
