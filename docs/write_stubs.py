@@ -33,6 +33,7 @@ VERSIONS = {"keras3": ("keras", 3, 15), "tf_keras": ("tf_keras", 2, 21), "keras2
 
 
 _KINDS = {"float": "float", "integer": "int", "boolean": "bool", "list of strings": "list[str]"}
+_KINDS["list of functions"] = "Sequence[Callable[..., Any]]"
 
 
 def _types(entries):
@@ -99,10 +100,12 @@ OF_HOST = {
     },
 }
 
+_OPTIONS = "reduction", "skip_nonfinite", "skip_norm", "window_transforms", "gate", "all_reduce"
+
 # The members that optimizers have beside those of their stock optimizers, with the types of what
 # they return; None is the type of the argument.
 MEMBERS = {
-    **dict.fromkeys(("reduction", "skip_nonfinite", "skip_norm", "gate", "all_reduce"), None),
+    **dict.fromkeys(_OPTIONS, None),
     "decay": "float",
     "accum_iters": "int | None",
     **dict.fromkeys(("window_position", "completed_updates"), "int"),

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_accum import arguments, gates, window
+from keras_accum import arguments, gates, transforms, window
 from keras_accum.norms import MICRO_BATCH_NORM, SKIPPED, Norms
 from keras_accum.pending import PendingState
 from keras_accum.said import Said
@@ -224,12 +224,34 @@ class Accumulation:
                 reduced = {id(s): s._replace(divisor=weight) for s in (step, *steps)}
                 step, *steps = [reduced[id(s)] for s in (step, *steps)]
         if variables:  # a partial window can be one of frozen variables only
-            averages = port.averages(totals, variables, steps, self.options.reduction)
+            averages = self._averages(totals, variables, steps)
             with self._updating():
                 port.update(step, averages, variables, [step.switch for step in steps])
         if self.window is not None:
             totals = [*totals, *(port.value(self.window.sum_of(v)) for v in frozen)]
             port.keep(step, totals, [*variables, *frozen])
+
+    def _averages(self, totals, variables, steps):
+        """Return what the sums become in an update, after the transforms of a user."""
+        port, options = self.port, self.options
+        if not options.window_transforms:
+            return port.averages(totals, variables, steps, options.reduction)
+        # A user's function gets no zeros, and what it returns inside a window becomes zero.
+        certain = {id(step): gates.certain(step) for step in steps}
+        due = [certain[id(step)] for step in steps]
+        averages = port.averages(totals, variables, due, options.reduction)
+        summed = [i for i, variable in enumerate(variables) if not port.overwrites(variable)]
+        found = transforms.applied(
+            options.window_transforms,
+            [averages[i] / port.loss_scale for i in summed],
+            [variables[i] for i in summed],
+        )
+        for i, gradient in zip(summed, found):
+            gradient = port.cast(gradient * port.loss_scale, averages[i].dtype)
+            if not gates.is_certain(steps[i].switch):
+                gradient = port.times(gradient, port.cast(steps[i].switch, gradient.dtype))
+            averages[i] = gradient
+        return averages
 
     # -- frozen variables --------------------------------------------------------------------------
 
@@ -299,7 +321,9 @@ class Accumulation:
 
     def check_is_updating(self, method):
         """Raise a RuntimeError if another optimizer calls a part of an update of this one."""
-        if not (self._updates_begun or self.options.always_updates):
+        options = self.options
+        is_plain = options.always_updates and not options.window_transforms
+        if not (self._updates_begun or is_plain):
             raise RuntimeError(
                 _OUTSIDE.format(
                     method=method,

@@ -215,6 +215,7 @@ def own_config(optimizer):
         "reduction": optimizer.reduction,
         "skip_nonfinite": optimizer.skip_nonfinite,
         "skip_norm": _saved("skip_norm", optimizer.skip_norm),
+        "window_transforms": _saved("window_transforms", optimizer.window_transforms),
         "gate": optimizer.gate,
         "all_reduce": optimizer.all_reduce,
     }
@@ -226,7 +227,7 @@ def _saved(name, value):
         return value
     if isinstance(value, schedule.AccumulationSchedule):
         return schedule.config_of(value)
-    if callable(value):
+    if callable(value) or isinstance(value, list):
         raise ValueError(
             "A config, and so a file, can't hold a function. Save the weights and "
             f"`optimizer.get_state()`, and make the optimizer anew{_REMEDIES.get(name, '')}. "
@@ -239,8 +240,8 @@ _REMEDIES = {"accum_iters": ", or use an AccumulationSchedule"}
 
 
 def check_one_accumulation(own, gradient_accumulation_steps):
-    drops = own["skip_nonfinite"] or own["skip_norm"] is not None
-    if gradient_accumulation_steps and (own["accum_iters"] != 1 or drops):
+    others = own["skip_nonfinite"], own["skip_norm"], own["window_transforms"]
+    if gradient_accumulation_steps and (own["accum_iters"] != 1 or any(others)):
         raise ValueError(
             "`gradient_accumulation_steps` is Keras's own accumulation and can't be combined with "
             "`accum_iters`: leave it out, and give the number of micro-batches of an update as "
@@ -282,6 +283,16 @@ def check_skip_norm(skip_norm):
             f"to skip the micro-batch, or None. Received: skip_norm={skip_norm!r}"
         )
     return float(skip_norm)
+
+
+def check_window_transforms(window_transforms):
+    allowed = ranges.range_of(ranges.OURS["window_transforms"])
+    if not ranges.is_allowed(window_transforms, allowed):
+        raise TypeError(
+            "`window_transforms` must be a list of functions of gradients and variables, or None. "
+            f"Received: window_transforms={window_transforms!r}"
+        )
+    return list(window_transforms) if window_transforms else None
 
 
 def _renamed(name, value):
@@ -384,6 +395,7 @@ _CHECKS = {
     "reduction": check_reduction,
     "skip_nonfinite": check_skip_nonfinite,
     "skip_norm": check_skip_norm,
+    "window_transforms": check_window_transforms,
     "gate": check_gate,
     "all_reduce": check_all_reduce,
 }

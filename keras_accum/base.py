@@ -30,7 +30,7 @@ class Optimizer(Files):
     """
 
     reduction, skip_nonfinite = ReadOnly("reduction"), ReadOnly("skip_nonfinite")
-    skip_norm = ReadOnly("skip_norm")
+    skip_norm, window_transforms = ReadOnly("skip_norm"), ReadOnly("window_transforms")
     gate, all_reduce = ReadOnly("gate"), ReadOnly("all_reduce")
 
     # How to set accum_iters on a model that was loaded from a file without accum_iters.
@@ -328,6 +328,11 @@ class Optimizer(Files):
                 f"{type(self).__name__} has arguments that no stock optimizer has: "
                 f"{', '.join(sorted(more))}. Write a `to_stock` method for {type(self).__name__} "
                 "that converts them."
+            )
+        if self.window_transforms:
+            raise ValueError(
+                "A stock optimizer has no `window_transforms`: write them into a subclass of "
+                f"{self._stock_class.__name__}. Received: {self.window_transforms}"
             )
         if self.window_position:
             raise ValueError(

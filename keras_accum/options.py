@@ -14,6 +14,7 @@ class Options:
     reduction: str = "mean"
     skip_nonfinite: bool = False
     skip_norm: Any = None  # a float, or a function of the norm that returns True to skip
+    window_transforms: Any = None  # a list of functions of gradients and variables
     gate: str = "select"
     all_reduce: str = "per_micro_batch"
     # Of the first window if a callback has set the length before the window's variables existed.
@@ -46,7 +47,7 @@ class Options:
     @property
     def is_stock(self):
         """True if the stock optimizer's own code does all that is asked for."""
-        return self.always_updates and not self.decay
+        return self.always_updates and not (self.decay or self.window_transforms)
 
     @property
     def always_updates(self):

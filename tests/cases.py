@@ -188,6 +188,7 @@ VALUES = {
     "reduction": "sum",
     "skip_nonfinite": True,
     "skip_norm": 1e6,
+    "window_transforms": None,  # functions, which no config has
     "gate": "conditional",
     "all_reduce": None,  # excluded by skip_nonfinite
     "decay": 0.5,

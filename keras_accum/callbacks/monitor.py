@@ -118,7 +118,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         TypeError: If an argument has the wrong type. At the start of training, if the model's
             optimizer isn't of this package.
         ValueError: If an argument is out of its range. At the start of training, if `noise_scale`
-            can't be estimated: with `accum_iters=1`, `reduction="weighted"`,
+            can't be estimated: with `accum_iters=1`, `reduction="weighted"`, `window_transforms`,
             `all_reduce="per_window"` or `steps_per_execution` other than 1.
 
     Warns:
@@ -341,6 +341,7 @@ def _check_noise_scale(model, optimizer):
         (f"accum_iters={optimizer.accum_iters}", not optimizer._accumulation.options.accumulates),
         ("reduction='weighted'", optimizer.reduction == "weighted"),
         ("all_reduce='per_window'", optimizer.all_reduce == "per_window"),
+        ("window_transforms", optimizer.window_transforms),
         (f"steps_per_execution={steps}", steps != 1),
     ):
         if refused:

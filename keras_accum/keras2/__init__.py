@@ -87,8 +87,8 @@ def accumulating(optimizer_class):
 
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
-    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`, `gate`,
-    `all_reduce`, `lr` and `decay`; see `AdamAccumulate`.
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`,
+    `window_transforms`, `gate`, `all_reduce`, `lr` and `decay`; see `AdamAccumulate`.
 
     `get_updates` of `optimizer_class` must write with `update`, `update_add` and `update_sub` of
     `keras.backend`, to variables that it creates with `zeros`, `ones` and `variable` of

@@ -41,6 +41,10 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `skip_norm`, which can't be changed afterwards."""
 
     @property
+    def window_transforms(self) -> Sequence[Callable[..., Any]] | None:
+        """The constructor argument `window_transforms`, which can't be changed afterwards."""
+
+    @property
     def gate(self) -> Literal["select", "conditional"]:
         """The constructor argument `gate`, which can't be changed afterwards."""
 
@@ -277,6 +281,12 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -338,6 +348,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -390,6 +401,12 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -452,6 +469,7 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -510,6 +528,12 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -573,6 +597,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -631,6 +656,12 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -693,6 +724,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -748,6 +780,12 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -809,6 +847,7 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -862,6 +901,12 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -923,6 +968,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -978,6 +1024,12 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1039,6 +1091,7 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -1098,6 +1151,12 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1160,6 +1219,7 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         decay: float | None = None,
@@ -1240,8 +1300,8 @@ def accumulating(
 
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
-    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`, `gate`,
-    `all_reduce`, `lr` and `decay`; see `AdamAccumulate`.
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`,
+    `window_transforms`, `gate`, `all_reduce`, `lr` and `decay`; see `AdamAccumulate`.
 
     `get_updates` of `optimizer_class` must write with `update`, `update_add` and `update_sub` of
     `keras.backend`, to variables that it creates with `zeros`, `ones` and `variable` of

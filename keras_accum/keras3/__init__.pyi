@@ -41,6 +41,10 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `skip_norm`, which can't be changed afterwards."""
 
     @property
+    def window_transforms(self) -> Sequence[Callable[..., Any]] | None:
+        """The constructor argument `window_transforms`, which can't be changed afterwards."""
+
+    @property
     def gate(self) -> Literal["select", "conditional"]:
         """The constructor argument `gate`, which can't be changed afterwards."""
 
@@ -307,6 +311,12 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -388,6 +398,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -459,6 +470,12 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -544,6 +561,7 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -614,6 +632,12 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -697,6 +721,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -767,6 +792,12 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -849,6 +880,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -919,6 +951,12 @@ class AdamWAccumulate(AccumulatingOptimizer, keras.optimizers.AdamW):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1002,6 +1040,7 @@ class AdamWAccumulate(AccumulatingOptimizer, keras.optimizers.AdamW):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1069,6 +1108,12 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1150,6 +1195,7 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1216,6 +1262,12 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1298,6 +1350,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1365,6 +1418,12 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1446,6 +1505,7 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1516,6 +1576,12 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1598,6 +1664,7 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1672,6 +1739,12 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1757,6 +1830,7 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.Ftrl):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1822,6 +1896,12 @@ class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1902,6 +1982,7 @@ class LionAccumulate(AccumulatingOptimizer, keras.optimizers.Lion):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -1982,6 +2063,12 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -2068,6 +2155,7 @@ class AdafactorAccumulate(AccumulatingOptimizer, keras.optimizers.Adafactor):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -2137,6 +2225,12 @@ class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -2219,6 +2313,7 @@ class LambAccumulate(AccumulatingOptimizer, keras.optimizers.Lamb):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -2313,6 +2408,12 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -2407,6 +2508,7 @@ class MuonAccumulate(AccumulatingOptimizer, keras.optimizers.Muon):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -2482,6 +2584,12 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -2564,6 +2672,7 @@ class ScheduleFreeAdamWAccumulate(AccumulatingOptimizer, keras.optimizers.Schedu
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable[[], float] | None = None,
@@ -2686,7 +2795,7 @@ class AccumulationMonitor(keras.callbacks.Callback):
         TypeError: If an argument has the wrong type. At the start of training, if the model's
             optimizer isn't of this package.
         ValueError: If an argument is out of its range. At the start of training, if `noise_scale`
-            can't be estimated: with `accum_iters=1`, `reduction="weighted"`,
+            can't be estimated: with `accum_iters=1`, `reduction="weighted"`, `window_transforms`,
             `all_reduce="per_window"` or `steps_per_execution` other than 1.
 
     Warns:
@@ -2806,8 +2915,8 @@ def accumulating(
 
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
-    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`, `gate`,
-    `all_reduce`, `lr` and `decay`; see `AdamAccumulate`.
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`,
+    `window_transforms`, `gate`, `all_reduce`, `lr` and `decay`; see `AdamAccumulate`.
 
     Args:
         optimizer_class: A class of optimizers: a class of Keras, for example

@@ -29,6 +29,10 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
         """The constructor argument `skip_norm`, which can't be changed afterwards."""
 
     @property
+    def window_transforms(self) -> Sequence[Callable[..., Any]] | None:
+        """The constructor argument `window_transforms`, which can't be changed afterwards."""
+
+    @property
     def gate(self) -> Literal["select", "conditional"]:
         """The constructor argument `gate`, which can't be changed afterwards."""
 
@@ -247,6 +251,10 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
     @property
     def skip_norm(self) -> float | Callable[[Any], Any] | None:
         """The constructor argument `skip_norm`, which can't be changed afterwards."""
+
+    @property
+    def window_transforms(self) -> Sequence[Callable[..., Any]] | None:
+        """The constructor argument `window_transforms`, which can't be changed afterwards."""
 
     @property
     def gate(self) -> Literal["select", "conditional"]:
@@ -495,6 +503,12 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.SGD):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -569,6 +583,7 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.SGD):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -640,6 +655,12 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.RMSprop):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -718,6 +739,7 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.RMSprop):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -788,6 +810,12 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -863,6 +891,7 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -933,6 +962,12 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1007,6 +1042,7 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1080,6 +1116,12 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1161,6 +1203,7 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1223,6 +1266,12 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adadelta
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1296,6 +1345,7 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adadelta
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1361,6 +1411,12 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adagrad):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1436,6 +1492,7 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adagrad):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1503,6 +1560,12 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adamax):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1577,6 +1640,7 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adamax):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1648,6 +1712,12 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Nadam):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1723,6 +1793,7 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Nadam):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1798,6 +1869,12 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Ftrl):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1876,6 +1953,7 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Ftrl):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1944,6 +2022,12 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -2023,6 +2107,7 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -2101,6 +2186,12 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
             summed over replicas. A function is called with the norm, a scalar tensor, and returns
             True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
             that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -2186,6 +2277,7 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
         skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -2308,7 +2400,7 @@ class AccumulationMonitor(keras.callbacks.Callback):
         TypeError: If an argument has the wrong type. At the start of training, if the model's
             optimizer isn't of this package.
         ValueError: If an argument is out of its range. At the start of training, if `noise_scale`
-            can't be estimated: with `accum_iters=1`, `reduction="weighted"`,
+            can't be estimated: with `accum_iters=1`, `reduction="weighted"`, `window_transforms`,
             `all_reduce="per_window"` or `steps_per_execution` other than 1.
 
     Warns:
@@ -2428,9 +2520,9 @@ def accumulating(
 
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
-    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`, `gate`,
-    `all_reduce`, `lr` and `decay`; see `AdamAccumulate`. State, files, callbacks and strategies
-    work as with all other classes of this package.
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`,
+    `window_transforms`, `gate`, `all_reduce`, `lr` and `decay`; see `AdamAccumulate`. State, files,
+    callbacks and strategies work as with all other classes of this package.
 
     Args:
         optimizer_class: A class of optimizers: a class of this Keras, legacy or not, or your own

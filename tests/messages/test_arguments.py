@@ -73,6 +73,8 @@ REFUSED = [
         ["all_reduce", "skip_nonfinite=True"],
     ),
     ({**LATE, "skip_norm": 2}, ["all_reduce", "skip_norm=2.0"]),
+    ({"window_transforms": abs}, ["window_transforms", "list of functions", "=<built-in"]),
+    ({"window_transforms": [1]}, ["window_transforms", "list of functions", "=[1]"]),
     ({"skip_norm": 0}, ["skip_norm", "number > 0", "skip_norm=0"]),
     ({"skip_norm": True}, ["skip_norm", "number > 0", "skip_norm=True"]),
     ({"skip_norm": "1"}, ["skip_norm", "number > 0", "skip_norm='1'"]),
