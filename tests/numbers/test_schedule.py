@@ -8,7 +8,7 @@ import hosts
 import numpy as np
 import pytest
 import steps
-from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first
+from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first, thorough
 from formats import CLASSES
 from hosts import keras
 from training import assert_equal, assert_moved, compiled, data, dense_model, state, weights
@@ -318,3 +318,30 @@ def test_a_schedule_is_part_of_a_config():
     config = json.loads(json.dumps(optimizer.get_config()))
     assert type(optimizer).from_config(config).get_config() == optimizer.get_config()
     assert "accum_iters=AccumulationSchedule(" in repr(optimizer)
+
+
+# -- several devices, and loss scales --------------------------------------------------------------
+
+
+@thorough
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about tf.distribute")
+@pytest.mark.parametrize("late", [{}, {"gate": "conditional", "all_reduce": "per_window"}], ids=str)
+@pytest.mark.parametrize("has_python_gate", [False, True])
+def test_replicas(late, has_python_gate):
+    with hosts.tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = compiled(dense_model(), adam(**late))
+    fit(model, callbacks=[hosts.accum.PythonGate()] * has_python_gate)
+    assert model.optimizer.completed_updates == len(LENGTHS)
+    assert_equal(weights(model), weights(big_batches()))
+
+
+@thorough
+@keras2_has_no("LossScaleOptimizer")
+def test_a_micro_batch_that_a_loss_scale_optimizer_skips():
+    model = compiled(dense_model(), hosts.loss_scaled(adam(), 2.0**10))
+    for i in range(sum(LENGTHS)):
+        for y in (np.full_like(Y[:2], np.inf), Y[2 * i : 2 * i + 2]):
+            model.train_on_batch(X[2 * i : 2 * i + 2], y)
+    assert model.optimizer.inner_optimizer.completed_updates == len(LENGTHS)
+    assert model.optimizer.accum_iters == LENGTHS[-1]
+    assert_equal(weights(model), weights(big_batches()), rtol=1e-5, atol=1e-6)
