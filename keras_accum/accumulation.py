@@ -6,10 +6,11 @@ import dataclasses
 
 import numpy as np
 
-from keras_accum import arguments, gates, transforms, window
+from keras_accum import arguments, gates, schedule, transforms, window
 from keras_accum.norms import MICRO_BATCH_NORM, SKIPPED, Norms
-from keras_accum.pending import PendingState
+from keras_accum.open_window import OpenWindow
 from keras_accum.said import Said
+from keras_accum.state import State
 from keras_accum.training import Training
 from keras_accum.weights import Weights
 
@@ -40,6 +41,7 @@ class Accumulation:
     options: the arguments of ours; see `options`.
     port: what the optimizer's Keras does; see `port`.
     window: the variables of the open window, None without accumulation or before `build`.
+    state: the state, to read, write and load; see `state`.
     """
 
     def __init__(self, optimizer, options, port):
@@ -47,7 +49,7 @@ class Accumulation:
         self.window = None
         self.weights, self.norms, self.training = Weights(self), Norms(port), Training(self)
         self.closings = Said(self, _CLOSED_OUTSIDE)
-        self.pending = PendingState()
+        self.state = State(optimizer, self)
         # False until the optimizer's constructor has ended.
         self.is_ready = False
         # True after a train step was run or traced: from then on its variables are fixed.
@@ -60,6 +62,17 @@ class Accumulation:
         self._updates_begun = 0
         # The number of micro-batches that were run or traced, by replica.
         self._traces = collections.Counter()
+
+    def open_window(self):
+        """Make the counters and accumulators if the model's variables are known."""
+        port = self.port
+        if self.options.accumulates and self.window is None and port.variables:
+            if self.options.reduces_late and any(map(port.overwrites, port.variables)):
+                raise ValueError(
+                    "all_reduce='per_window' can't be used with float8, whose scales are "
+                    "overwritten by gradients and not summed. Leave all_reduce out."
+                )
+            self.window = OpenWindow(port, self.options)
 
     # -- one micro-batch -------------------------------------------------------------------------
 
@@ -298,7 +311,7 @@ class Accumulation:
 
     def set_next_length(self, length):
         """Set the length of the next window, also before the window's variables exist."""
-        counter = self._optimizer._counters().get("accum_iters")
+        counter = self.state.counters.get("accum_iters")
         if counter is None:
             self.options = dataclasses.replace(self.options, first_length=length)
         else:
@@ -338,8 +351,10 @@ class Accumulation:
 
     def progress(self):
         """Return the number of completed updates, and the position in the window, as ints."""
-        return self._optimizer.completed_updates, self._optimizer.window_position
+        return self.state.completed_updates(), self.state.count("window_position", 0)
 
     def counts(self):
         """Return position, length and next length of the window, as ints."""
-        return self._optimizer._count_window()
+        next_length = schedule.length_at(self._optimizer.accum_iters, 0)
+        position = self.state.count("window_position", 0)
+        return [position, self.state.count("window_length", next_length), next_length]

@@ -43,7 +43,7 @@ def signature(stock, fixed, more):
 
     `more` is {name: default}.
     """
-    own = {**OWN, **more}
+    own = {name: default for name, default in {**OWN, **more}.items() if name not in fixed}
     of_stock = parameters_of(stock)
     taken = set(of_stock) & set(OWN) - {"lr", "decay"}
     if taken:
@@ -346,7 +346,7 @@ def _check_late_reduction(cls, own):
                 f"all_reduce='per_window' can't be used with {name}, which looks at the sum over "
                 f"all replicas in each micro-batch. Received: {name}={own[name]!r}"
             )
-    if not cls._can_reduce_late:
+    if not cls._port.can_reduce_late:
         raise ValueError(NO_LATE_REDUCTION)
 
 

@@ -45,6 +45,12 @@ def docstring(name, host, import_keras, stock=None):
     return textwrap.indent(_composed("{Docstring}", texts, values), "    ").lstrip() + "\n"
 
 
+def of_accumulating(host, import_keras, example, classes="keras.optimizers"):
+    """Return the docstring of a host's function `accumulating`, with an example of a class."""
+    values = {"host": host, "import_keras": import_keras, "example": example, "classes": classes}
+    return _composed("{Docstring}", _texts("accumulating", host), values) + "\n"
+
+
 def _style(host, stock, has_legacy):
     """Return the host as the texts name it. On tf_keras without `stock`, legacy goes first."""
     if host != "tf_keras":
@@ -63,7 +69,7 @@ def _texts(file, *whom):
 @functools.lru_cache(maxsize=None)
 def _sections(file):
     """[(title, hosts, text)] of a file, nothing for an optimizer without a file."""
-    if file not in (*names.OPTIMIZERS, "arguments", "optimizer"):
+    if file not in (*names.OPTIMIZERS, "arguments", "optimizer", "accumulating"):
         return []
     text = pkgutil.get_data("keras_accum", f"texts/{file}.txt").decode("utf-8")
     parts = ["Description", None, *_HEADING.split("\n".join(text.splitlines()))]

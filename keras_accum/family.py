@@ -1,11 +1,12 @@
-"""The classes of a family: what `accumulating` may take, and which names are ours.
+"""The classes of a family: what `accumulating` may take, and how a class is made.
 
 No host is imported here.
 """
 
 from keras_accum import ranges
 from keras_accum.base import Optimizer
-from keras_accum.options import ReadOnly, check_taken
+from keras_accum.members import Members
+from keras_accum.options import ReadOnly
 
 
 class _InnerAttribute:
@@ -29,7 +30,7 @@ def hand_on(wrapper):
     """
     names = "accum_iters", "completed_updates", "window_position"
     names += "apply_partial_window", "close_window", "weigh"
-    options = (name for name, member in vars(Optimizer).items() if isinstance(member, ReadOnly))
+    options = (name for name, member in vars(Members).items() if isinstance(member, ReadOnly))
     for name in (*names, "lr", *options):
         if not hasattr(wrapper, name):
             setattr(wrapper, name, _InnerAttribute(name))
@@ -81,7 +82,35 @@ def check_members(family, stock):
         )
 
 
-def check_attributes(optimizer, new):
-    """Raise a TypeError if the stock class has set attributes that our classes use."""
-    classes = [c for c in type(optimizer).__mro__ if c.__module__.startswith("keras_accum.")]
-    check_taken(type(optimizer)._stock_class, new, [name for cls in classes for name in vars(cls)])
+def make(base, stock, register, module, made_by=None, name=None, **members):
+    """Return the accumulating class of a stock class, `<name>Accumulate`, registered for loading.
+
+    `base` is our base class of the Keras's optimizers, `register(cls, package)` its way to find a
+    class by name. `module` has the classes of stock optimizers. `made_by` is a function that
+    pickle can find and its arguments, to make the class again.
+    """
+    check_members(base, stock)
+    is_of_keras = ranges.is_of_keras(stock)
+    members["__module__"] = module if is_of_keras else stock.__module__
+    members["_made_by"] = made_by
+    made = type(name or f"{stock.__name__}Accumulate", (base, stock), members)
+    return register(made, "keras_accum" if is_of_keras else stock.__module__)
+
+
+def accumulating(module, docstring, check, make):
+    """Return the public function `accumulating` of a module.
+
+    `check(optimizer_class)` returns the class to take or raises an error. `make(stock, made_by)`
+    makes the accumulating class.
+    """
+    made = {}
+
+    def accumulating(optimizer_class):
+        stock = check(optimizer_class)
+        if stock not in made:
+            made[stock] = make(stock, (accumulating, (stock,)))
+        return made[stock]
+
+    accumulating.__module__, accumulating.__qualname__ = module, "accumulating"
+    accumulating.__doc__ = docstring
+    return accumulating

@@ -94,3 +94,10 @@ def check_taken(stock, theirs, ours):
             f"{stock.__name__} sets attributes that every accumulating optimizer has, for another "
             f"purpose: {', '.join(taken)}. Rename them in {stock.__name__}."
         )
+
+
+def check_attributes(optimizer, new):
+    """Raise a TypeError if the stock class has set attributes that our classes use."""
+    classes = [c for c in type(optimizer).__mro__ if c.__module__.startswith("keras_accum.")]
+    ours = {name for cls in classes for name in vars(cls)}
+    check_taken(type(optimizer)._stock_class, set(new) - {"_accumulation"}, ours)

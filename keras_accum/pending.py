@@ -7,6 +7,7 @@ before there is a model whose variables could take the values.
 import numpy as np
 
 from keras_accum import states
+from keras_accum.warn import warn
 
 _COUNTS_MICRO_BATCHES = (
     "The file counts micro-batches, so its `accum_iters` must be a number: set "
@@ -59,8 +60,16 @@ class PendingState:
         self.keys = []
 
     def drop(self):
-        self.variables = {}
-        self.keys = []
+        self.variables, self.keys = {}, []
+
+    def take(self):
+        """Take the state out, and return what `put_back` needs."""
+        taken = self.variables, self.keys
+        self.drop()
+        return taken
+
+    def put_back(self, taken):
+        self.variables, self.keys = taken
 
     def in_order(self, state, keys):
         """Return the state in the order of `keys`, if the state is known to be of these keys."""
@@ -70,6 +79,15 @@ class PendingState:
 
     # -- a count that waits for accum_iters --------------------------------------------------------
 
+    @property
+    def counts(self):
+        """What is known of a count of micro-batches, to restore it."""
+        return self.counts_micro_batches, self.micro_batches
+
+    @counts.setter
+    def counts(self, counts):
+        self.counts_micro_batches, self.micro_batches = counts
+
     def convert_count(self, state, accum_iters):
         """Convert the state's count to updates if the file counts micro-batches."""
         if not self.counts_micro_batches:
@@ -78,7 +96,7 @@ class PendingState:
         micro_batches = int(state["completed_updates"])
         if accum_iters == 1:  # the real value isn't known yet
             self.micro_batches = micro_batches
-        state["completed_updates"] = np.asarray(states.updates_in(micro_batches, accum_iters))
+        state["completed_updates"] = np.asarray(updates_in(micro_batches, accum_iters))
 
     def recounted(self, state, accum_iters):
         """Return the state with the number of updates, now that accum_iters is known."""
@@ -87,5 +105,16 @@ class PendingState:
         if callable(accum_iters) or accum_iters is None:
             raise ValueError(_COUNTS_MICRO_BATCHES.format(accum_iters))
         since = state["completed_updates"] - self.micro_batches
-        updates = states.updates_in(self.micro_batches, accum_iters) + since
+        updates = updates_in(self.micro_batches, accum_iters) + since
         return {**state, "completed_updates": np.asarray(updates)}
+
+
+def updates_in(micro_batches, accum_iters):
+    """Return the number of updates in a number of micro-batches."""
+    updates, pending = divmod(int(micro_batches), accum_iters)
+    if pending:
+        warn(
+            f"This model was saved {pending} of {accum_iters} micro-batches into a window, and the "
+            "file doesn't hold their gradients: training continues with a fresh window.",
+        )
+    return updates

@@ -12,13 +12,209 @@ Elsewhere both only call the function.
 import abc
 import contextlib
 
-from keras_accum import window
+import numpy as np
+
+from keras_accum import states, window
+from keras_accum.options import check_attributes
 
 
-class Port(abc.ABC):
-    """The Keras of one optimizer.
+class HostPort(abc.ABC):
+    """What is known of a Keras and of one optimizer's constructor.
 
+    host: the name of the Keras's module in this package.
+    title: the name of the Keras in messages.
+    import_keras: the line that imports the Keras, for docstrings.
+    can_reduce_late: True if the Keras has all_reduce="per_window".
+    unknown_argument: the type of the stock optimizers' error for an unknown keyword.
+    remedy: how to set accum_iters on a model that was loaded from a file without accum_iters.
     optimizer: the accumulating optimizer.
+    given: the arguments of the stock constructor.
+    """
+
+    host = title = None
+    import_keras = "import keras"
+    can_reduce_late = False
+    unknown_argument = TypeError
+    remedy = "set model.optimizer.accum_iters = 5 before the first step of the loaded model"
+
+    def __init__(self, optimizer, given):
+        self.optimizer, self.given = optimizer, given
+
+    @property
+    def accumulation(self):
+        return self.optimizer._accumulation
+
+    @staticmethod
+    @abc.abstractmethod
+    def keywords_of(stock):
+        """Return the keywords, with defaults, that a stock class takes and doesn't name."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def prepare(cls, own, given):
+        """Change our arguments and the stock constructor's for this Keras, or raise an error."""
+
+    def check_constructed(self):
+        """Raise a TypeError if the stock constructor has made what we can't work with."""
+        check_attributes(self.optimizer, vars(self.optimizer))
+
+    @staticmethod
+    @abc.abstractmethod
+    def config_of(optimizer, config):
+        """Return a config of the stock optimizer with the names and values of our arguments."""
+
+    # -- other optimizers with the same state ------------------------------------------------------
+
+    @classmethod
+    def stock_classes(cls, family, optimizer):
+        """Return the classes of stock optimizers that `optimizer` may be of, to become `family`."""
+        return {family._stock_class}
+
+    @staticmethod
+    @abc.abstractmethod
+    def arguments_of(optimizer):
+        """Return a stock optimizer's or our optimizer's arguments, as our classes take them."""
+
+    def build(self, variables):
+        """Make what these variables need, unless only a train step can."""
+        self.optimizer.build(variables)
+
+    @abc.abstractmethod
+    def state_of_stock(self, optimizer):
+        """Return a stock optimizer's state, and the keys of its variables, in order.
+
+        There are no keys if the state is in the order of the model.
+        """
+
+    @abc.abstractmethod
+    def make_stock(self, config):
+        """Return a stock optimizer with a config of our optimizer, without what is only ours."""
+
+    @abc.abstractmethod
+    def continue_stock(self, optimizer):
+        """Build a stock optimizer for the same variables, with this optimizer's state."""
+
+
+class StatePort(HostPort):
+    """What the state of one optimizer is on its Keras. Names are those in a state; see `states`.
+
+    knows_names: True if the constructor's arguments tell the names and shapes of a state.
+    counts_missing: True if gradients can be missing in a micro-batch.
+    accumulates_itself: True if the stock optimizer keeps gradient sums, too.
+    """
+
+    knows_names = False
+    counts_missing = True
+    accumulates_itself = False
+
+    @property
+    def rule_name(self):
+        """The name of the rule in a state. AdamW is Adam with a different weight decay."""
+        if getattr(self.optimizer, "amsgrad", False):
+            return "AMSGrad"
+        name = self.optimizer._stock_class.__name__
+        return {"AdamW": "Adam"}.get(name, name)
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def shared_variables(self):
+        """Return the variables that exist before `build`, by name."""
+        return {"completed_updates": self.updates}
+
+    @abc.abstractmethod
+    def stock_variables(self):
+        """Return the variables of the stock optimizer by name, in the order of this Keras's files.
+
+        Before `build`, these are the shared variables.
+        """
+
+    def stock_list(self, shapes):
+        """Return the stock optimizer's list of variables as `{name: shape}`.
+
+        `shapes` has the names and shapes of the state. A variable that is part of no state has
+        another name.
+        """
+        if not self.accumulation.options.accumulates:
+            return shapes
+        of_window = {name for name in shapes if states.is_of_window(name) or name == "state_format"}
+        return {name: shape for name, shape in shapes.items() if name not in of_window}
+
+    def names_for(self, variables):
+        """Return the names of a state for variables of these shapes, in the order of files."""
+        return list(self.likeness(variables)._accumulation.state.named())
+
+    def likeness(self, variables):
+        """Return an optimizer like this one, built for other variables of these shapes."""
+        optimizer = type(self.optimizer)._like(self.arguments_of(self.optimizer))
+        optimizer.build([self.add_waiting(None, np.zeros(v.shape, "float32")) for v in variables])
+        return optimizer
+
+    def initial_values(self):
+        """Return the initial values of slots and scalars by name, slots without the last index."""
+        state = self.likeness([np.zeros(())])._accumulation.state.read()
+        found = {n: array for n, array in state.items() if n.startswith(f"{self.rule_name}.")}
+        return {
+            name if states.index_of(name) is None else name[: -len(".0")]: np.ravel(array)[0]
+            for name, array in found.items()
+        }
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def shape_of(self, variable):
+        """Return a variable's shape as a tuple of ints."""
+        return tuple(variable.shape)
+
+    @abc.abstractmethod
+    def rate_state(self):
+        """Return the learning rate as part of a state, empty if it isn't a number."""
+
+    @abc.abstractmethod
+    def write_rate(self, rate):
+        """Set the learning rate, if it is a number."""
+
+    @abc.abstractmethod
+    def read(self, variable):
+        """Return a variable's value between train steps, as a NumPy array."""
+
+    def read_all(self, variables):
+        """Return the values of variables."""
+        return list(map(self.read, variables))
+
+    @abc.abstractmethod
+    def write(self, variable, value):
+        """Write a variable between train steps."""
+
+    def write_all(self, pairs):
+        """Write variables, each with its value."""
+        for variable, value in pairs:
+            self.write(variable, value)
+
+    def eagerly(self):
+        """A scope in which reading and writing aren't part of a graph that is being traced."""
+        return contextlib.nullcontext()
+
+    # -- a state that waits for its variables ------------------------------------------------------
+
+    @abc.abstractmethod
+    def add_waiting(self, name, array):
+        """Make a variable that holds an array of the state."""
+
+    def note_waiting(self):
+        """Tell Keras what it must know of a state that was loaded before the variables."""
+        return
+
+    def check_order(self):
+        """Raise a StateError if the order of the variables in the model isn't known."""
+        return
+
+    def without_wrapper(self, arrays):
+        """Return a list of arrays without those of an optimizer around this one."""
+        return arrays
+
+
+class Port(StatePort):
+    """The Keras of one optimizer, in a train step.
+
     ops: a namespace with `where`, `logical_and`, `zeros_like` and `ones_like`.
     counts_with: the namespace that computes with counters, with `where`, `equal`, `maximum` and
         `ones_like`.
@@ -32,17 +228,10 @@ class Port(abc.ABC):
     scalar_dtype = "float32"
     tells_of_the_end = False
 
-    def __init__(self, optimizer):
-        self.optimizer = optimizer
-
     @property
     def loss_scale(self):
         """The factor in the gradients that the stock optimizer takes out in an update."""
         return 1.0
-
-    @property
-    def accumulation(self):
-        return self.optimizer._accumulation
 
     # -- the model's variables ---------------------------------------------------------------------
 
@@ -99,13 +288,9 @@ class Port(abc.ABC):
         """Make a floating-point scalar, -1.0, that isn't part of the state."""
         raise NotImplementedError
 
-    @abc.abstractmethod
-    def read(self, variable):
-        """Return a variable's value between train steps, as a NumPy array."""
-
-    @abc.abstractmethod
-    def write(self, variable, value):
-        """Write a variable between train steps."""
+    def rate_in_use(self):
+        """Return the learning rate of the next update for a monitor, as a float."""
+        raise NotImplementedError
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -276,6 +461,15 @@ class Port(abc.ABC):
     @abc.abstractmethod
     def branch(self, step, gradients, update, add):
         """Call one of two functions of step and gradients, by the step's switch."""
+
+    def check_between_steps(self):
+        """Raise an error if `between_steps` can't be called now."""
+        if self.is_traced():
+            raise RuntimeError(
+                "`apply_partial_window` is for the time between train steps: it can't be called in "
+                "a traced function (tf.function, jax.jit, torch.compile). Call it after the traced "
+                "function has returned."
+            )
 
     def between_steps(self, function, *arguments):
         """Call a function of a train step from outside of a train step."""

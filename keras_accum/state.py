@@ -1,286 +1,273 @@
-"""What the optimizers of all hosts do with a state: read it, write it, load it.
+"""The state of an optimizer, for every Keras: named, read, written, loaded, and kept waiting.
 
-No host is imported here. Each host reads a state from its variables and writes a state to them.
+No host is imported here: a port knows the variables of its Keras and their order in files.
 """
 
-from functools import partial
+import contextlib
 
 import numpy as np
 
-from keras_accum import states
+from keras_accum import lists, states
+from keras_accum.pending import PendingState
 from keras_accum.warn import warn
 
-_NO_COUNT = (
-    "This file doesn't hold the number of updates that RMSprop had made. With `decay`, the "
-    "learning rate of {name} starts again at its initial value. If you know the number n of "
-    "updates, set it: "
-    "`optimizer.set_state({{**optimizer.get_state(), 'completed_updates': n}})`."
-)
+# What a list of arrays has and a state by names hasn't. A state has its format in addition.
+_OF_LISTS = ("state_format", "unapplied")
 
 
 class State:
-    """A state by names. Besides the members here, a host defines
+    """The state of one optimizer.
 
-    * `_shared_variables()`: the variables that exist before `build`, by their names in a state;
-    * `_add_waiting(name, array)`: create a variable that holds this array;
-    * `_is_built`: True if slots and accumulators exist;
-    * `_rule_slots`, `_rule_scalars`: the names of what the rule keeps per variable and once for all
-      variables, in the order of the host's files;
-    * `_list_names(n, stock)`: the names of the state for n variables, or of the stock optimizer's
-      state, in the order of the host's files;
-    * `_layout()`: the names and shapes of the built state;
-    * `_rate_state()`: the learning rate as part of a state, if the learning rate is a number;
-    * `_read_state()`: the built state, or else the waiting state;
-    * `_write_state(state)`: write all variables;
-    * `_write_shared(state)`: write those values of a state whose variables exist already.
+    waiting: the state that was loaded before the optimizer's variables exist; see `pending`.
     """
 
-    # The initial values of slots and scalars that don't start at zero, by their names in a state.
-    _initial_values = {}
+    def __init__(self, optimizer, accumulation):
+        self._optimizer, self._accumulation = optimizer, accumulation
+        self._port = accumulation.port
+        self.waiting = PendingState()
+        self._lists = lists.Lists(optimizer, accumulation, self)
 
     @property
-    def _rule_name(self):
-        """The name of the rule in a state. AdamW is Adam with a different weight decay."""
-        if getattr(self, "amsgrad", False):
-            return "AMSGrad"
-        name = self._stock_class.__name__
-        return {"AdamW": "Adam"}.get(name, name)
+    def _options(self):
+        return self._accumulation.options
 
-    def get_state(self):
-        """Return the whole state as `{name: NumPy array}`, to save or to pass to `set_state`.
-
-        The names and shapes are the same on every Keras, and `np.savez` takes the dictionary:
-
-        - `state_format`: the version of this layout, 1.
-        - `completed_updates`: integer scalar, the number of updates made.
-        - `learning_rate`: scalar, if the learning rate is a number.
-        - `<Rule>.<slot>.<i>`: a slot of trainable variable i, for example `Adam.momentum.0`.
-        - `<Rule>.<scalar>`: what a rule keeps once for all variables, for example
-          `Nadam.u_product`.
-        - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
-        - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
-          micro-batches in the open window, the number that closes the open window, and the number
-          that will close the next window. If `accum_iters` is a function, the last is the length of
-          the latest window.
-        - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
-        - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
-        - `missing_gradients`, if gradients have been missing in the open window: for each variable,
-          the number of micro-batches in which its gradient was missing. The last element is
-          `completed_updates`.
-
-        Returns:
-            A new dictionary of arrays.
-        """
-        self._check_numbers()
-        state = {name: states.portable(array) for name, array in self._read_state().items()}
-        return {"state_format": np.asarray(states.FORMAT), **state}
-
-    def set_state(self, state):
-        """Continue from a state that `get_state` returned, on this Keras or on another.
-
-        An optimizer that has no variables yet keeps the state until its variables are created.
-
-        Args:
-            state: `{name: array}`. `learning_rate` is optional. The window is optional, too:
-                without a window, a fresh window starts. The trainable variables of the model must
-                have the same order.
-
-        Raises:
-            keras_accum.StateError: If the state doesn't fit this optimizer. The message names
-                everything that doesn't fit, and the optimizer is unchanged.
-        """
-        state = states.as_arrays(state)
-        if not self._is_built:
-            self._keep_waiting(state)
-            return
-        self._check_numbers()
-        self._write_state(self._fitted_to_variables(state))
-
-    def _fitted_to_variables(self, state):
-        """Return a complete state, with all names, of the built optimizer."""
-        layout = self._layout()
-        state = states.fitted(state, layout, self._described)
-        if any(map(np.iscomplexobj, state.values())):
-            kept = self._read_state()
-            is_complex = {name: np.iscomplexobj(array) for name, array in kept.items()}
-            states.check_complex(state, is_complex.get, self._described)
-        return self._completed(state, layout)
+    # -- variables ---------------------------------------------------------------------------------
 
     @property
-    def _pending(self):
-        return self._accumulation.pending
+    def is_built(self):
+        """True if slots and accumulators exist."""
+        return bool(self._port.variables)
 
-    def _keep_waiting(self, state):
-        """Keep a state until the variables are created."""
-        has_scalars = any(map(states.is_scalar_of_rule, state))
-        state = self._fitted(state, states.by_index(state))
-        self._write_shared(state)
-        self._pending.drop()
-        variables = states.count(state)
-        if variables or has_scalars:
-            names = self._order_of(state, variables)
-            self._pending.hold(state, names, self._shared_variables(), self._add_waiting)
-
-    def _order_of(self, state, variables):
-        """Return the names of a state in the order of the host's files."""
-        names = self._list_names(variables, stock=False)
-        if states.MISSING in states.without_idle(state):
-            names = _ending(lambda _: names, [states.MISSING], variables)
-        return names
-
-    def _take_waiting(self, variables, keys=()):
-        """Take out the state that waits for these variables; None if no state waits."""
-        if not self._pending:
-            return None
-        state = self._fitted(self._pending.in_order(self._read_state(), keys), variables)
-        real = {i for i, v in enumerate(variables) if "complex" not in str(v.dtype)}
-        states.check_complex(state, lambda n: states.index_of(n) not in real, self._described)
-        self._pending.drop()
-        return state
-
-    def _fitted(self, state, variables):
-        """Return a complete state for these variables. Only their shapes matter."""
-        layout = self._expected_layout(state, variables)
-        state = states.fitted(state, layout, self._described)
-        return self._completed(state, layout)
-
-    def _completed(self, state, layout):
-        initial = {f"{self._rule_name}.{name}": n for name, n in self._initial_values.items()}
-        length = self._accumulation.options.length_at(int(state["completed_updates"]))
-        return states.completed(state, layout, length, initial)
-
-    def _expected_layout(self, state, variables):
-        """Return the names and shapes of a state for these variables."""
-        return states.layout(self._state_names(len(variables)), variables)
-
-    def _complete_waiting(self):
-        """Complete the waiting state, after accum_iters was set that the file didn't hold."""
-        if self._pending or self._pending.micro_batches is not None:
-            accum_iters = self._accumulation.options.accum_iters
-            self.set_state(self._pending.recounted(self.get_state(), accum_iters))
-            self._pending.micro_batches = None
-
-    def _check_numbers(self):
-        """Raise a StateError if the order of the variables in the model isn't known."""
-
-    def _check_is_built(self, method):
-        if not self._is_built:
+    def check_is_built(self, method):
+        if not self.is_built:
             raise ValueError(
                 f"`{method}` before the optimizer has its variables: call "
                 "`optimizer.build(model.trainable_variables)` first."
             )
 
-    def _state_names(self, variables):
-        """Return the names of the state for this number of variables."""
-        return self._list_names(variables, stock=False)
+    def named(self):
+        """Return the variables by their names, in the order of files unless they wait."""
+        if self.waiting:
+            return self.waiting.variables
+        window = self._accumulation.window
+        return {**self._port.stock_variables(), **({} if window is None else window.named)}
+
+    def variables(self):
+        """Return the variables in the order of files."""
+        found = self.named()
+        if not self.waiting or any(map(states.is_unnamed, found)):
+            return list(found.values())
+        # A state by names may have any order.
+        order = self._port.names_for(states.by_index(states.without(found, states.MISSING)))
+        order = [name for name in order if name != states.MISSING] + [states.MISSING]
+        if found.keys() - set(order):
+            self.check_is_built("variables")
+        return [found[name] for name in order if name in found]
 
     @property
-    def _described(self):
-        name, accum_iters = type(self).__name__, self._accumulation.options.accum_iters
-        return f"this {name}(accum_iters={accum_iters}), whose rule is {self._rule_name}"
+    def counters(self):
+        """The window's counters by name, of the built or of the waiting state, if any."""
+        if self.waiting:
+            return self.waiting.counters
+        window = self._accumulation.window
+        return {} if window is None else window.counters
 
+    def count(self, name, default):
+        """Return a counter's value, or the default if the counter doesn't exist yet."""
+        counter = self.counters.get(name)
+        return int(default if counter is None else self._port.read(counter))
 
-class Files(State):
-    """A state in files, of which some are lists of arrays without names."""
+    def completed_updates(self):
+        """Return the number of updates made, without what a LossScaleOptimizer has added to it."""
+        window = self._accumulation.window
+        added = None if window is None else window.named.get("unapplied")
+        updates = self._port.read(self._port.updates)
+        return int(updates if added is None else updates - self._port.read(added))
 
-    def set_weights(self, weights):
-        """Continue from a list of arrays, in the order of the host's files.
+    # -- reading and writing -----------------------------------------------------------------------
 
-        The list may also come from the stock optimizer, or from Keras 2.0 to 2.3.
+    def get(self):
+        """Return the state as `{name: array}`, with its format."""
+        self._port.check_order()
+        state = {name: states.portable(array) for name, array in self.read().items()}
+        return {"state_format": np.asarray(states.FORMAT), **state}
 
-        Args:
-            weights: List of NumPy arrays.
+    def set(self, state):
+        """Continue from a state by names, now or when the variables are created."""
+        state = states.as_arrays(state)
+        if self.is_built:
+            self._port.check_order()
+            state = self._fitted(state, self._shapes())
+            self._check_complex(state, self.named())
+            self.write(state)
+        else:
+            self._keep(state)
 
-        Raises:
-            keras_accum.StateError: If the list is none of these. The optimizer is unchanged.
-        """
-        waits = self._pending.counts_micro_batches, self._pending.micro_batches
+    def set_list(self, arrays):
+        """Continue from a list of arrays of this Keras, of another one or of a stock optimizer."""
+        arrays = self._port.without_wrapper([states.as_array(array) for array in arrays])
+        counts = self.waiting.counts
         try:
-            self.set_state(self._named(weights))
+            if self.is_built:
+                self.set(self._lists.named(arrays, self._shapes()))
+            else:
+                self.set(self._lists.unnamed(arrays))
         except states.StateError:
-            self._pending.counts_micro_batches, self._pending.micro_batches = waits
+            self.waiting.counts = counts
             raise
 
-    def save_own_variables(self, store):
-        """Write the state to a Keras file, under the names of `get_state`."""
-        for name, value in self.get_state().items():
-            store[name] = value
-
-    def load_own_variables(self, store):
-        """Read the state from a Keras file of this package or of the stock optimizer."""
+    def load(self, store):
+        """Continue from what a Keras file holds: a state by names, or a list by places."""
         state = states.as_arrays(store)
         if not state:
-            name = getattr(self, "name", None) or self._name
+            name = self._optimizer.get_config()["name"]
             warn(
                 f"The file holds no state of {name}, so {name} is unchanged. If the optimizer was "
                 "in a LossScaleOptimizer when the file was saved, put it in a LossScaleOptimizer "
                 "before loading.",
             )
-            return
-        if all(map(states.is_index, state)):
-            self.set_weights([state[name] for name in sorted(state, key=int)])
+        elif all(map(states.is_index, state)):
+            self.set_list([state[name] for name in sorted(state, key=int)])
         else:
-            self.set_state(state)
+            self.set(state)
 
-    def _named(self, arrays):
-        arrays = [states.as_array(array) for array in arrays]
-        host = partial(self._list_names, stock=False)
-        options = self._accumulation.options
-        of_rule = self._rule_name, self._rule_scalars, self._rule_slots
-        keras2 = partial(states.slot_major, *of_rule, accumulates=options.accumulates)
-        tf_keras = partial(
-            states.with_unapplied, *of_rule, accumulates=options.accumulates, weighs=options.weighs
+    def read(self):
+        """Return the built state, or else the waiting state."""
+        found = self.named()
+        state = dict(zip(found, self._port.read_all(list(found.values()))))
+        if not any(map(states.is_unnamed, state)):  # otherwise it tells the order of the list
+            state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
+        state.pop("state_format", None)
+        return states.without_idle({**state, **self._port.rate_state()})
+
+    def write(self, state):
+        """Write a complete state that fits."""
+        window = self._accumulation.window
+        if window is not None and window.missing is None:
+            state = states.without_idle(state)
+            if states.MISSING in state:
+                window.add(states.MISSING)
+        self._write({**state, "unapplied": np.asarray(0)}, self.named())
+
+    def _write(self, state, variables):
+        rate = state.get("learning_rate")
+        if rate is not None:
+            self._port.write_rate(rate)
+        names = [name for name in variables if name in state and name != "learning_rate"]
+        self._port.write_all([(variables[name], state[name]) for name in names])
+
+    # -- what fits ---------------------------------------------------------------------------------
+
+    def _shapes(self):
+        """Return the names and shapes of the built variables, in the order of files."""
+        return {name: self._port.shape_of(variable) for name, variable in self.named().items()}
+
+    def _shapes_for(self, variables):
+        """Return the names and shapes that these variables will get, in the order of files."""
+        return states.layout(self._port.names_for(variables), variables)
+
+    def _fitted(self, state, shapes):
+        """Return a complete state of an optimizer with these names and shapes."""
+        if any(map(states.is_unnamed, state)):
+            values = {
+                "state_format": np.asarray(states.FORMAT),
+                **self._port.rate_state(),
+                **state,
+            }
+            arrays = [values[name] for name in lists.order(values)]
+            state = self._lists.named(arrays, shapes)
+        layout = {name: shape for name, shape in shapes.items() if name not in _OF_LISTS}
+        layout.update(dict.fromkeys(self._port.rate_state(), ()))
+        if self._options.accumulates and self._port.counts_missing:
+            layout[states.MISSING] = (states.count(layout) + 1,)
+        initial = self._port.initial_values() if states.is_fresh(state) else {}
+        return self._completed(state, layout, initial)
+
+    def _completed(self, state, layout, initial=None):
+        state = states.fitted(state, layout, self.owner)
+        length = self._options.length_at(int(state["completed_updates"]))
+        return states.completed(state, layout, length, initial)
+
+    @property
+    def owner(self):
+        """The optimizer, for messages."""
+        name, accum_iters = type(self._optimizer).__name__, self._options.accum_iters
+        return f"this {name}(accum_iters={accum_iters}), whose rule is {self._port.rule_name}"
+
+    def _check_complex(self, state, variables):
+        """Raise a StateError if an array is complex and its place is real.
+
+        `variables` has the variables by the names in a state, or by the index of their weight.
+        """
+        if any(map(np.iscomplexobj, state.values())):
+            real = {key for key, v in variables.items() if "complex" not in str(v.dtype)}
+            states.check_complex(
+                state, lambda name: not {name, states.index_of(name)} & real, self.owner
+            )
+
+    # -- a state that waits ------------------------------------------------------------------------
+
+    def _keep(self, state):
+        """Keep a state until the variables are created, and write the variables that exist."""
+        has_scalars = any(map(states.is_scalar_of_rule, state))
+        state = self._fitted_before_build(state)
+        if states.MISSING not in self._port.window_order:  # made only where needed
+            state = states.without_idle(state)
+        shared = self._port.shared_variables()
+        self._write(state, shared)
+        self.waiting.drop()
+        if states.count(state) or has_scalars:
+            if any(map(states.is_unnamed, state)):
+                names = lists.order({**shared, **state})
+            else:
+                names = [*shared, *(n for n in state if n not in shared and n != "learning_rate")]
+                if "accum_iters" in state:
+                    names += [name for name in self._port.window_order if name in _OF_LISTS]
+            self.waiting.hold(state, names, shared, self._port.add_waiting)
+        self._port.note_waiting()
+
+    def _fitted_before_build(self, state):
+        if self._port.knows_names:
+            return self._fitted(state, self._shapes_for(states.by_index(state)))
+        layout = states.loose_layout(
+            state,
+            {*self._port.shared_variables(), *self._port.rate_state()},
+            self._port.rule_name,
+            self._options,
+            keeps_sums=self._options.accumulates or self._port.accumulates_itself,
         )
-        state = None
-        for names in (host, keras2, tf_keras):
-            # Version 0.1.0 doesn't write the last name, nor does a host before a gradient is
-            # missing.
-            for last in ([states.MISSING], []):
-                if state is None:
-                    state = self._named_as(arrays, partial(_ending, names, last))
-        is_of_stock = state is None or not self._accumulation.options.accumulates
-        if state is None:
-            state = self._named_as(arrays, partial(self._list_names, stock=True))
-            state = state or self._from_keras_2(arrays)
-        if state is None:
-            raise self._no_state(arrays)
-        states.check_numbers(state, self._described)
-        if is_of_stock:
-            self._pending.convert_count(state, self._accumulation.options.accum_iters)
-        # A LossScaleOptimizer of tf_keras adds skipped micro-batches to `iterations`.
-        state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
-        return state
+        return self._completed(state, layout)
 
-    def _no_state(self, arrays):
-        """Return an error that says that a list of arrays isn't a state."""
-        first = f", the first of shape {np.shape(arrays[0])}," if len(arrays) else ""
-        return states.StateError(
-            f"A list of {len(arrays)} arrays{first} is not a state of {self._described}. The "
-            "list belongs to another optimizer, is truncated, or was written by a newer "
-            "keras_accum. Nothing was changed."
-        )
+    def recount(self):
+        """Complete the state, after accum_iters was set that a file didn't hold."""
+        if self.waiting or self.waiting.micro_batches is not None:
+            self.set(self.waiting.recounted(self.get(), self._options.accum_iters))
+            self.waiting.micro_batches = None
 
-    def _from_keras_2(self, arrays):
-        state = states.from_keras_2(arrays, self._rule_name, self._rule_slots)
-        has_count = not arrays or np.ndim(arrays[0]) == 0
-        if state is not None and not has_count:
-            self._warn_of_no_count()
-        return state
+    @contextlib.contextmanager
+    def restored(self, variables, keys=()):
+        """A scope that makes what these variables need; at its end, the waiting state is written.
 
-    def _warn_of_no_count(self):
-        if self.get_config().get("decay"):
-            warn(_NO_COUNT.format(name=type(self).__name__))
-
-    def _named_as(self, arrays, names):
-        """Return these arrays as a state with the names `names(n)` for n variables, or None."""
-        if self._is_built:
-            layout = self._layout()
-            return states.named(arrays, names(states.count(layout)), layout)
-        one, two = len(names(1)), len(names(2))
-        variables = (len(arrays) - one) // max(two - one, 1) + 1
-        return states.named(arrays, names(variables))
-
-
-def _ending(names, last, variables):
-    """Return the names of a state for this number of variables, with these names at the end."""
-    return [name for name in names(variables) if name != states.MISSING] + last
+        If the state doesn't fit, or if the scope fails, the state goes on waiting.
+        """
+        if not self.waiting:
+            yield
+            return
+        port = self._port
+        with port.eagerly():
+            state = self.waiting.in_order(self.read(), keys)
+        waiting = self.waiting.take()
+        try:
+            if port.knows_names:
+                state = self._fitted(state, self._shapes_for(variables))
+                self._check_complex(state, dict(enumerate(variables)))
+            yield
+            with port.eagerly():
+                if not port.knows_names:
+                    state = self._fitted(state, self._shapes())
+                    self._check_complex(state, self.named())
+                self.write(state)
+                self._accumulation.training.start()
+        except Exception:
+            self.waiting.put_back(waiting)
+            raise

@@ -1,4 +1,4 @@
-"""An optimizer's state as named arrays: checks, and lists of arrays that Keras 2 wrote.
+"""An optimizer's state as named arrays: names, checks, and what a fresh state has.
 
 No host is imported here. A state is a dictionary of NumPy arrays, the same on every host:
 
@@ -25,13 +25,12 @@ import re
 import numpy as np
 
 from keras_accum import window
-from keras_accum.warn import warn
 
 FORMAT = 1
 WINDOW = ("window_position", "window_length", "accum_iters")
 WEIGHT = "window_weight"
 MISSING = "missing_gradients"
-_UNNAMED = "unnamed."
+UNNAMED = "unnamed."
 
 # The least value of each counter. Counters are integers below 2**31, as Keras 3 has them in int32
 # on JAX and PyTorch, and as `accum_iters` must be anywhere.
@@ -47,22 +46,6 @@ _LEAST = {
 _MOST = 2**31 - 1
 
 _SHOWN = 8  # the number of names or numbers that a message shows
-
-# The slots that Keras 2.0 to 2.3 wrote after `iterations`, one slot after the other, used or not.
-KERAS_2_SLOTS = {
-    "SGD": ("momentum",),
-    "Adam": ("momentum", "velocity", "velocity_hat"),
-    "AMSGrad": ("momentum", "velocity", "velocity_hat"),
-    "RMSprop": ("velocity",),
-    "Adagrad": ("accumulator",),
-    "Adadelta": ("accumulated_grad", "accumulated_delta_var"),
-    "Adamax": ("momentum", "norm"),
-    "Nadam": ("momentum", "velocity"),
-}
-# The rules of which Keras 2.2 didn't save the number of updates.
-NO_COUNT = ("RMSprop", "Adagrad", "Adadelta")
-# The scalars of Keras 2. Keras 2.3 wrote them after `iterations`; earlier versions didn't.
-KERAS_2_SCALARS = {"Nadam": ("u_product",)}
 
 
 class StateError(RuntimeError):
@@ -138,6 +121,31 @@ def layout(names, variables):
     }
     if MISSING in shapes:
         shapes[MISSING] = (len(variables) + 1,)
+    return shapes
+
+
+def loose_layout(state, shared, rule, options, keeps_sums):
+    """Return the shapes of a state before the variables, which decide what else, are known.
+
+    `shared` are the names of what exists before the variables. `keeps_sums` is True if there are
+    gradient sums, ours or the stock optimizer's.
+    """
+    variables, shapes = min(count(state), len(state)), dict.fromkeys(shared, ())
+    for name, array in state.items():
+        index = index_of(name)
+        is_of_variables = name.startswith((f"{rule}.", "moving_average.")) and (
+            name.count(".") == 1 if index is None else index < variables
+        )
+        if is_of_variables or is_unnamed(name):
+            shapes[name] = array.shape
+    if any(map(is_of_window, state)):
+        if options.accumulates:
+            more = [WEIGHT] * options.weighs + ["unapplied"] * ("unapplied" in state)
+            shapes.update(dict.fromkeys([*WINDOW, *more], ()))
+            shapes[MISSING] = (variables + 1,)
+        if keeps_sums:
+            sums = (f"accumulator.{i}" for i in range(variables))
+            shapes.update({name: np.shape(state.get(name, ())) for name in sums})
     return shapes
 
 
@@ -336,28 +344,13 @@ def is_of_window(name):
     return name in (*WINDOW, "unapplied", WEIGHT, MISSING) or name.startswith("accumulator.")
 
 
+def without(state, name):
+    """Return the state without the array of this name."""
+    return {other: array for other, array in state.items() if other != name}
+
+
 def without_window(state):
     return {name: array for name, array in state.items() if not is_of_window(name)}
-
-
-def slot_major(rule, scalars, slots, variables, accumulates):
-    """Return the names of a state for this number of variables, in the order of Keras 2's lists."""
-    indices = range(variables)
-    names = ["completed_updates"]
-    names += [scalar_name(rule, scalar) for scalar in scalars]
-    names += [slot_name(rule, slot, i) for slot in slots for i in indices]
-    if accumulates and variables:
-        names += ["state_format", *WINDOW] + [f"accumulator.{i}" for i in indices]
-    return names
-
-
-def with_unapplied(rule, scalars, slots, variables, accumulates, weighs):
-    """Return the names of a state in the order of tf_keras's lists, with their extra counter."""
-    names = slot_major(rule, scalars, slots, variables, accumulates)
-    if "accum_iters" in names:
-        after = names.index("accum_iters") + 1
-        names[after:after] = ["unapplied"] + [WEIGHT] * weighs
-    return names
 
 
 def merged(old, new):
@@ -389,135 +382,8 @@ def without_idle(state):
     missing = state.get(MISSING)
     if missing is None or window.counts_of(np, missing, state["completed_updates"])[:-1].any():
         return state
-    return {name: array for name, array in state.items() if name != MISSING}
-
-
-def unnamed(arrays, scalars, is_rate_known, accumulates, weighs):
-    """Return a list of arrays as a state with names for those that tell it themselves, or None.
-
-    The arrays of the rule are called unnamed.<place in the list> until the variables are known.
-    Before them are the counts, and after them is the window. The list is of Keras 3, or of another
-    Keras, whose lists have no learning rate and the given number of scalars.
-    """
-    kinds = "".join("." if array.ndim else array.dtype.kind for array in arrays)
-    if kinds[:1] not in ("i", "f"):  # Keras 2.0 counted in floats
-        return None
-    has_rate = is_rate_known and kinds[1:2] == "f" and kinds.count("f") - weighs > scalars
-    counts, window = ["completed_updates"] + ["learning_rate"] * has_rate, []
-    found = re.fullmatch("..*?(i{4,})([^i]*)", kinds) if accumulates else None
-    if found:
-        has_missing, sums = arrays[-1].dtype.kind == "i", len(found[2]) - weighs
-        if sums < 1 or has_missing and arrays[-1].shape != (sums,):
-            return None
-        window = ["state_format", *WINDOW]
-        window += ["unapplied"] * (len(found[1]) == 5 and not has_rate)  # only on tf_keras
-        window += [WEIGHT] * weighs + [f"accumulator.{i}" for i in range(sums - has_missing)]
-        window += [MISSING] * has_missing
-    rule = [f"{_UNNAMED}{i}" for i in range(len(counts), len(arrays) - len(window))]
-    state = dict(zip(counts + rule + window, arrays))
-    state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
-    if rule and "unapplied" in window:  # it still tells the order of the rule's arrays
-        state["unapplied"] = np.asarray(0)
-    return state
+    return without(state, MISSING)
 
 
 def is_unnamed(name):
-    return name.startswith(_UNNAMED)
-
-
-def in_list_order(state):
-    """Return the names of a state with unnamed arrays, in the order of their list."""
-    rule = sorted(filter(is_unnamed, state), key=lambda name: int(name[len(_UNNAMED) :]))
-    has_rate = "learning_rate" in state and f"{_UNNAMED}1" not in state
-    sums = [f"accumulator.{i}" for i in range(count(state))]
-    window = [name for name in (*WINDOW, "unapplied", WEIGHT, *sums, MISSING) if name in state]
-    window[:0] = ["state_format"] * ("accum_iters" in state)
-    return ["completed_updates"] + ["learning_rate"] * has_rate + rule + window
-
-
-def named(arrays, names, layout=None):
-    """Return a list of arrays as a state with these names, None if the arrays can't be that.
-
-    `layout` has the shapes by names, if the variables are known.
-    """
-    if len(arrays) != len(names):
-        return None
-    state = dict(zip(names, arrays))
-    if layout is not None and {"state_format", "unapplied", *layout} >= state.keys():
-        fits = all(
-            # The shapes tell enough of a rule: Adafactor has integers in place of some slots.
-            np.shape(array) == layout.get(name, ()) and ("." in name or _can_be(name, array))
-            for name, array in state.items()
-        )
-        return state if fits else None
-    shapes = {}
-    for name, array in state.items():
-        if not _can_be(name, array):
-            return None
-        shapes.setdefault(index_of(name), set()).add(np.shape(array))
-    scalars = shapes.pop(None, set())
-    if MISSING in state:
-        missing = np.asarray(state[MISSING])
-        if missing.dtype.kind != "i" or missing.shape != (len(shapes) + 1,):
-            return None
-        scalars.remove(missing.shape)
-    if scalars - {()} or any(len(found) > 1 for found in shapes.values()):
-        return None
-    return state
-
-
-def _can_be(name, array):
-    """True if an array of a list without names has a data type of this part of a state."""
-    kind = array.dtype.kind
-    if name in (*WINDOW, MISSING, "state_format", "unapplied"):
-        return kind in "iu"
-    if is_scalar_of_rule(name):
-        return kind in "bifc"
-    if kind == "c":
-        return "." in name
-    return kind == "f" or name == "completed_updates" and kind == "i"
-
-
-def from_keras_2(arrays, rule, used):
-    """Return a list of arrays that Keras 2.0 to 2.3 saved as a state, or None.
-
-    `used` has the slots that the optimizer uses with its constructor arguments.
-    """
-    arrays = [np.asarray(array) for array in arrays]
-    names = KERAS_2_SLOTS.get(rule)
-    if names is None:
-        return None
-    # RMSprop didn't save the number of updates.
-    iterations = arrays.pop(0) if arrays and arrays[0].ndim == 0 else np.asarray(0)
-    state = {"completed_updates": iterations}
-    scalars = [scalar_name(rule, scalar) for scalar in KERAS_2_SCALARS.get(rule, ())]
-    left_out = [name for name in scalars if not (arrays and arrays[0].ndim == 0)]
-    # A file of Keras 2.2 has no scalars: take 1, as Keras 2.3 does.
-    state.update({name: np.asarray(1.0) if left_out else arrays.pop(0) for name in scalars})
-    variables, rest = divmod(len(arrays), len(names))
-    if rest or not np.issubdtype(iterations.dtype, np.number):
-        return None
-    for position, slot in enumerate(names):
-        for i in range(variables):
-            array = arrays[position * variables + i]
-            if slot in used:
-                state[slot_name(rule, slot, i)] = array
-            elif slot == "velocity_hat" and array.shape != (1,):
-                return None  # a slot of AMSGrad, not the placeholder of Adam
-    if left_out and iterations:
-        warn(
-            f"This list doesn't hold {', '.join(left_out)}, which Keras 2.2 didn't save: 1 is "
-            "taken, as Keras 2.3 does. The first updates will be larger than with the true value.",
-        )
-    return state
-
-
-def updates_in(micro_batches, accum_iters):
-    """Return the number of updates in a number of micro-batches."""
-    updates, pending = divmod(int(micro_batches), accum_iters)
-    if pending:
-        warn(
-            f"This model was saved {pending} of {accum_iters} micro-batches into a window, and the "
-            "file doesn't hold their gradients: training continues with a fresh window.",
-        )
-    return updates
+    return name.startswith(UNNAMED)

@@ -274,7 +274,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
             return
         logs["completed_updates"] = updates
         logs["window_position"] = position
-        logs["learning_rate"] = optimizer._rate_in_use()
+        logs["learning_rate"] = optimizer._accumulation.port.rate_in_use()
         if optimizer._accumulation.options.accumulates:
             logs[UPDATE_NORM] = optimizer._accumulation.norms.read(UPDATE_NORM)
         if optimizer._accumulation.options.drops:

@@ -7,11 +7,11 @@ select its writes.
 
 | file | holds |
 | --- | --- |
-| `optimizer` | the optimizer: arguments and config |
+| `optimizer` | the optimizer: its train step and its learning rate |
 | `port` | what this Keras does for the engine: variables, an update, the order of all writes |
 | `recording` | runs the stock `get_updates` and records its writes |
-| `state` | slots, counters and sums, and their names |
-| `stock` | conversion from and to stock optimizers |
+| `state` | the part of the port for arguments and state: slots and their names, conversion |
+| `stock` | what stock optimizers take, and what they start from |
 """
 
 # Made by `python docs/write_stubs.py` from keras 2.2. Don't edit this file.
@@ -54,7 +54,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def accum_iters(self) -> int | None:
-        """The number of micro-batches that make one update, None if only the caller closes windows.
+        """The number of micro-batches that make an update; None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
         first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
@@ -70,7 +70,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def completed_updates(self) -> int:
-        """The number of updates made, as `decay` and bias correction count. An int."""
+        """The number of updates made, as schedules, `decay` and bias correction count. An int."""
 
     @property
     def learning_rate(self) -> Any:
@@ -174,22 +174,27 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """Return an optimizer of this class with the arguments and the state of another optimizer.
 
         Args:
-            optimizer: A stock optimizer with the same rule, or an optimizer of this package with
-                the same rule. The optimizer isn't changed.
+            optimizer: A stock optimizer with the same rule, on Keras 3 also with Keras's own
+                `gradient_accumulation_steps`, or an optimizer of this package with the same rule.
+                The optimizer isn't changed. On Keras 2 with TensorFlow 2, a class of the legacy
+                style also takes an optimizer that isn't legacy, without `weight_decay` and
+                `use_ema`. An RMSprop that isn't legacy has epsilon under the root, so its updates
+                differ from a legacy RMSprop's without momentum.
             **arguments: Constructor arguments that replace the optimizer's, for example
                 `accum_iters`.
 
         Returns:
-            The new optimizer. Compile the model with it.
+            The new optimizer.
 
         Raises:
-            TypeError: If the optimizer has a different rule.
-            ValueError: If an argument that this class fixes has a different value, or if the
-                optimizer has an open window and the new `accum_iters` is 1.
+            TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
+            ValueError: If the optimizer uses an argument that this class doesn't have, if an
+                argument that this class fixes has a different value, or if the optimizer has an
+                open window and the new `accum_iters` is 1.
 
         Example:
 
-        >>> from keras_accum.keras2 import AdamAccumulate
+        >>> from keras_accum import AdamAccumulate
         >>> optimizer = AdamAccumulate.from_optimizer(AdamAccumulate(0.01), accum_iters=5)
         >>> optimizer.accum_iters
         5
@@ -198,15 +203,16 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     def to_stock(self) -> keras.optimizers.Optimizer:
         """Return the stock optimizer with the same arguments and state, to use without keras_accum.
 
-        Compile the model with the stock optimizer, to continue training or to save the model. This
-        optimizer isn't changed.
+        The stock optimizer is built for the same variables: compile the model with it. This
+        optimizer isn't changed. On Keras 3, `decay` becomes an InverseTimeDecay schedule, which
+        gives the same rate.
 
         Returns:
             The stock optimizer.
 
         Raises:
             ValueError: If a window is open, if the class has arguments that the stock optimizer
-                doesn't have, or if the optimizer has `decay` and the stock optimizer can't have it.
+                doesn't have, or if the stock optimizer can't have this `decay`.
         """
 
     @classmethod
@@ -1301,8 +1307,8 @@ def accumulating(
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
     classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`,
-    `window_transforms`, `gate`, `all_reduce`, `lr` and `decay`; see `AdamAccumulate`.
-
+    `window_transforms`, `gate`, `all_reduce`, `lr` and `decay`; see `AdamAccumulate`. State, files
+    and callbacks work as with all classes of this package.
     `get_updates` of `optimizer_class` must write with `update`, `update_add` and `update_sub` of
     `keras.backend`, to variables that it creates with `zeros`, `ones` and `variable` of
     `keras.backend`, as Keras's own optimizers do.

@@ -14,18 +14,13 @@ import tensorflow as tf
 
 from keras_accum import gates, kernels, port, rules, states
 from keras_accum.keras2 import recording
-from keras_accum.tensorflow_port import TensorFlowPort
+from keras_accum.keras2.state import StatePort, make
 
 K = keras.backend
 
 
-class Port(TensorFlowPort):
-    """Keras 2 on TensorFlow 1. Each compiled model gets variables and a window of its own.
-
-    given: the arguments of the stock constructor.
-    rate: the learning rate, a variable that the stock constructor makes.
-    slots: what the rule keeps, by the names in a state.
-    """
+class Port(StatePort):
+    """Keras 2 on TensorFlow 1. Each compiled model gets variables and a window of its own."""
 
     window_order = ("state_format", *states.WINDOW, "accumulator")
     # This host has no strategies.
@@ -33,16 +28,14 @@ class Port(TensorFlowPort):
     in_any_replica = port.Port.in_any_replica
 
     def __init__(self, optimizer, given):
-        super().__init__(optimizer)
-        self.given, self.rate = given, None
-        self._variables, self.slots = [], {}
+        super().__init__(optimizer, given)
+        self._variables = []
         self._made = None  # the variables that the stock optimizer has made for the model
         self._loss = None  # of the train step that is being built
         self._operations = None  # the writes of the train step
         self._closing = None  # the operation that closes the model's window
         self._accum_iters = None  # shared by all models, as are `iterations` and learning rate
         self._positions = {}  # positions in the windows of models, by the keys of their variables
-        self._layouts = {}  # layouts of the stock optimizer's state, by the number of variables
 
     # -- the model's variables ---------------------------------------------------------------------
 
@@ -55,14 +48,14 @@ class Port(TensorFlowPort):
 
         Without a rule, the stock optimizer makes slots and scalars, as part of an update.
         """
-        optimizer, rule = self.optimizer, self.optimizer._rule()
+        rule = self.rule
         self._variables, self.slots = list(variables), {}
         self._made = self._closing = self.accumulation.window = None
         for slot in rule.slots if rule else ():
             for i, variable in enumerate(variables):
-                name = states.slot_name(optimizer._rule_name, slot, i)
+                name = states.slot_name(self.rule_name, slot, i)
                 self.slots[name] = make(K.zeros, K.int_shape(variable), K.dtype(variable), name)
-        optimizer._build_window()
+        self.accumulation.open_window()
 
     def key(self, variable):
         return variable.name
@@ -71,10 +64,6 @@ class Port(TensorFlowPort):
         return [False] * len(variables)  # the variables of a train step are fixed
 
     # -- the variables of a window -----------------------------------------------------------------
-
-    @property
-    def updates(self):
-        return self.optimizer.iterations
 
     def add_counter(self, name, value, shape=()):
         if name == "accum_iters" and self._accum_iters is not None:
@@ -95,20 +84,20 @@ class Port(TensorFlowPort):
         name = f"accumulator.{self._variables.index(variable)}"
         return make(K.zeros, K.int_shape(variable), dtype, name)
 
-    def read(self, variable):
-        return K.get_value(variable)
-
-    def write(self, variable, value):
-        K.set_value(variable, value)
-
     @property
     def _model(self):
         return tuple(map(self.key, self._variables))
 
-    def others_are_open(self):
-        """True if a window is open of a model other than the last model."""
+    def check_between_steps(self):
+        # This host doesn't call the method in a traced function, but its models may share an
+        # optimizer, and each model has a window of its own.
         others = [p for model, p in self._positions.items() if model != self._model]
-        return any(K.batch_get_value(others))
+        if any(self.read_all(others)):
+            raise ValueError(
+                "`apply_partial_window` of an optimizer in several models is for the model whose "
+                "train step was made last, but another model's window is open: give each model its "
+                "own optimizer."
+            )
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -123,12 +112,12 @@ class Port(TensorFlowPort):
         clips = (getattr(self.optimizer, name, 0) for name in ("clipnorm", "clipvalue"))
         averages = _clipped(averages, *clips)
         averages = [tf.cast(g, v.dtype.base_dtype) for g, v in zip(averages, variables)]
-        if self.optimizer._rule():
+        if self.rule:
             values = {dtype: self._scalars(step, dtype) for dtype in set(map(K.dtype, variables))}
         else:
             values = self._selected(step.switch, averages)
         with _barrier([self._loss, averages, values, step]):
-            if self.optimizer._rule():
+            if self.rule:
                 self._write_by_rule(step.switch, averages, variables, values)
             else:
                 self._operations += [K.update(variable, value) for variable, value in values]
@@ -164,7 +153,7 @@ class Port(TensorFlowPort):
             names = names or self.layout_of(len(params)).names
             recording.check_shapes(type(optimizer).__name__, recorded.kept, names, params)
             kept = dict(zip(names, recorded.kept))
-            names = optimizer._list_names(len(params), stock=True)[1:]
+            names = self.names_of_rule(params)
             self.slots = {name: kept[name] for name in names}
             self._made = recorded.made
         return [
@@ -184,26 +173,18 @@ class Port(TensorFlowPort):
         finally:
             self.rate = rate
 
-    def layout_of(self, variables):
-        """Return the layout of the stock optimizer's state for this number of variables."""
-        if variables not in self._layouts:
-            optimizer = self.optimizer
-            self._layouts[variables] = recording.layout(
-                lambda: optimizer._stock_class(**self.given), optimizer._rule_name, variables
-            )
-        return self._layouts[variables]
-
     # -- an update by a rule -----------------------------------------------------------------------
 
     def _scalars(self, step, dtype):
         """Return the scalars of an update for variables of this data type."""
-        optimizer, rule = self.optimizer, self.optimizer._rule()
+        optimizer, rule = self.optimizer, self.rule
         rate = tf.cast(self.rate, dtype)
         if optimizer.initial_decay > 0:
             updates = tf.cast(self.updates, dtype)
             rate = rules.decayed(rate, tf.cast(optimizer.decay, dtype), updates)
         hyperparameters = {
-            name: _scalar(getattr(optimizer, name), dtype) for name in rule.hyperparameters
+            name: _scalar(getattr(optimizer, name, 0.0), dtype)  # RMSprop here has no momentum
+            for name in rule.hyperparameters
         }
         update = tf.cast(self.updates + 1, dtype)
         switch = tf.cast(step.switch, dtype)
@@ -211,7 +192,7 @@ class Port(TensorFlowPort):
         return kernels.kernel_scalars(rule, coefficients)
 
     def _write_by_rule(self, switch, averages, variables, scalars):
-        rule, name = self.optimizer._rule(), self.optimizer._rule_name
+        rule, name = self.rule, self.rule_name
         for i, (variable, average) in enumerate(zip(variables, averages)):
             slots = [self.slots[states.slot_name(name, slot, i)] for slot in rule.slots]
             found = scalars[K.dtype(variable)]
@@ -271,15 +252,6 @@ def _barrier(values):
     """A scope whose operations run after all values, by way of one operation to keep edges few."""
     values = [v for v in tf.nest.flatten(values) if hasattr(v, "device")]  # not numbers and None
     return tf.control_dependencies([tf.group(*values)])
-
-
-def make(create, value, dtype, name):
-    """Make a variable that has the last parts of a name in a state, without the rule's name.
-
-    Names are short, because the names of all weights must fit into one HDF5 attribute of 64 kB.
-    """
-    with tf.name_scope(""):
-        return create(value, dtype, "/".join(name.split(".")[-2:]))
 
 
 def _clipped(grads, clipnorm, clipvalue):

@@ -12,7 +12,7 @@ from collections import namedtuple
 import keras
 import tensorflow as tf
 
-from keras_accum import states
+from keras_accum import lists, states
 
 K = keras.backend
 
@@ -164,7 +164,7 @@ def layout(make, rule, variables):
         params = [K.zeros(length) for length in lengths]
         averages = [tf.zeros_like(param) for param in params]
         kept = record(optimizer, optimizer.get_updates, params, averages).kept
-        slots, scalars = states.KERAS_2_SLOTS.get(rule), states.KERAS_2_SCALARS.get(rule)
+        slots, scalars = lists.KERAS_2_SLOTS.get(rule), lists.KERAS_2_SCALARS.get(rule)
         names, slots_of = {id(optimizer.iterations): "completed_updates"}, [0] * variables
         for variable in kept:
             shape = K.int_shape(variable)

@@ -2,15 +2,14 @@
 
 | file | holds |
 | --- | --- |
-| `optimizer` | the optimizer: arguments and config |
+| `optimizer` | the optimizer: its variables, and attributes that only Keras 3 has |
 | `hooks` | overrides of what Keras calls in a train step and after it |
 | `selection` | selects which writes of an update take effect |
 | `backend` | the port of Keras 3, by `keras.ops` |
 | `backend_<name>` | the port of a single backend |
-| `variables` | the names of all variables in a state |
+| `state` | the part of the port for a state: variables and their names |
 | `kept` | what other people's optimizers keep in other objects |
-| `state` | the state: read, written, loaded and counted |
-| `stock` | conversion from and to stock optimizers |
+| `stock` | the part of the port for stock optimizers: arguments, conversion |
 """
 
 # Made by `python docs/write_stubs.py` from keras 3.15. Don't edit this file.
@@ -58,7 +57,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def accum_iters(self) -> int | None:
-        """The number of micro-batches that make one update, None if only the caller closes windows.
+        """The number of micro-batches that make an update; None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
         first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
@@ -187,9 +186,12 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """Return an optimizer of this class with the arguments and the state of another optimizer.
 
         Args:
-            optimizer: A stock optimizer with the same rule, also with Keras's own
+            optimizer: A stock optimizer with the same rule, on Keras 3 also with Keras's own
                 `gradient_accumulation_steps`, or an optimizer of this package with the same rule.
-                The optimizer isn't changed.
+                The optimizer isn't changed. On Keras 2 with TensorFlow 2, a class of the legacy
+                style also takes an optimizer that isn't legacy, without `weight_decay` and
+                `use_ema`. An RMSprop that isn't legacy has epsilon under the root, so its updates
+                differ from a legacy RMSprop's without momentum.
             **arguments: Constructor arguments that replace the optimizer's, for example
                 `accum_iters`.
 
@@ -198,15 +200,14 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
 
         Raises:
             TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
-            ValueError: If an argument that this class fixes has a different value, or if the
-                optimizer has an open window and the new `accum_iters` is 1.
+            ValueError: If the optimizer uses an argument that this class doesn't have, if an
+                argument that this class fixes has a different value, or if the optimizer has an
+                open window and the new `accum_iters` is 1.
 
         Example:
 
-        >>> import keras
-        >>> from keras_accum.keras3 import AdamAccumulate
-        >>> adam = keras.optimizers.Adam(0.01)
-        >>> optimizer = AdamAccumulate.from_optimizer(adam, accum_iters=5)
+        >>> from keras_accum import AdamAccumulate
+        >>> optimizer = AdamAccumulate.from_optimizer(AdamAccumulate(0.01), accum_iters=5)
         >>> optimizer.accum_iters
         5
         """
@@ -214,15 +215,16 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
     def to_stock(self) -> keras.optimizers.Optimizer:
         """Return the stock optimizer with the same arguments and state, to use without keras_accum.
 
-        `decay` becomes an InverseTimeDecay schedule, which gives the same rate. The stock optimizer
-        is built for the same variables: compile the model with it. This optimizer isn't changed.
+        The stock optimizer is built for the same variables: compile the model with it. This
+        optimizer isn't changed. On Keras 3, `decay` becomes an InverseTimeDecay schedule, which
+        gives the same rate.
 
         Returns:
             The stock optimizer.
 
         Raises:
-            ValueError: If a window is open, if the optimizer has both `decay` and a schedule, or if
-                the class has arguments that the stock optimizer doesn't have.
+            ValueError: If a window is open, if the class has arguments that the stock optimizer
+                doesn't have, or if the stock optimizer can't have this `decay`.
         """
 
     @classmethod
@@ -2916,7 +2918,8 @@ def accumulating(
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
     classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`,
-    `window_transforms`, `gate`, `all_reduce`, `lr` and `decay`; see `AdamAccumulate`.
+    `window_transforms`, `gate`, `all_reduce`, `lr` and `decay`; see `AdamAccumulate`. State, files
+    and callbacks work as with all classes of this package.
 
     Args:
         optimizer_class: A class of optimizers: a class of Keras, for example
@@ -2937,6 +2940,6 @@ def accumulating(
     >>> import keras
     >>> from keras_accum.keras3 import accumulating
     >>> LionAccumulate = accumulating(keras.optimizers.Lion)
-    >>> LionAccumulate(learning_rate=0.001, accum_iters=5).accum_iters
+    >>> LionAccumulate(accum_iters=5).accum_iters
     5
     """

@@ -7,11 +7,11 @@ import contextlib
 import numbers
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_accum import port, states
+from keras_accum import states
 from keras_accum.keras3 import selection
+from keras_accum.keras3.state import StatePort
 
 
 def path_of(variable):
@@ -22,59 +22,24 @@ def dtype_of(variable):
     return keras.backend.standardize_dtype(variable.dtype)
 
 
-def to_numpy(value):
-    """Return the value of a variable or a tensor as a new array."""
-    if not isinstance(value, keras.Variable):
-        return ops.convert_to_numpy(value)
-    # NumPy 2 warns if `array` copies a Keras variable itself.
-    return np.array(np.asarray(value))
-
-
-class Port(port.Port):
+class Port(StatePort):
     """Keras 3 on any backend."""
 
     ops = counts_with = ops
     window_order = ("state_format", *states.WINDOW, states.WEIGHT, "accumulator", states.MISSING)
     tells_of_the_end = True
-    can_reduce_late = False  # for `all_reduce="per_window"`
     # True if `variables` must have everything that a train step of `fit` writes.
     steps_return_state = True
 
-    def __init__(self, optimizer):
-        super().__init__(optimizer)
-        self._variables, self._indices = [], {}
+    def __init__(self, optimizer, given):
+        super().__init__(optimizer, given)
         self.selections = {}  # the selection of the update that each replica runs
-
-    @property
-    def stock(self):
-        """The stock class, whose methods know nothing of accumulation."""
-        return self.optimizer._stock_class
 
     @property
     def loss_scale(self):
         return self.optimizer.loss_scale_factor or 1.0
 
     # -- the model's variables ---------------------------------------------------------------------
-
-    @property
-    def variables(self):
-        return self._variables
-
-    @variables.setter
-    def variables(self, variables):
-        self._variables = list(variables)
-        self._indices = {self.key(variable): i for i, variable in enumerate(self._variables)}
-
-    @property
-    def keys(self):
-        return self._indices
-
-    def key(self, variable):
-        return id(variable)
-
-    def index(self, variable):
-        """Return the index of a variable of the model, None for any other variable."""
-        return self._indices.get(self.key(variable))
 
     def name_of(self, variable):
         return path_of(variable)
@@ -87,10 +52,6 @@ class Port(port.Port):
         return getattr(variable, "overwrite_with_gradient", False)
 
     # -- the variables of a window -----------------------------------------------------------------
-
-    @property
-    def updates(self):
-        return self.optimizer._iterations  # `iterations` may be a quotient, see Keras's own
 
     @property
     def scalar_dtype(self):
@@ -140,27 +101,9 @@ class Port(port.Port):
                 name=name,
             )
 
-    def read(self, variable):
-        return to_numpy(variable)
-
-    def write(self, variable, value):
-        variable.assign(value)
-
-    def eagerly(self):
-        """A scope in which an assignment isn't part of a graph that is being traced."""
-        return contextlib.nullcontext()
-
     def build_scope(self, variables):
         """The scope for building the stock optimizer for these variables."""
         return contextlib.nullcontext()
-
-    def can_be_written(self, tensor):
-        """True if a tensor of the framework itself is a variable."""
-        return False
-
-    def was_written(self, tensor):
-        """True if a tensor that an update has made is a variable."""
-        return False
 
     # -- values ------------------------------------------------------------------------------------
 
@@ -234,7 +177,7 @@ class Port(port.Port):
         }
         with self.selection_of(step.switch, own):
             self.stock.apply(self.optimizer, averages, variables)
-        self.optimizer._check_update()
+        self.check_update()
 
     def count_updates(self, switch):
         """Nothing: the stock optimizer counts its updates, and the count is selected."""

@@ -63,8 +63,8 @@ class Picker(train_functions.Picker):
     def _arrays(self, state):
         _, _, optimizer_variables, _ = state
         arrays = {id(v): a for v, a in zip(self._optimizer.variables, optimizer_variables)}
-        optimizer = self._optimizer
-        counters = [*optimizer._counters().values(), optimizer._accumulation.port.updates]
+        accumulation = self._optimizer._accumulation
+        counters = [*accumulation.state.counters.values(), accumulation.port.updates]
         return [arrays[id(counter)] for counter in counters]
 
 

@@ -162,7 +162,8 @@ class Hooks(backend.Hooks):
         if rule is None:
             super()._step_of_stock(gradient, variable, learning_rate)
             return
-        slots = [self._slots_by_name[n, self._accumulation.port.key(variable)] for n in rule.slots]
+        port = self._accumulation.port
+        slots = [port.slots[name, port.key(variable)] for name in rule.slots]
         scalars = self._kernel_scalars(rule, variable.dtype)
         gradient = tf.cast(gradient, variable.dtype)
         kernels.apply_rule(rule, scalars, gradient, variable, list(map(_native, slots)))

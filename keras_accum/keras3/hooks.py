@@ -19,7 +19,7 @@ class Hooks(backend.Hooks):
         accumulation.has_stepped = True
         if accumulation.options.is_stock:
             result = super().apply(grads, trainable_variables)
-            self._check_update()
+            accumulation.port.check_update()
             return result
         grads, known = list(grads), accumulation.port.variables
         if not grads:

@@ -14,7 +14,7 @@ import keras
 # ours, or to variables that another attribute has, too.
 _SECOND_HAND = {
     *("_variables", "_trainable_variables", "_tracker", "_distribution_strategy"),
-    *("_slots_of_names", "_names_of_found", "_kept_at_build", "_accumulation"),
+    "_accumulation",
 }
 # A layer's variables are saved with a model, and no update writes a schedule's.
 _NOT_FOLLOWED = (

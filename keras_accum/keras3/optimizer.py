@@ -1,45 +1,63 @@
-"""The accumulating optimizer of Keras 3: its arguments and its config.
+"""The accumulating optimizer of Keras 3: its variables, and attributes that only Keras 3 has.
 
 With `accum_iters=1`, and without `decay` and `skip_nonfinite`, the stock optimizer's own code runs.
 """
 
-from keras_accum import arguments, family
-from keras_accum.keras3 import stock
+from keras_accum import base
 from keras_accum.keras3.hooks import Hooks, backend
-from keras_accum.keras3.state import State
-from keras_accum.options import ReadOnly
+from keras_accum.options import ReadOnly, check_attributes
 
 
-class AccumulatingOptimizer(Hooks, State, stock.FromAndToStock):
-    """The base class of all optimizers on Keras 3; it comes before the stock class.
+class AccumulatingOptimizer(Hooks, base.Optimizer):
+    """The base class of all optimizers on Keras 3; it comes before the stock class."""
 
-    `fixed` has the stock arguments whose values a class fixes.
-    """
-
-    fixed = {}
-    _keras = "Keras 3"
-    _can_reduce_late = backend.Port.can_reduce_late
+    _port = backend.Port
     decay = ReadOnly("decay")
 
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        if AccumulatingOptimizer in cls.__bases__:
-            cls._stock_class = cls.__bases__[-1]
-            cls.__signature__ = arguments.signature(
-                cls._stock_class, cls.fixed, stock.keywords_of(cls._stock_class)
-            )
+    def build(self, variables):
+        if self.built:
+            return
+        if not variables:
+            # Keras's HDF5 loader builds on an empty list. If no state is loaded afterwards, a step
+            # must raise an error, as it does with `built`, and not start with a fresh optimizer.
+            self.built = True
+            return
+        accumulation, port = self._accumulation, self._accumulation.port
+        before, kept = dict(vars(self)), len(self._variables)
+        try:
+            with accumulation.state.restored(variables), port.build_scope(variables):
+                super().build(variables)
+                port.variables = self._trainable_variables
+                check_attributes(self, vars(self).keys() - before)
+                port.track_all()
+                accumulation.open_window()
+        except Exception:
+            # A step would start with a fresh optimizer. The state waits for its own variables.
+            for variable in self._variables[kept:]:
+                self._tracker.untrack(variable)
+            vars(self).clear()
+            vars(self).update(before)
+            self._trainable_variables_indices.clear()
+            accumulation.window = None
+            port.forget()
+            raise
 
-    def __init__(self, *args, **kwargs):
-        given = arguments.bind(type(self), args, kwargs, unknown=ValueError)
-        own = arguments.pop_own(type(self), given)
-        own["decay"] = float(given.pop("decay", 0.0))
-        given.setdefault("name", None)
-        arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
+    def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
+        variable = super().add_variable_from_reference(
+            reference_variable, name=name, initializer=initializer
+        )
+        port = self._accumulation.port
+        port.slots[name, port.key(reference_variable)] = variable
+        return variable
 
-        self._start_accumulating(own, backend.Port(self))
-        super().__init__(**given, **self.fixed)
-        family.check_attributes(self, {*vars(self)} - {"_accumulation"})
-        self._accumulation.is_ready = True
+    @property
+    def variables(self):
+        accumulation = self._accumulation
+        if accumulation.state.waiting:
+            return accumulation.state.variables()
+        # Not the stock optimizer's list, which may have the variables of an inner optimizer twice.
+        norms = accumulation.norms.variables
+        return self._variables + norms * accumulation.port.steps_return_state
 
     @property
     def gradient_accumulation_steps(self):
@@ -65,10 +83,7 @@ class AccumulatingOptimizer(Hooks, State, stock.FromAndToStock):
     def lr(self, learning_rate):
         self.learning_rate = learning_rate
 
-    def get_config(self):
-        config = super().get_config()
-        for name in self.fixed:
-            del config[name]
-        config.update(arguments.own_config(self), decay=self.decay)
-        return config
-
+    @classmethod
+    def _from_arguments(cls, config):
+        # A class with an optimizer inside has a config of this optimizer, to be read first.
+        return cls._from_stock_config(config, None)

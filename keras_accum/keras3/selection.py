@@ -120,11 +120,11 @@ class SelectAfter(Selection):
     def __enter__(self):
         super().__enter__()
         port = self.port
-        named = port.optimizer._named_rule_variables()
+        named = port.rule_variables()
         self._weights = port.variables
         everything = [*self._weights, *named.values(), port.updates]
         self._all = [] if is_certain(self.of_update) else everything
-        owners = port.optimizer._owners_of_slots
+        owners = port.owners
         self._slots_of_own = {
             index: [
                 variable

@@ -1,184 +1,219 @@
-"""The state of an accumulating optimizer on Keras 3: reading, writing, loading and counting."""
+"""The variables of an optimizer on Keras 3, and their names in a state."""
 
 import keras
 import numpy as np
+from keras import ops
 
-from keras_accum import base, family, rules, states
-from keras_accum.keras3 import variables
-from keras_accum.keras3.backend import to_numpy
+from keras_accum import rules, states
+from keras_accum.keras3.kept import Kept
+from keras_accum.keras3.stock import StockPort, all_variables
+from keras_accum.ranges import is_of_keras
+from keras_accum.warn import warn
+
+# Keras's names for what it keeps per variable outside of the rules.
+_NOT_OF_A_RULE = {"average": "moving_average", "gradient_accumulator": "accumulator"}
+
+_NATIVE = "which isn't a Keras variable"
 
 
-class State(variables.StateByNames, base.Optimizer):
-    """A base class that comes before a stock optimizer class."""
+def to_numpy(value):
+    """Return the value of a variable or a tensor as a new array."""
+    if not isinstance(value, keras.Variable):
+        return ops.convert_to_numpy(value)
+    # NumPy 2 warns if `array` copies a Keras variable itself.
+    return np.array(np.asarray(value))
 
-    def build(self, variables):
-        if self.built:
-            return
-        if not variables:
-            # Keras's HDF5 loader builds on an empty list. If no state is loaded afterwards, a step
-            # must raise an error, as it does with `built`, and not start with a fresh optimizer.
-            self.built = True
-            return
-        accumulation, port = self._accumulation, self._accumulation.port
-        before, kept, pending = dict(vars(self)), len(self._variables), self._pending
-        with port.eagerly():
-            state = self._read_state() if pending else None
-        waiting, pending.variables = pending.variables, {}
-        try:
-            with port.build_scope(variables):
-                super().build(variables)
-                port.variables = self._trainable_variables
-                family.check_attributes(self, vars(self).keys() - before)
-                self._track_all()
-                self._build_window()
-            if state is not None:
-                with port.eagerly():
-                    self._write_state(self._fitted_to_variables(state))
-                    accumulation.training.start()
-        except Exception:
-            # A step would start with a fresh optimizer. The state waits for its own variables.
-            for variable in self._variables[kept:]:
-                self._tracker.untrack(variable)
-            vars(self).clear()
-            vars(self).update(before)
-            self._slots_by_name.clear()
-            self._trainable_variables_indices.clear()
-            port.variables, accumulation.window, pending.variables = [], None, waiting
-            raise
 
-    def _build_window(self):
-        port = self._accumulation.port
-        if self._accumulation.options.reduces_late and any(map(port.overwrites, port.variables)):
-            raise ValueError(
-                "all_reduce='per_window' can't be used with float8, whose scales are overwritten "
-                "by gradients and not summed. Leave all_reduce out."
-            )
-        super()._build_window()
+class StatePort(StockPort):
+    """What the state of an optimizer is on Keras 3.
 
-    @classmethod
-    def _from_arguments(cls, config):
-        # A class with an optimizer inside has a config of this optimizer, to be read first.
-        return cls._from_stock_config(config, None)
+    slots: the variables that `add_variable_from_reference` has made, by (name, key of the weight).
+    owners: {id: index} of the variables that are kept by the index of a weight.
+    """
 
-    @property
-    def completed_updates(self):
-        """The number of updates made, as schedules, `decay` and bias correction count. An int."""
-        return self._count("completed_updates", to_numpy(self.iterations))
+    def __init__(self, optimizer, given):
+        super().__init__(optimizer, given)
+        self._variables, self._indices = [], {}
+        self.slots, self.owners = {}, {}
+        self._names_of_found = {}  # by id, of the variables that Keras doesn't track by itself
+        self._kept_at_build = None  # {place: tensor}, until the first update
 
-    @property
-    def _is_built(self):
-        return bool(self._accumulation.port.variables)
+    # -- the model's variables ---------------------------------------------------------------------
 
     @property
     def variables(self):
-        if self._pending:
-            return self._waiting_variables()
-        # Not the stock optimizer's list, which may have the variables of an inner optimizer twice.
-        norms = self._accumulation.norms.variables
-        return self._variables + norms * self._accumulation.port.steps_return_state
+        return self._variables
 
-    def _add_waiting(self, name, array):
+    @variables.setter
+    def variables(self, variables):
+        self._variables = list(variables)
+        self._indices = {self.key(variable): i for i, variable in enumerate(self._variables)}
+
+    @property
+    def keys(self):
+        return self._indices
+
+    def key(self, variable):
+        return id(variable)
+
+    def index(self, variable):
+        """Return the index of a variable of the model, None for any other variable."""
+        return self._indices.get(self.key(variable))
+
+    def forget(self):
+        """Forget the model's variables, after a `build` that failed."""
+        self.variables = []
+        self.slots.clear()
+
+    # -- names -------------------------------------------------------------------------------------
+
+    @property
+    def updates(self):
+        return self.optimizer._iterations  # `iterations` may be a quotient, see Keras's own
+
+    @property
+    def accumulates_itself(self):
+        return bool(self.optimizer.gradient_accumulation_steps)
+
+    def shared_variables(self):
+        found, rate = {"completed_updates": self.updates}, self.optimizer._learning_rate
+        return {**found, "learning_rate": rate} if isinstance(rate, keras.Variable) else found
+
+    def stock_variables(self):
+        named = {**self.rule_variables(), **self.shared_variables()}
+        names = {id(variable): name for name, variable in named.items()}
+        return {names[id(v)]: v for v in self.optimizer._variables if id(v) in names}
+
+    def rule_variables(self):
+        """Return the stock optimizer's variables by name, without the shared variables.
+
+        A slot has the name with which it was created for its variable. Other variables have the
+        name of their attribute, or of the attributes that lead to them in other objects. All
+        remaining variables are numbered.
+        """
+        found = self._names_by_id()
+        not_of_rule = {id(v) for v in self.shared_variables().values()}
+        window = self.accumulation.window
+        if window is not None:
+            not_of_rule.update(map(id, window.named.values()))
+        named, rest = {}, 0
+        for variable in self.optimizer._variables:
+            if id(variable) not in not_of_rule:
+                name = found.get(id(variable))
+                if name is None:
+                    name, rest = states.scalar_name(self.rule_name, f"variable_{rest}"), rest + 1
+                named[name] = variable
+        return named
+
+    def _names_by_id(self):
+        found = {}
+        for (slot, key), variable in self.slots.items():
+            index = self._indices[key]
+            if slot in _NOT_OF_A_RULE:
+                found[id(variable)] = f"{_NOT_OF_A_RULE[slot]}.{index}"
+            else:
+                found[id(variable)] = states.slot_name(self.rule_name, slot, index)
+        for attribute, value in vars(self.optimizer).items():
+            name = states.scalar_name(self.rule_name, attribute.strip("_"))
+            if isinstance(value, keras.Variable):
+                found.setdefault(id(value), name)
+            elif isinstance(value, (list, tuple)) and len(value) == len(self._variables):
+                for index, item in enumerate(value):
+                    found.setdefault(id(item), f"{name}.{index}")
+        for key, name in self._names_of_found.items():
+            found.setdefault(key, states.scalar_name(self.rule_name, name))
+        return found
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def read(self, variable):
+        return to_numpy(variable)
+
+    def write(self, variable, value):
+        variable.assign(value)
+
+    def rate_state(self):
+        rate = self.optimizer._learning_rate
+        return {"learning_rate": to_numpy(rate)} if isinstance(rate, keras.Variable) else {}
+
+    def write_rate(self, rate):
+        self.optimizer._learning_rate.assign(rate)
+
+    def rate_in_use(self):
+        rate = float(to_numpy(self.optimizer.learning_rate))
+        updates = self.accumulation.state.completed_updates()
+        return rules.decayed(rate, self.accumulation.options.decay, updates)
+
+    def add_waiting(self, name, array):
         return keras.Variable(array, trainable=False, name=name)
 
-    def _layout(self):
-        found = self._state_variables()
-        return {n: tuple(v.shape) for n, v in found.items() if n != "state_format"}
+    def note_waiting(self):
+        self.optimizer.built = False  # Keras's HDF5 loader calls `build` with an empty list
 
-    def _expected_layout(self, state, variables):
-        """Return what a state must have before the variables, which decide what else, are known."""
-        options, rule = self._accumulation.options, f"{self._rule_name}."
-        indices = range(len(variables))
-        shapes = dict.fromkeys(self._shared_variables(), ())
-        for name, array in state.items():
-            index = states.index_of(name)
-            is_of_variables = name.startswith((rule, "moving_average.")) and (
-                name.count(".") == 1 if index is None else index in indices
-            )
-            if is_of_variables or states.is_unnamed(name):
-                shapes[name] = array.shape
-        if any(map(states.is_of_window, state)):
-            sums = [f"accumulator.{i}" for i in indices]
-            if options.accumulates:
-                more = [states.WEIGHT] * options.weighs + ["unapplied"] * ("unapplied" in state)
-                shapes.update(dict.fromkeys([*states.WINDOW, *more], ()))
-                shapes[states.MISSING] = (len(variables) + 1,)
-            if options.accumulates or self.gradient_accumulation_steps:
-                shapes.update({name: np.shape(state.get(name, ())) for name in sums})
-        return shapes
-
-    def _order_of(self, state, variables):
-        state = {**self._shared_variables(), **state}
-        if any(map(states.is_unnamed, state)):
-            return states.in_list_order(state)
-        return [*state, *["state_format"] * ("accum_iters" in state)]
-
-    def _waiting_variables(self):
-        """Return the variables of a state that waits, in the order of a file without names."""
-        waiting = self._pending.variables
-        if any(map(states.is_unnamed, waiting)):
-            return list(waiting.values())
-        # A state by names may have any order. An optimizer for variables like these tells its own.
-        likeness = self._like(variables.constructor_arguments(self))
-        arrays = states.by_index({n: v for n, v in waiting.items() if n != states.MISSING})
-        likeness.build([keras.Variable(np.zeros(array.shape)) for array in arrays])
-        order = likeness._state_variables()
-        if waiting.keys() - order.keys():
-            self._check_is_built("variables")
-        return [waiting[name] for name in order if name in waiting]
-
-    def _fitted_to_variables(self, state):
-        if any(map(states.is_unnamed, state)):
-            values = {"state_format": np.asarray(states.FORMAT), **self._rate_state(), **state}
-            state = self._named([values[name] for name in states.in_list_order(values)])
-        return super()._fitted_to_variables(state)
-
-    def _read_state(self):
-        state = {
-            name: to_numpy(variable)
-            for name, variable in self._state_variables().items()
-            if name != "state_format"
-        }
-        return states.without_idle(state)
-
-    def _keep_waiting(self, state):
-        super()._keep_waiting(state)
-        self.built = False  # Keras's HDF5 loader calls `build` with an empty list
-
-    def _rate_state(self):
-        if not isinstance(self._learning_rate, keras.Variable):
-            return {}
-        return {"learning_rate": to_numpy(self._learning_rate)}
-
-    def _write_state(self, state):
-        found = self._state_variables()
-        for name, value in state.items():
-            found[name].assign(value)
-
-    def _write_shared(self, state):
-        for name, variable in self._shared_variables().items():
-            if name in state:
-                variable.assign(state[name])
-
-    def _named(self, arrays):
-        arrays = variables.without_loss_scale(arrays, self.name)
-        if self._is_built:
-            return super()._named(arrays)
-        # Which array is what depends on the variables: the list waits for them.
-        arrays, rule = [states.as_array(array) for array in arrays], self._rule_name
-        if rule in states.NO_COUNT and arrays and arrays[0].ndim:
-            self._warn_of_no_count()
-            arrays.insert(0, np.asarray(0))
-        options, scalars = self._accumulation.options, len(states.KERAS_2_SCALARS.get(rule, ()))
-        state = states.unnamed(
-            arrays, scalars, bool(self._rate_state()), options.accumulates, options.weighs
+    def without_wrapper(self, arrays):
+        first, name = arrays[:4], self.optimizer.name
+        # Iterations, a learning rate of zero, the steps since the last change of the scale, the
+        # scale.
+        kinds = [array.dtype.kind for array in first if array.ndim == 0]
+        if kinds != ["i", "f", "i", "f"] or first[1] != 0:
+            return arrays
+        warn(
+            f"The file is of a LossScaleOptimizer around {name}, but {name} has no "
+            "LossScaleOptimizer here: the loss scale is ignored, everything else is loaded. To "
+            "keep the loss scale, call "
+            "`keras.mixed_precision.set_dtype_policy('mixed_float16')` before loading.",
         )
-        if state is None:
-            raise self._no_state(arrays)
-        states.check_numbers(state, self._described)
-        if "window_position" not in state:
-            self._pending.convert_count(state, options.accum_iters)
-        return state
+        return arrays[4:]
 
-    def _rate_in_use(self):
-        rate = float(to_numpy(self.learning_rate))
-        return rules.decayed(rate, self.decay, self.completed_updates)
+    # -- what other people's optimizers keep -------------------------------------------------------
+
+    def track_all(self):
+        """Let Keras track the variables that it hasn't found, or raise a TypeError.
+
+        Keras's own optimizers keep none.
+        """
+        if is_of_keras(self.stock):
+            return
+        kept = Kept(self.optimizer, self._variables)
+        self._check_kept(
+            [f"{place}, {_NATIVE}" for place, t in kept.tensors.items() if self.can_be_written(t)],
+        )
+        self._names_of_found, self.owners = kept.names, kept.owners
+        self._kept_at_build = kept.tensors
+        for variable in all_variables(self.optimizer, kept):
+            if not self.optimizer._tracker.is_in_store("variables", variable):
+                self.optimizer._track_variable(variable)
+
+    def check_update(self):
+        before, self._kept_at_build = self._kept_at_build, None
+        if before is None:
+            return
+        kept = Kept(self.optimizer, self._variables)
+        new = {place: t for place, t in kept.tensors.items() if place not in before}
+        self._check_kept(
+            [f"{name}, which an update creates" for name in kept.names.values()],
+            [f"{place}, {_NATIVE}" for place, t in new.items() if self.was_written(t)],
+            [
+                f"{place}, which an update replaces"
+                for place, tensor in before.items()
+                if kept.tensors.get(place, tensor) is not tensor
+            ],
+        )
+
+    def _check_kept(self, *problems):
+        problems = [problem for some in problems for problem in some]
+        if problems:
+            raise TypeError(
+                f"{self.stock.__name__} can't accumulate: it keeps {'; '.join(problems)}. "
+                "A state needs the names of all that an update writes: make it a `keras.Variable` "
+                "in `build`, in an attribute, a list or a dictionary. Keep a constant as a number "
+                "or a NumPy array."
+            )
+
+    def can_be_written(self, tensor):
+        """True if a tensor of the framework itself is a variable."""
+        return False
+
+    def was_written(self, tensor):
+        """True if a tensor that an update has made is a variable."""
+        return False

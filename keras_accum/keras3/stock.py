@@ -1,15 +1,13 @@
-"""Conversion from and to the stock optimizers of Keras 3."""
+"""The stock optimizers of Keras 3: their arguments, and conversion from and to them."""
 
 import inspect
 
 import keras
 import numpy as np
 
-from keras_accum import arguments, ranges, states
-from keras_accum.keras3.backend import to_numpy
-from keras_accum.keras3.variables import constructor_arguments, of_stock
-
-_NOT_OF_STOCK = {*ranges.OURS, "decay"}
+from keras_accum import arguments, convert, port, states
+from keras_accum.keras3.kept import Kept
+from keras_accum.ranges import is_of_keras
 
 
 def class_of(public):
@@ -17,133 +15,103 @@ def class_of(public):
     return type(public.__new__(public))
 
 
-class FromAndToStock:
-    """A base class that comes before a stock optimizer class."""
+class StockPort(port.Port):
+    """What arguments and conversion need to know of Keras 3."""
+
+    host, title = "keras3", "Keras 3"
+    unknown_argument = ValueError
+
+    @staticmethod
+    def keywords_of(stock):
+        own = arguments.parameters_of(stock)
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
+            return {}
+        return {
+            name: parameter.default
+            for name, parameter in arguments.parameters_of(keras.optimizers.Optimizer).items()
+            if parameter.default is not inspect.Parameter.empty and name not in own
+        }
+
+    @staticmethod
+    def prepare(cls, own, given):
+        own["decay"] = float(given.pop("decay", 0.0))
+        given.setdefault("name", None)
+        arguments.check_one_accumulation(own, given.get("gradient_accumulation_steps"))
+
+    @staticmethod
+    def config_of(optimizer, config):
+        return {**config, "decay": optimizer.decay}
+
+    @property
+    def stock(self):
+        """The stock class, whose methods know nothing of accumulation."""
+        return self.optimizer._stock_class
 
     @classmethod
-    def from_optimizer(cls, optimizer, **arguments):
-        """Return an optimizer of this class with the arguments and the state of another optimizer.
+    def stock_classes(cls, family, optimizer):
+        if family._stock_class is class_of(keras.optimizers.Adam):
+            # AdamW is Adam with another default of weight_decay.
+            return {family._stock_class, class_of(keras.optimizers.AdamW)}
+        return {family._stock_class}
 
-        Args:
-            optimizer: A stock optimizer with the same rule, also with Keras's own
-                `gradient_accumulation_steps`, or an optimizer of this package with the same rule.
-                The optimizer isn't changed.
-            **arguments: Constructor arguments that replace the optimizer's, for example
-                `accum_iters`.
-
-        Returns:
-            The new optimizer.
-
-        Raises:
-            TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
-            ValueError: If an argument that this class fixes has a different value, or if the
-                optimizer has an open window and the new `accum_iters` is 1.
-
-        Example:
-
-        >>> import keras
-        >>> from keras_accum.keras3 import AdamAccumulate
-        >>> adam = keras.optimizers.Adam(0.01)
-        >>> optimizer = AdamAccumulate.from_optimizer(adam, accum_iters=5)
-        >>> optimizer.accum_iters
-        5
-        """
-        kinds = [cls._stock_class]
-        if cls._stock_class is class_of(keras.optimizers.Adam):
-            kinds.append(class_of(keras.optimizers.AdamW))  # Adam with another weight_decay default
-        cls._check_source(optimizer, kinds)
-        config = constructor_arguments(optimizer)
-        cls._check_fixed(config)
-        is_ours = isinstance(optimizer, FromAndToStock)
-        if not is_ours:
-            del config["name"]
-            of_stock_class = {n: arguments[n] for n in arguments if n not in _NOT_OF_STOCK}
-            if of_stock_class:
-                # A new value may change which slots there are: only names tell which stay.
-                own = {n: arguments[n] for n in arguments if n in _NOT_OF_STOCK}
-                return cls.from_optimizer(cls.from_optimizer(optimizer, **own), **of_stock_class)
-            steps = config["gradient_accumulation_steps"]
+    @staticmethod
+    def arguments_of(optimizer):
+        config = arguments.config_of(optimizer)
+        if not isinstance(optimizer._learning_rate, keras.Variable):
+            config["learning_rate"] = optimizer._learning_rate  # a callable, not serialized
+        if not convert.accumulates(optimizer):
+            steps = config.pop("gradient_accumulation_steps")
             if steps:
-                config["accum_iters"] = config.pop("gradient_accumulation_steps")
-        new = cls._like(config, arguments)
-        _copy_exclusions(optimizer, new)
-        if optimizer._trainable_variables:
-            new.build(optimizer._trainable_variables)
-        state = optimizer.get_state() if is_ours else new._state_of_stock(optimizer, steps)
-        if any(map(states.is_unnamed, state)):
-            # A list tells its origin also by having a learning rate or not.
-            if optimizer._rate_state().keys() != new._rate_state().keys():
-                optimizer._check_is_built("from_optimizer")
-        new._continue_from(state, optimizer)
-        return new
+                config["accum_iters"] = steps
+        return config
 
-    def _state_of_stock(self, optimizer, steps):
+    def state_of_stock(self, optimizer):
         """Return the state of a stock optimizer that keeps the same variables in the same order."""
+        if optimizer._trainable_variables:
+            self.build(optimizer._trainable_variables)
+        steps = optimizer.gradient_accumulation_steps
         sums = list(getattr(optimizer, "_accumulated_gradients", ()))
-        others = [v for v in of_stock(optimizer) if all(v is not other for other in sums)]
-        state = dict(zip(self._list_names(), map(to_numpy, others)))
-        state.update({f"accumulator.{i}": to_numpy(v) for i, v in enumerate(sums)})
+        others = [v for v in all_variables(optimizer) if all(v is not other for other in sums)]
+        state = dict(zip(self.stock_variables(), self.read_all(others)))
+        state.update({f"accumulator.{i}": self.read(v) for i, v in enumerate(sums)})
         if steps:  # Keras counts micro-batches
             updates, position = divmod(int(state["completed_updates"]), steps)
             counters = dict(zip(states.WINDOW, (position, steps, steps)), completed_updates=updates)
             state.update({name: np.asarray(value) for name, value in counters.items()})
-        return state
+        return state, []
 
-    def to_stock(self):
-        """Return the stock optimizer with the same arguments and state, to use without keras_accum.
-
-        `decay` becomes an InverseTimeDecay schedule, which gives the same rate. The stock optimizer
-        is built for the same variables: compile the model with it. This optimizer isn't changed.
-
-        Returns:
-            The stock optimizer.
-
-        Raises:
-            ValueError: If a window is open, if the optimizer has both `decay` and a schedule, or if
-                the class has arguments that the stock optimizer doesn't have.
-        """
-        self._check_can_be_stock()
-        if self._pending:
-            self._check_is_built("to_stock")
-        config = {**constructor_arguments(self), **self.fixed}
-        for name in ("name", *arguments.OWN):
-            config.pop(name, None)
-        if self.decay:
-            if not isinstance(self._learning_rate, keras.Variable):
+    def make_stock(self, config):
+        state, decay = self.accumulation.state, config.pop("decay")
+        if state.waiting:
+            state.check_is_built("to_stock")
+        if decay:
+            if "learning_rate" not in self.shared_variables():
                 raise ValueError(
-                    f"`to_stock` with decay={self.decay} and a schedule: no stock schedule "
-                    "combines both."
+                    f"`to_stock` with decay={decay} and a schedule: no stock schedule combines "
+                    "both."
                 )
             config["learning_rate"] = keras.optimizers.schedules.InverseTimeDecay(
-                config["learning_rate"], decay_steps=1, decay_rate=self.decay
+                config["learning_rate"], decay_steps=1, decay_rate=decay
             )
-        stock = self._stock_class.from_config(config)
-        _copy_exclusions(self, stock)
-        if self._is_built:
-            stock.build(self._trainable_variables)
-            names = self._list_names()
-            if self.decay:
-                names.remove("learning_rate")
-            state = self._read_state()
-            for name, variable in zip(names, of_stock(stock)):
-                variable.assign(state[name])
-        return stock
+        return self.stock.from_config(config)
+
+    def continue_stock(self, optimizer):
+        if self.variables:
+            optimizer.build(self.variables)
+            state = self.accumulation.state.read()
+            if not isinstance(optimizer._learning_rate, keras.Variable):
+                state.pop("learning_rate", None)
+            names = [name for name in self.stock_variables() if name in state]
+            self.write_all(zip(all_variables(optimizer), map(state.get, names)))
 
 
-def _copy_exclusions(source, target):
-    """Copy the exclusions from weight decay, which no config has."""
-    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
-        if hasattr(source, name):
-            setattr(target, name, getattr(source, name))
-
-
-def keywords_of(stock):
-    """Return the keywords, with defaults, that a class passes to Keras's optimizer as **kwargs."""
-    own = arguments.parameters_of(stock)
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
-        return {}
-    return {
-        name: parameter.default
-        for name, parameter in arguments.parameters_of(keras.optimizers.Optimizer).items()
-        if parameter.default is not inspect.Parameter.empty and name not in own
-    }
+def all_variables(optimizer, kept=None):
+    """Return all variables of a built optimizer, also those that Keras doesn't track."""
+    variables, cls = list(optimizer._variables), getattr(optimizer, "_stock_class", type(optimizer))
+    if not is_of_keras(cls):
+        kept = kept or Kept(optimizer, optimizer._trainable_variables)
+        # Also those that a property of the class's own tells of.
+        for variable in [*kept.variables, *cls.variables.__get__(optimizer)]:
+            if all(variable is not other for other in variables):
+                variables.append(variable)
+    return variables

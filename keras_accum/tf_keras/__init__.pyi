@@ -42,7 +42,7 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
 
     @property
     def accum_iters(self) -> int | None:
-        """The number of micro-batches that make one update, None if only the caller closes windows.
+        """The number of micro-batches that make an update; None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
         first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
@@ -169,11 +169,12 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
         """Return an optimizer of this class with the arguments and the state of another optimizer.
 
         Args:
-            optimizer: A stock optimizer with the same rule, legacy or not, or an optimizer of this
-                package with the same rule. The optimizer isn't changed. An optimizer that isn't
-                legacy must not use `weight_decay` or `use_ema`. An RMSprop that isn't legacy has
-                epsilon under the root, so its updates differ from a legacy RMSprop's without
-                momentum.
+            optimizer: A stock optimizer with the same rule, on Keras 3 also with Keras's own
+                `gradient_accumulation_steps`, or an optimizer of this package with the same rule.
+                The optimizer isn't changed. On Keras 2 with TensorFlow 2, a class of the legacy
+                style also takes an optimizer that isn't legacy, without `weight_decay` and
+                `use_ema`. An RMSprop that isn't legacy has epsilon under the root, so its updates
+                differ from a legacy RMSprop's without momentum.
             **arguments: Constructor arguments that replace the optimizer's, for example
                 `accum_iters`.
 
@@ -182,13 +183,13 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
 
         Raises:
             TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
-            ValueError: If the optimizer uses `weight_decay` or `use_ema`, if an argument that this
-                class fixes has a different value, or if the optimizer has an open window and the
-                new `accum_iters` is 1.
+            ValueError: If the optimizer uses an argument that this class doesn't have, if an
+                argument that this class fixes has a different value, or if the optimizer has an
+                open window and the new `accum_iters` is 1.
 
         Example:
 
-        >>> from keras_accum.tf_keras import AdamAccumulate
+        >>> from keras_accum import AdamAccumulate
         >>> optimizer = AdamAccumulate.from_optimizer(AdamAccumulate(0.01), accum_iters=5)
         >>> optimizer.accum_iters
         5
@@ -197,15 +198,16 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
     def to_stock(self) -> keras.optimizers.legacy.Optimizer:
         """Return the stock optimizer with the same arguments and state, to use without keras_accum.
 
-        The stock optimizer is the legacy optimizer, built for the same variables: compile the model
-        with it. This optimizer isn't changed.
+        The stock optimizer is built for the same variables: compile the model with it. This
+        optimizer isn't changed. On Keras 3, `decay` becomes an InverseTimeDecay schedule, which
+        gives the same rate.
 
         Returns:
             The stock optimizer.
 
         Raises:
-            ValueError: If a window is open, or if the class has arguments that the stock optimizer
-                doesn't have.
+            ValueError: If a window is open, if the class has arguments that the stock optimizer
+                doesn't have, or if the stock optimizer can't have this `decay`.
         """
 
     @classmethod
@@ -266,7 +268,7 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
 
     @property
     def accum_iters(self) -> int | None:
-        """The number of micro-batches that make one update, None if only the caller closes windows.
+        """The number of micro-batches that make an update; None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
         first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
@@ -393,8 +395,12 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
         """Return an optimizer of this class with the arguments and the state of another optimizer.
 
         Args:
-            optimizer: A stock optimizer with the same rule, or an optimizer of this package with
-                the same rule, also a legacy one without `decay`. The optimizer isn't changed.
+            optimizer: A stock optimizer with the same rule, on Keras 3 also with Keras's own
+                `gradient_accumulation_steps`, or an optimizer of this package with the same rule.
+                The optimizer isn't changed. On Keras 2 with TensorFlow 2, a class of the legacy
+                style also takes an optimizer that isn't legacy, without `weight_decay` and
+                `use_ema`. An RMSprop that isn't legacy has epsilon under the root, so its updates
+                differ from a legacy RMSprop's without momentum.
             **arguments: Constructor arguments that replace the optimizer's, for example
                 `accum_iters`.
 
@@ -403,23 +409,31 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
 
         Raises:
             TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
-            ValueError: If the optimizer has `decay`, if an argument that this class fixes has a
-                different value, or if the optimizer has an open window and the new `accum_iters` is
-                1.
+            ValueError: If the optimizer uses an argument that this class doesn't have, if an
+                argument that this class fixes has a different value, or if the optimizer has an
+                open window and the new `accum_iters` is 1.
+
+        Example:
+
+        >>> from keras_accum import AdamAccumulate
+        >>> optimizer = AdamAccumulate.from_optimizer(AdamAccumulate(0.01), accum_iters=5)
+        >>> optimizer.accum_iters
+        5
         """
 
     def to_stock(self) -> keras.optimizers.Optimizer:
         """Return the stock optimizer with the same arguments and state, to use without keras_accum.
 
         The stock optimizer is built for the same variables: compile the model with it. This
-        optimizer isn't changed.
+        optimizer isn't changed. On Keras 3, `decay` becomes an InverseTimeDecay schedule, which
+        gives the same rate.
 
         Returns:
             The stock optimizer.
 
         Raises:
-            ValueError: If a window is open, or if the class has arguments that the stock optimizer
-                doesn't have.
+            ValueError: If a window is open, if the class has arguments that the stock optimizer
+                doesn't have, or if the stock optimizer can't have this `decay`.
         """
 
     @classmethod
@@ -2521,8 +2535,8 @@ def accumulating(
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
     classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`,
-    `window_transforms`, `gate`, `all_reduce`, `lr` and `decay`; see `AdamAccumulate`. State, files,
-    callbacks and strategies work as with all other classes of this package.
+    `window_transforms`, `gate`, `all_reduce`, `lr` and `decay`; see `AdamAccumulate`. State, files
+    and callbacks work as with all classes of this package.
 
     Args:
         optimizer_class: A class of optimizers: a class of this Keras, legacy or not, or your own

@@ -9,18 +9,11 @@ import inspect
 
 import tensorflow as tf
 
-from keras_accum import base, gates, kernels, rules, states
+from keras_accum import base, gates, kernels, states
 from keras_accum.norms import UPDATE_NORM
-from keras_accum.tf_keras import layout, port
-from keras_accum.tf_keras.library import keras, legacy, utilities
-
-# The stock classes whose own code gives the same numbers as a rule.
-_RULES = {
-    legacy.SGD: lambda o: rules.SGD(momentum=o._momentum, nesterov=o.nesterov),
-    legacy.Adam: lambda o: rules.AMSGrad() if o.amsgrad else rules.Adam(),
-    # The stock optimizer has two formulas: its momentum kernels put epsilon under the root.
-    legacy.RMSprop: lambda o: rules.RMSprop(o._momentum, o.centered, epsilon_in_root=o._momentum),
-}
+from keras_accum.tf_keras import port
+from keras_accum.tf_keras.legacy_state import RULES, LegacyState
+from keras_accum.tf_keras.library import keras, utilities
 
 # The strategies whose replicas share variables.
 _SHARING = tuple(
@@ -30,62 +23,18 @@ _SHARING = tuple(
 )
 
 
-def has_rule(stock_class):
-    return stock_class in _RULES
-
-
-class Port(port.Port):
-    """The port of a legacy optimizer.
-
-    arguments: the arguments of the stock optimizer.
-    is_numbered: True if the order of the variables here is known to be the model's order.
-    has_traced: True if a train step was traced with these variables.
-    """
+class Port(LegacyState, port.Port):
+    """The port of a legacy optimizer."""
 
     window_order = ("state_format", *states.WINDOW, "unapplied", states.WEIGHT, "accumulator")
     to_sum = "experimental_aggregate_gradients=True"
-
-    def __init__(self, optimizer, arguments):
-        super().__init__(optimizer)
-        self.arguments, self._layout = arguments, None
-        self.is_numbered, self.has_traced = True, False
-
-    # -- what the stock optimizer keeps ------------------------------------------------------------
-
-    @property
-    def rate(self):
-        return self.optimizer._hyper.get("learning_rate")
 
     @property
     def rule(self):
         """The rule that replaces the stock optimizer's own code, None without a rule."""
         cls, stock = type(self.optimizer), self.optimizer._stock_class
         is_stock = cls._resource_apply_dense is Hooks._resource_apply_dense
-        return _RULES[stock](self.optimizer) if stock in _RULES and is_stock else None
-
-    @property
-    def layout(self):
-        if self._layout is None:
-            self._layout = layout.of(self.optimizer._stock_class, self.arguments)
-        return self._layout
-
-    @property
-    def slots(self):
-        """The slots per variable, as {name in a state: name here}."""
-        rule = self.rule
-        if rule is None:
-            return self.layout.slots
-        stock = self.optimizer._stock_class
-        return {name: layout.stock_name_of(stock, name) for name in rule.slots}
-
-    @property
-    def scalars(self):
-        """The stock optimizer's scalars for all variables, as {name in a state: attribute}."""
-        return {} if self.rule else self.layout.scalars
-
-    @property
-    def scalar_variables(self):
-        return [getattr(self.optimizer, name) for name in self.scalars.values()]
+        return RULES[stock](self.optimizer) if stock in RULES and is_stock else None
 
     # -- the variables of a window -----------------------------------------------------------------
 

@@ -1,88 +1,179 @@
-"""The state of a legacy optimizer: its variables, their numbers and their names."""
+"""The state of a legacy optimizer: its variables, their order and their names."""
+
+import inspect
 
 import numpy as np
 import tensorflow as tf
 
-from keras_accum import kernels, states
+from keras_accum import arguments, lists, rules, states
+from keras_accum.options import check_attributes
 from keras_accum.states import StateError
-from keras_accum.tf_keras.library import legacy
-from keras_accum.tf_keras.state import State
+from keras_accum.tf_keras import layout
+from keras_accum.tf_keras.library import keras, legacy
+from keras_accum.tf_keras.state import StatePort
 from keras_accum.warn import warn
 
+# The stock classes whose own code gives the same numbers as a rule.
+RULES = {
+    legacy.SGD: lambda o: rules.SGD(momentum=o._momentum, nesterov=o.nesterov),
+    legacy.Adam: lambda o: rules.AMSGrad() if o.amsgrad else rules.Adam(),
+    # The stock optimizer has two formulas: its momentum kernels put epsilon under the root.
+    legacy.RMSprop: lambda o: rules.RMSprop(o._momentum, o.centered, epsilon_in_root=o._momentum),
+}
 
-class LegacyState(State):
-    """The part of an optimizer that creates, numbers and names its variables."""
+# The arguments that stock classes take as **kwargs.
+_MORE = ("clipnorm", "clipvalue", "global_clipnorm", "gradient_aggregator", "gradient_transformers")
 
-    def build(self, var_list):
-        """Create the state for these variables, as the first step would.
+# The arguments that only the newer optimizers have, with values that change nothing.
+_NEWER = {
+    "is_legacy_optimizer": False,
+    "jit_compile": None,
+    "weight_decay": None,
+    "use_ema": False,
+    "ema_momentum": None,
+    "ema_overwrite_frequency": None,
+}
 
-        The state has the variables in this order. Pass all trainable variables of the model. If
-        train steps update only parts of the variables, call `build` before the first step.
 
-        Args:
-            var_list: Iterable of trainable variables, in the order of the model.
+def _takes_more(stock_class):
+    parameters = inspect.signature(stock_class.__init__).parameters.values()
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
-        Raises:
-            ValueError: If train steps were traced that know the variables in a different order.
-        """
-        var_list = list(var_list)
-        port, window = self._accumulation.port, self._accumulation.window
-        with tf.init_scope():
-            self._create_all_weights(var_list)
-            if not port.is_numbered and len(var_list) == len(port.variables):
-                if port.has_traced and window is not None and window.missing is not None:
-                    raise ValueError(
-                        "`build` after train steps were traced that know the variables in another "
-                        "order: call `build` before the first step, with all trainable variables "
-                        "of the model."
-                    )
-                self._reorder(var_list)
-                port.is_numbered = True
 
-    def _create_all_weights(self, var_list):
-        accumulation = self._accumulation
-        if accumulation.options.weighs and accumulation.window is not None:
-            # A LossScaleOptimizer passes in the weight that `_aggregate_gradients` has appended.
-            var_list = [v for v in var_list if v is not accumulation.window.weight]
-        kernels.check_no_tensor(var_list)
-        state = self._take_waiting(var_list, [variable._unique_id for variable in var_list])
-        super()._create_all_weights(var_list)
-        window = accumulation.window
-        if window is not None and window.missing is None:
-            is_partial = len(var_list) < len(accumulation.port.variables)
-            if is_partial or states.MISSING in self._deferred_dependencies:
-                window.add(states.MISSING)
-        if state is not None:
-            self._write_state(state)
+class LegacyState(StatePort):
+    """What the state of a legacy optimizer is. A subclass has `rule`.
 
-    def _create_slots(self, var_list):
-        super()._create_slots(var_list)
-        self._number(var_list)
-        self._build_window()
+    is_numbered: True if the order of the variables here is known to be the model's order.
+    has_traced: True if a train step was traced with these variables.
+    """
 
-    def _number(self, var_list):
+    knows_names = True
+
+    def __init__(self, optimizer, given):
+        super().__init__(optimizer, given)
+        self._layout = None
+        self.is_numbered, self.has_traced = True, False
+
+    @property
+    def rate(self):
+        return self.optimizer._hyper.get("learning_rate")
+
+    # -- what the stock optimizer keeps ------------------------------------------------------------
+
+    @property
+    def layout(self):
+        if self._layout is None:
+            self._layout = layout.of(self.optimizer._stock_class, self.given)
+        return self._layout
+
+    @property
+    def slots(self):
+        """The slots per variable, as {name in a state: name here}."""
+        rule = self.rule
+        if rule is None:
+            return self.layout.slots
+        stock = self.optimizer._stock_class
+        return {name: layout.stock_name_of(stock, name) for name in rule.slots}
+
+    @property
+    def scalars(self):
+        """The stock optimizer's scalars for all variables, as {name in a state: attribute}."""
+        return {} if self.rule else self.layout.scalars
+
+    @property
+    def scalar_variables(self):
+        return [getattr(self.optimizer, name) for name in self.scalars.values()]
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def names_for(self, variables):
+        scalars, slots = tuple(self.scalars), tuple(self.slots)
+        options, count = self.accumulation.options, len(variables)
+        names = lists.with_unapplied(
+            self.rule_name, scalars, slots, count, options.accumulates, options.weighs
+        )
+        if not self.rule and self.layout.by_variable:
+            of_slots = slice(1 + len(scalars), 1 + len(scalars) + len(slots) * count)
+            names[of_slots] = sorted(names[of_slots], key=states.index_of)
+        return names
+
+    def stock_variables(self):
+        found, rule = self.shared_variables(), self.rule_name
+        if self.variables:
+            scalars = zip(self.scalars, self.scalar_variables)
+            found.update({states.scalar_name(rule, name): scalar for name, scalar in scalars})
+        for name, slot in self.slots.items():
+            for i, variable in enumerate(self.variables):
+                found[states.slot_name(rule, name, i)] = self.optimizer.get_slot(variable, slot)
+        return {name: found[name] for name in self.names_for(self.variables) if name in found}
+
+    def initial_values(self):
+        initial = {} if self.rule else self.layout.initial
+        return {states.scalar_name(self.rule_name, name): n for name, n in initial.items()}
+
+    def rate_in_use(self):
+        is_nadam = self.optimizer._stock_class is legacy.Nadam  # its `decay` is of the momentum
+        rate = self.optimizer.learning_rate
+        return float(self.read(rate if is_nadam else self.optimizer._decayed_lr(self.scalar_dtype)))
+
+    # -- the order of the variables ----------------------------------------------------------------
+
+    def check_order(self):
+        state = self.accumulation.state
+        if not self.is_numbered:
+            reason = "its variables came in parts, so their order in the model isn't known"
+        elif not state.is_built and not state.waiting and self._has_deferred:
+            reason = "a checkpoint will restore its slots when the variables exist"
+        else:
+            return
+        raise StateError(
+            f"{type(self.optimizer).__name__} can't be read, written or saved as a whole yet: "
+            f"{reason}. Call `optimizer.build(model.trainable_variables)` first."
+        )
+
+    @property
+    def _has_deferred(self):
+        """True if the counters show earlier steps whose slots aren't created yet."""
+        updates, position = self.accumulation.progress()
+        names = self.names_for([None])
+        return bool(updates or position) and any(states.index_of(n) is not None for n in names)
+
+    def number(self, var_list):
         """Number these variables in the order of the newest list that has new variables.
 
         A layer that is unfrozen later thus gets its place in the model. Graphs refer to variables
         by their numbers, so only `build` changes the order of known variables.
         """
-        port = self._accumulation.port
-        found = {variable.ref(): variable for variable in [*port.variables, *var_list]}
-        old = [variable.ref() for variable in port.variables]
+        found = {variable.ref(): variable for variable in [*self.variables, *var_list]}
+        old = [variable.ref() for variable in self.variables]
         new = list(dict.fromkeys(variable.ref() for variable in var_list))
         if len(found) == len(old):
-            port.is_numbered = port.is_numbered or new == old
+            self.is_numbered = self.is_numbered or new == old
             return
-        if old and self._accumulation.options.accumulates:
+        if old and self.accumulation.options.accumulates:
             self._warn_of_steps_without([found[r] for r in new if r not in set(old)])
         order, is_certain = states.merged(old, new)
         self._reorder([found[reference] for reference in order])
-        port.is_numbered = is_certain and (port.is_numbered or len(new) == len(found))
+        self.is_numbered = is_certain and (self.is_numbered or len(new) == len(found))
+
+    def number_as(self, var_list):
+        """Put all variables into this order, if their order isn't known yet."""
+        window = self.accumulation.window
+        if self.is_numbered or len(var_list) != len(self.variables):
+            return
+        if self.has_traced and window is not None and window.missing is not None:
+            raise ValueError(
+                "`build` after train steps were traced that know the variables in another "
+                "order: call `build` before the first step, with all trainable variables "
+                "of the model."
+            )
+        self._reorder(var_list)
+        self.is_numbered = True
 
     def _reorder(self, variables):
         """Put the variables into this order, with counts of missing gradients for all of them."""
-        port, window = self._accumulation.port, self._accumulation.window
-        old, port.variables = port.variables, variables
+        window = self.accumulation.window
+        old, self.variables = self.variables, variables
         if window is None:
             return
         window.add("accumulator")
@@ -92,131 +183,116 @@ class LegacyState(State):
     def _warn_of_steps_without(self, variables):
         # The warning may be needless: TensorFlow keeps graphs alive, so it isn't known whether the
         # traced step is still in use.
-        if self._accumulation.port.has_traced:
+        if self.has_traced:
             warn(
-                f"{self._name} has met new variables ({variables[0].name}, ...) after a train step "
-                "was traced without them. That train step can't update the new variables: at the "
-                "end of a window, their gradients would be left over. If you have compiled the "
-                "model of that train step again since, ignore this warning. Otherwise call "
-                "`optimizer.build(all_variables)` before the first step.",
+                f"{self.optimizer._name} has met new variables ({variables[0].name}, ...) after a "
+                "train step was traced without them. That train step can't update the new "
+                "variables: at the end of a window, their gradients would be left over. If you "
+                "have compiled the model of that train step again since, ignore this warning. "
+                "Otherwise call `optimizer.build(all_variables)` before the first step.",
             )
 
     def _recount_missing_gradients(self, window, known):
         """Replace the counts by counts for all variables; the `known` variables keep theirs."""
-        port, old = self._accumulation.port, window.missing
-        self._weights = [variable for variable in self._weights if variable is not old]
+        optimizer, old = self.optimizer, window.named.pop(states.MISSING)
+        optimizer._weights = [variable for variable in optimizer._weights if variable is not old]
         window.add(states.MISSING)
         if tf.executing_eagerly():
-            *counts, number = port.read(old)
-            is_open = number == self.completed_updates
-            new = np.full(len(port.variables) + 1, self.window_position if is_open else 0)
+            *counts, number = self.read(old)
+            updates, position = self.accumulation.progress()
+            new = np.full(len(self.variables) + 1, position if number == updates else 0)
             new[-1] = number
-            order = [variable.ref() for variable in port.variables]
+            order = [variable.ref() for variable in self.variables]
             for variable, count in zip(known, counts):
                 new[order.index(variable.ref())] = count
-            port.write(window.missing, new)
+            self.write(window.missing, new)
 
-    def add_slot(self, var, slot_name, *args, **kwargs):
-        # TensorFlow also calls this method, when it reads a checkpoint.
-        port = self._accumulation.port
-        if slot_name != port.sum_slot:
-            return super().add_slot(var, slot_name, *args, **kwargs)
-        with port.sum_scope(), port.sum_scope_of(var):
-            return super().add_slot(var, slot_name, *args, **kwargs)
+    # -- arguments ---------------------------------------------------------------------------------
 
-    @property
-    def _rule_slots(self):
-        return tuple(self._accumulation.port.slots)
+    @staticmethod
+    def keywords_of(stock):
+        more = dict.fromkeys(_MORE) if _takes_more(stock) else {}
+        return {**more, "schedule_decay": 0.004} if stock is legacy.Nadam else more
 
-    @property
-    def _rule_scalars(self):
-        return tuple(self._accumulation.port.scalars)
+    @staticmethod
+    def prepare(cls, own, given):
+        if "learning_rate" in given:
+            given["learning_rate"] = arguments.check_learning_rate(
+                given["learning_rate"], allowed=(tf.Tensor, tf.Variable)
+            )
+        if "name" in cls.__signature__.parameters:
+            given.setdefault("name", cls.__name__)
+        if cls._stock_class is legacy.Nadam and "decay" in given:
+            raise ValueError(
+                "`decay` isn't for Nadam, whose learning rate doesn't decay on this Keras. Use "
+                "`schedule_decay` for the decay of its momentum, which its config calls decay. "
+                f"Received: decay={given['decay']!r}"
+            )
 
-    @property
-    def _initial_values(self):
-        port = self._accumulation.port
-        return {} if port.rule else port.layout.initial
+    def check_constructed(self):
+        optimizer = self.optimizer
+        check_attributes(optimizer, {*vars(optimizer), *optimizer._hyper})
+        if not (self.accumulation.options.is_stock or self.rule):
+            check_attributes(optimizer, self.layout.attributes)
 
-    # -- names -----------------------------------------------------------------------------------
+    @staticmethod
+    def config_of(optimizer, config):
+        stock = optimizer._stock_class
+        config = layout.constructor_arguments(stock, config)
+        if optimizer._initial_decay and stock is not legacy.Nadam:
+            config["decay"] = optimizer._initial_decay  # some classes omit decay from their config
+        return config
 
-    @property
-    def weights(self):
-        """The variables of the state in the order of files, whatever created a variable first."""
-        if not (self._pending or self._is_built):
-            return super().weights
-        self._check_numbers()
-        return list(self._state_variables().values())
+    # -- from and to stock optimizers --------------------------------------------------------------
 
-    def variables(self):
-        return self.weights
+    @classmethod
+    def stock_classes(cls, family, optimizer):
+        stock = family._stock_class
+        namesake = getattr(keras.optimizers, stock.__name__, None)
+        return {stock, namesake} if stock in RULES else {stock}
 
-    def _list_names(self, variables, stock):
-        options, port = self._accumulation.options, self._accumulation.port
-        accumulates = options.accumulates and not stock
-        slots, scalars = self._rule_slots, self._rule_scalars
-        names = states.with_unapplied(
-            self._rule_name, scalars, slots, variables, accumulates, options.weighs
-        )
-        if not port.rule and port.layout.by_variable:
-            of_slots = slice(1 + len(scalars), 1 + len(scalars) + len(slots) * variables)
-            names[of_slots] = sorted(names[of_slots], key=states.index_of)
-        return names
+    @staticmethod
+    def arguments_of(optimizer):
+        config = arguments.config_of(optimizer)
+        config = {k: v for k, v in config.items() if v is not None or k == "accum_iters"}
+        config = layout.constructor_arguments(type(optimizer), config)
+        is_legacy = isinstance(optimizer, legacy.Optimizer)
+        rate = optimizer._hyper.get("learning_rate") if is_legacy else optimizer._learning_rate
+        if callable(rate):
+            config["learning_rate"] = rate  # also a schedule, which is serialized in the config
+        for name, harmless in _NEWER.items():
+            value = config.pop(name, harmless)
+            if name in ("weight_decay", "use_ema") and value != harmless:
+                raise ValueError(
+                    f"`optimizer` has {name}={value}, which legacy optimizers and their "
+                    "accumulating classes don't have."
+                )
+        return config
 
-    def _state_names(self, variables):
-        names = [n for n in self._list_names(variables, stock=False) if n != "unapplied"]
-        last = [states.MISSING] * self._accumulation.options.accumulates
-        return names + last + list(self._rate_state())
-
-    def _state_variables(self):
-        """Return all weights by their names, in the order of `_list_names`."""
-        if self._pending:
-            return self._pending.variables
-        port, window = self._accumulation.port, self._accumulation.window
-        found = {"completed_updates": self.iterations}
-        scalars = port.scalar_variables if self._is_built else ()
-        for name, scalar in zip(self._rule_scalars, scalars):
-            found[states.scalar_name(self._rule_name, name)] = scalar
-        for name, slot in port.slots.items():
-            for i, variable in enumerate(port.variables):
-                found[states.slot_name(self._rule_name, name, i)] = self.get_slot(variable, slot)
-        if window is not None:
-            found.update(window.named)
-        order = self._list_names(len(port.variables), stock=False)
-        return {name: found[name] for name in [*order, states.MISSING] if name in found}
-
-    def _layout(self):
-        variables = self._accumulation.port.variables
-        return states.layout(self._state_names(len(variables)), variables)
-
-    def _write_state(self, state):
-        window = self._accumulation.window
-        if window is not None and window.missing is None:
-            state = states.without_idle(state)
-            if states.MISSING in state:
-                window.add(states.MISSING)
-        super()._write_state(state)
-
-    def _check_numbers(self):
-        if not self._accumulation.port.is_numbered:
-            reason = "its variables came in parts, so their order in the model isn't known"
-        elif not self._is_built and not self._pending and self._has_deferred:
-            reason = "a checkpoint will restore its slots when the variables exist"
+    def variables_of(self, optimizer):
+        found, rule = {"completed_updates": optimizer.iterations}, self.rule_name
+        if isinstance(optimizer, legacy.Optimizer):
+            keys = list(optimizer._slots)
+            slots = {
+                name: [optimizer._slots[key][slot] for key in keys]
+                for name, slot in self.slots.items()
+            }
+            for name, attribute in self.scalars.items():
+                if getattr(optimizer, attribute) is not None:
+                    found[states.scalar_name(rule, name)] = getattr(optimizer, attribute)
         else:
-            return
-        raise StateError(
-            f"{type(self).__name__} can't be read, written or saved as a whole yet: {reason}. "
-            "Call `optimizer.build(model.trainable_variables)` first."
-        )
+            keys = list(getattr(optimizer, "_index_dict", ()))
+            slots = {slot: _slot_variables(optimizer, slot) for slot in self.slots} if keys else {}
+        for slot, variables in slots.items():
+            found.update({states.slot_name(rule, slot, i): v for i, v in enumerate(variables)})
+        return found, keys
 
-    @property
-    def _has_deferred(self):
-        """True if the counters show earlier steps whose slots aren't created yet."""
-        names = self._list_names(1, stock=False)
-        counts = self.completed_updates or self.window_position
-        return bool(counts) and any(states.index_of(name) is not None for name in names)
+    def build_stock(self, optimizer):
+        optimizer._create_all_weights(self.variables)
 
-    def _rate_in_use(self):
-        port = self._accumulation.port
-        is_nadam = self._stock_class is legacy.Nadam  # its `decay` belongs to the momentum
-        rate = self.learning_rate if is_nadam else self._decayed_lr(port.scalar_dtype)
-        return float(port.read(rate))
+
+def _slot_variables(optimizer, slot):
+    """Return a slot's variables in an optimizer that isn't legacy."""
+    plural = {"velocity": "velocities"}.get(slot, f"{slot}s")
+    names = plural, f"_{plural}"
+    return next(getattr(optimizer, name) for name in names if hasattr(optimizer, name))

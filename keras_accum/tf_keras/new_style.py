@@ -7,22 +7,15 @@ traced graph thus serves every micro-batch, without a conditional. With `accum_i
 """
 
 import contextlib
-import inspect
 
-import numpy as np
 import tensorflow as tf
 
-from keras_accum import arguments, base, docs, family, gates, kernels, ranges, states
-from keras_accum.arguments import config_of
+from keras_accum import arguments, base, convert, gates, kernels, ranges, states
 from keras_accum.norms import UPDATE_NORM
 from keras_accum.tf_keras import port
-from keras_accum.tf_keras.library import IMPORT_KERAS, StockOptimizer, keras, utilities
-from keras_accum.tf_keras.new_style_state import (
-    NewStyleState,
-    averages_of,
-    constructor_arguments,
-    count_in_python,
-)
+from keras_accum.tf_keras.library import StockOptimizer, keras, utilities
+from keras_accum.tf_keras.new_style_state import NewStyleState, averages_of
+from keras_accum.tf_keras.state import Checkpointed
 
 _schedules = keras.optimizers.schedules
 
@@ -51,23 +44,14 @@ def _selecting(switch, variables):
         variable.assign(tf.where(switch > 0, variable, value))
 
 
-class Port(port.Port):
-    """The port of an optimizer that isn't legacy.
-
-    slots, scalars: what the stock optimizer keeps, `{slot: its variables}` and
-    `{scalar: variable}`.
-    """
+class Port(NewStyleState, port.Port):
+    """The port of an optimizer that isn't legacy."""
 
     window_order = (
         *(*states.WINDOW, "state_format", "unapplied", states.MISSING, states.WEIGHT),
         "accumulator",
     )
     to_sum = "skip_gradients_aggregation=False"
-    slots, scalars = {}, {}
-
-    @property
-    def rate(self):
-        return self.optimizer._learning_rate
 
     def key(self, variable):
         """Return the index of a variable among the optimizer's variables."""
@@ -140,120 +124,56 @@ class Port(port.Port):
         return [*slots, *averages, *self.scalars.values()]
 
 
-class AccumulatingNewStyleOptimizer(NewStyleState):
+class AccumulatingNewStyleOptimizer(Checkpointed):
     """The base class of these optimizers; it comes before the stock class."""
 
-    def __init_subclass__(cls, **kwargs):
-        super().__init_subclass__(**kwargs)
-        stock = cls.__bases__[-1]
-        if issubclass(stock, StockOptimizer) and not issubclass(stock, base.Optimizer):
-            cls._stock_class = stock
-            cls.__signature__ = arguments.signature(stock, cls.fixed, _keywords_of(stock))
-            cls.__doc__ = cls.__doc__ or docs.docstring(
-                cls.__name__, "tf_keras", IMPORT_KERAS, stock
-            )
+    _port = Port
 
-    def __init__(self, *args, **kwargs):
-        kwargs.pop("is_legacy_optimizer", None)  # a key of configs
-        given = arguments.bind(type(self), args, kwargs, unknown=TypeError)
-        own = arguments.pop_own(type(self), given)
-        if "learning_rate" in given:
-            given["learning_rate"] = arguments.check_learning_rate(
-                given["learning_rate"],
-                allowed=(tf.Tensor, tf.Variable, np.generic, np.ndarray),
-            )
-        given.setdefault("name", type(self).__name__)
+    # -- variables ---------------------------------------------------------------------------------
 
-        self._start_accumulating(own, Port(self))
-        super().__init__(**given, **self.fixed)
-        self._accumulation.is_ready = True
+    def build(self, var_list):
+        variables = list(var_list)
+        # Some stock classes fail on an empty list, as in loading a frozen model.
+        if getattr(self, "_built", False) or not variables:
+            return
+        kernels.check_no_tensor(variables)
+        accumulation, kept = self._accumulation, list(self._variables)
+        with tf.init_scope():
+            if not tf.executing_eagerly() or self._run_with_dtensor:
+                raise ValueError(
+                    f"{type(self).__name__} needs the eager execution of TensorFlow 2, without "
+                    "DTensor: leave out tf.compat.v1.disable_eager_execution() and the mesh."
+                )
+            try:
+                with accumulation.state.restored(variables, list(map(self._var_key, variables))):
+                    # Keras keeps a list of what a checkpoint holds, also from before this build.
+                    self.__dict__.pop("_coalesced_children", None)
+                    super().build(variables)
+                    self._built = True  # some classes don't set it
+                    accumulation.port.learn(variables)
+                    accumulation.open_window()
+            except Exception:
+                # A step would start with a fresh optimizer. The state waits for its own variables.
+                self._variables, self._built = kept, False
+                accumulation.window = None
+                accumulation.port.forget()
+                raise
 
-    def get_config(self):
-        config = super().get_config()
-        for name in type(self).__signature__.parameters:  # some stock classes omit an argument
-            if name not in config and hasattr(self, name):
-                config[name] = getattr(self, name)
-        for name in (*self.fixed, "lr"):
-            config.pop(name, None)
-        config.update(arguments.own_config(self))
-        return config
+    @property
+    def variables(self):
+        """The variables of the state, in the order of files."""
+        # Keras 2's list type is callable.
+        return type(super().variables)(self._accumulation.state.variables())
 
-    # -- from and to stock optimizers --------------------------------------------------------------
+    def __deepcopy__(self, memo):
+        make, made_of = self._how_made()
+        new = base.restored(make, made_of, arguments.config_of(self), self.get_state())
+        convert.copy_exclusions(self, new)
+        return new
 
-    @classmethod
-    def from_optimizer(cls, optimizer, **arguments):
-        """Return an optimizer of this class with the arguments and the state of another optimizer.
-
-        Args:
-            optimizer: A stock optimizer with the same rule, or an optimizer of this package with
-                the same rule, also a legacy one without `decay`. The optimizer isn't changed.
-            **arguments: Constructor arguments that replace the optimizer's, for example
-                `accum_iters`.
-
-        Returns:
-            The new optimizer.
-
-        Raises:
-            TypeError: If the optimizer has a different rule or is a LossScaleOptimizer.
-            ValueError: If the optimizer has `decay`, if an argument that this class fixes has a
-                different value, or if the optimizer has an open window and the new `accum_iters` is
-                1.
-        """
-        return cls._made_from(optimizer, arguments)
-
-    @classmethod
-    def _sources(cls, optimizer):
-        is_ours = isinstance(optimizer, base.Optimizer)
-        is_namesake = is_ours and optimizer._stock_class.__name__ == cls._stock_class.__name__
-        return {cls._stock_class, *([type(optimizer)] if is_namesake else [])}
-
-    @classmethod
-    def _arguments_of(cls, optimizer):
-        is_new = isinstance(optimizer, StockOptimizer)
-        return constructor_arguments(optimizer) if is_new else cls._config_of_legacy(optimizer)
-
-    def _of_stock(self, optimizer):
-        found, keys = {"completed_updates": optimizer.iterations}, []
-        if hasattr(optimizer, "_index_dict"):
-            keys = list(optimizer._index_dict)
-            found.update(self._named_rule_variables(optimizer))
-        return found, keys
-
-    @staticmethod
-    def _build_stock(optimizer, variables):
-        optimizer.build(variables)
-
-    @classmethod
-    def _config_of_legacy(cls, optimizer):
-        config = config_of(optimizer)
-        config = {k: v for k, v in config.items() if v is not None or k == "accum_iters"}
-        config.update(optimizer.fixed)
-        rate = optimizer._hyper["learning_rate"]
-        if callable(rate):
-            config["learning_rate"] = rate
-        if not config.pop("decay", 0):
-            return config
-        raise ValueError(
-            "`optimizer` has `decay`, which only legacy optimizers have: give `optimizer` an "
-            "InverseTimeDecay schedule instead."
-        )
-
-    def to_stock(self):
-        """Return the stock optimizer with the same arguments and state, to use without keras_accum.
-
-        The stock optimizer is built for the same variables: compile the model with it. This
-        optimizer isn't changed.
-
-        Returns:
-            The stock optimizer.
-
-        Raises:
-            ValueError: If a window is open, or if the class has arguments that the stock optimizer
-                doesn't have.
-        """
-        stock = self._made_stock()
-        count_in_python(stock, self.completed_updates)
-        return stock
+    def _trackable_children(self, *args, **kwargs):
+        self._check_nothing_waits()  # TensorFlow calls this when it saves
+        return super()._trackable_children(*args, **kwargs)
 
     # -- what Keras and other optimizers call in a train step --------------------------------------
 
@@ -353,37 +273,15 @@ def _assign_if(variable, target, value, switch):
     target.assign(tf.where(switch > 0, tf.cast(value, target.dtype), target))
 
 
-def _keywords_of(stock):
-    """Return the keywords, with defaults, that a class passes to Keras's optimizer as **kwargs."""
-    own = inspect.signature(stock.__init__).parameters
-    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own.values()):
-        return {}
-    of_keras = inspect.signature(StockOptimizer.__init__).parameters
-    return {
-        name: parameter.default
-        for name, parameter in of_keras.items()
-        if parameter.default is not inspect.Parameter.empty and name not in own
-    }
-
-
-def make(stock, made_by):
-    """Return the accumulating class of a stock optimizer that isn't legacy.
-
-    `made_by` has a function and its arguments, with which the function returns this class.
-    """
+def base_of(stock):
+    """Return our base class for a stock class that isn't legacy, or raise a TypeError."""
     _check(stock)
     is_nadam = issubclass(stock, keras.optimizers.Nadam)
-    family = AccumulatingNadam if is_nadam else AccumulatingNewStyleOptimizer
-    name, module, package = f"{stock.__name__}Accumulate", stock.__module__, stock.__module__
-    if ranges.is_of_keras(stock):  # `keras_accum>AdamAccumulate` is the legacy class
-        module, package = "keras_accum.tf_keras", "keras_accum.new_style"
-    made = type(name, (family, stock), {"__module__": module, "_made_by": made_by})
-    return keras.utils.register_keras_serializable(package)(made)
+    return AccumulatingNadam if is_nadam else AccumulatingNewStyleOptimizer
 
 
 def _check(stock):
     """Raise a TypeError if a class changes more of an update than `update_step`."""
-    family.check_members(AccumulatingNewStyleOptimizer, stock)
     own = [cls for cls in stock.__mro__ if not ranges.is_of_keras(cls) and cls is not object]
     overridden = sorted({name for cls in own for name in _STEPS if name in vars(cls)})
     if issubclass(stock, keras.optimizers.Nadam) and any("update_step" in vars(c) for c in own):

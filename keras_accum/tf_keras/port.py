@@ -11,9 +11,9 @@ import contextlib
 import tensorflow as tf
 
 from keras_accum import kernels
-from keras_accum.tensorflow_port import TensorFlowPort
 from keras_accum.tf_keras import models
 from keras_accum.tf_keras.library import keras
+from keras_accum.tf_keras.state import StatePort
 
 NO_TRAIN_FUNCTION = (
     "{} needs the train function of TensorFlow 2, which models don't have after "
@@ -35,17 +35,16 @@ _GRAPH_MODE = (
 )
 
 
-class Port(TensorFlowPort):
+class Port(StatePort):
     """Keras 2 on TensorFlow 2. A subclass is for one style of optimizers.
 
     to_sum: the argument of `apply_gradients` for gradients that aren't summed over replicas yet.
     """
 
     to_sum = None
-    variables = ()
 
-    def __init__(self, optimizer):
-        super().__init__(optimizer)
+    def __init__(self, optimizer, given):
+        super().__init__(optimizer, given)
         self._operations = collections.defaultdict(list)  # by replica
         # The replicas whose gradients are summed and not applied yet.
         self._summed = set()
@@ -55,15 +54,6 @@ class Port(TensorFlowPort):
         return models.are_frozen(self.optimizer, variables)
 
     # -- the variables of a window -----------------------------------------------------------------
-
-    @property
-    def updates(self):
-        return self.optimizer.iterations
-
-    @property
-    @abc.abstractmethod
-    def rate(self):
-        """The learning rate: a number, a variable or a tensor; a schedule or another callable."""
 
     @property
     def scalar_dtype(self):
@@ -91,15 +81,6 @@ class Port(TensorFlowPort):
         dtype = getattr(variable, "true_dtype", variable.dtype).base_dtype
         is_half = dtype in (tf.float16, tf.bfloat16)
         return kernels.variables_in_float32() if is_half else contextlib.nullcontext()
-
-    def read(self, variable):
-        return keras.backend.get_value(variable)
-
-    def write(self, variable, value):
-        if tf.compat.v1.executing_eagerly_outside_functions():
-            kernels.write(variable, value)
-        else:
-            keras.backend.set_value(variable, value)
 
     # -- a train step ------------------------------------------------------------------------------
 

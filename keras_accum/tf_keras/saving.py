@@ -10,9 +10,10 @@ from keras_accum import base
 from keras_accum.arguments import config_of
 from keras_accum.open_window import OpenWindow
 from keras_accum.tf_keras.library import keras, legacy
+from keras_accum.tf_keras.state import Checkpointed
 
 
-class Saving(base.Optimizer):
+class Saving(Checkpointed):
     """The part of an optimizer that is saved, restored and copied."""
 
     def get_slot_names(self):

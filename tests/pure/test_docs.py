@@ -115,7 +115,7 @@ FILES = {path.stem for path in Path(docs.__file__).parent.glob("texts/*.txt")}
 
 
 def test_each_optimizer_has_a_text():
-    assert FILES == {*names.OPTIMIZERS, "arguments", "optimizer"}
+    assert FILES == {*names.OPTIMIZERS, "accumulating", "arguments", "optimizer"}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_accum import states
+from keras_accum import lists, pending, states
 
 ADAM, SGD, MOMENTUM = ("Adam", ("momentum", "velocity")), ("SGD", ()), ("SGD", ("momentum",))
 SHAPES = [(2, 3), (3,)]
@@ -185,10 +185,10 @@ def test_from_keras_2(rule):
     rule, slots = rule
     arrays = {
         states.slot_name(rule, slot, i): np.full(WRITTEN[slot][i], i + 1.0)
-        for slot in states.KERAS_2_SLOTS[rule]
+        for slot in lists.KERAS_2_SLOTS[rule]
         for i in range(2)
     }
-    found = states.from_keras_2([np.asarray(4), *arrays.values()], rule, slots)
+    found = lists.from_keras_2([np.asarray(4), *arrays.values()], rule, slots)
     assert found.pop("completed_updates") == 4
     assert sorted(found) == sorted(name for name in arrays if name.split(".")[1] in slots)
     for name, array in found.items():
@@ -197,17 +197,17 @@ def test_from_keras_2(rule):
 
 def test_a_scalar_of_keras_2():
     """Keras 2.3 wrote the scalar after `iterations`. Keras 2.2 didn't write it."""
-    slots = states.KERAS_2_SLOTS["Nadam"]
+    slots = lists.KERAS_2_SLOTS["Nadam"]
     arrays = [np.ones(2), np.ones(2)]
-    found = states.from_keras_2([np.asarray(4), np.asarray(0.25), *arrays], "Nadam", slots)
+    found = lists.from_keras_2([np.asarray(4), np.asarray(0.25), *arrays], "Nadam", slots)
     assert found["Nadam.u_product"] == 0.25 and len(found) == 4
     with pytest.warns(UserWarning, match="doesn't hold Nadam.u_product.*: 1 is taken"):
-        found = states.from_keras_2([np.asarray(4), *arrays], "Nadam", slots)
+        found = lists.from_keras_2([np.asarray(4), *arrays], "Nadam", slots)
     assert found["Nadam.u_product"] == 1 and len(found) == 4
 
 
 def test_a_list_that_keras_2_can_not_have_written():
-    assert states.from_keras_2([np.asarray(1), np.zeros(2)], *ADAM) is None
+    assert lists.from_keras_2([np.asarray(1), np.zeros(2)], *ADAM) is None
 
 
 def test_renumbered():
@@ -219,9 +219,9 @@ def test_renumbered():
 
 
 def test_pending_micro_batches_of_an_old_file_give_a_warning():
-    assert states.updates_in(10, 5) == 2
+    assert pending.updates_in(10, 5) == 2
     with pytest.warns(UserWarning, match="3 of 5 micro-batches into a window"):
-        assert states.updates_in(13, 5) == 2
+        assert pending.updates_in(13, 5) == 2
 
 
 # -- a list whose names depend on the variables ------------------------------------------------
@@ -236,13 +236,13 @@ OPEN_WINDOW = [np.asarray(n) for n in (1, 2, 5, 5)] + [
 
 
 def unnamed(arrays, is_rate_known=True, weighs=False, scalars=0, accumulates=True):
-    return states.unnamed(arrays, scalars, is_rate_known, accumulates, weighs)
+    return lists.without_names(arrays, scalars, is_rate_known, accumulates, weighs)
 
 
 def in_list_order(state):
     """Keras's files sort the names, and a state has its format besides."""
     state = {"state_format": np.asarray(1), **state}
-    return [state[name] for name in states.in_list_order(dict(sorted(state.items())))]
+    return [state[name] for name in lists.order(dict(sorted(state.items())))]
 
 
 def assert_same_arrays(actual, expected):
