@@ -33,6 +33,7 @@ VERSIONS = {"keras3": ("keras", 3, 15), "tf_keras": ("tf_keras", 2, 21), "keras2
 
 
 _KINDS = {"float": "float", "integer": "int", "boolean": "bool", "list of strings": "list[str]"}
+_KINDS["list of functions"] = "Sequence[Callable[..., Any]]"
 
 
 def _types(entries):
@@ -49,12 +50,14 @@ def _type(entry):
 
 
 _RATE = "float | LearningRateSchedule | Callable[[], float]"
+_SKIP = "float | Callable[[Any], Any] | None"
 _TENSORS = "float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable"
 _OPTIMIZERS = "keras.optimizers.Optimizer | keras.optimizers.legacy.Optimizer"
 
 # The type of each argument. Those of the table in `ranges.py` are derived.
 ARGUMENTS = {
     **_types(ranges.entries("keras3")),
+    "skip_norm": _SKIP,
     "learning_rate": _RATE,
     "lr": f"{_RATE} | None",
     "decay": "float | None",
@@ -62,6 +65,7 @@ ARGUMENTS = {
     "gradient_accumulation_steps": "int | None",
     "gradient_aggregator": "Callable[..., Any] | None",
     "gradient_transformers": "Sequence[Callable[..., Any]] | None",
+    "lengths": "Mapping[int, int] | Sequence[Sequence[int]]",
     # of callbacks
     "batch_size": "int | None",
     "noise_scale": "bool",
@@ -72,12 +76,15 @@ ARGUMENTS = {
     # of methods and functions
     **dict.fromkeys(("args", "kwargs", "arguments"), "Any"),
     "weight": "Any",  # a number or a tensor
+    "when": "Any",  # a boolean or a tensor
     "state": "Mapping[str, Any]",
     "optimizer": "keras.optimizers.Optimizer",
     "stock": "bool",
     "optimizer_class": "type[keras.optimizers.Optimizer]",
 }
 
+# The arguments of constructors only.
+OF_OPTIMIZERS = {"accum_iters": "int | AccumulationSchedule | Callable[[Any], Any] | None"}
 # The arguments whose type is another one in a class, and on a host.
 OF_CLASS = {"MicroBatchWeights": {"weight": "Callable[..., Any] | None"}}
 OF_HOST = {
@@ -95,14 +102,17 @@ OF_HOST = {
     },
 }
 
+_OPTIONS = "reduction", "skip_nonfinite", "skip_norm", "window_transforms", "gate", "all_reduce"
+
 # The members that optimizers have beside those of their stock optimizers, with the types of what
 # they return; None is the type of the argument.
 MEMBERS = {
-    **dict.fromkeys(("reduction", "skip_nonfinite", "gate", "all_reduce"), None),
+    **dict.fromkeys(_OPTIONS, None),
     "decay": "float",
-    **dict.fromkeys(("accum_iters", "window_position", "completed_updates"), "int"),
+    "accum_iters": "int | None",
+    **dict.fromkeys(("window_position", "completed_updates"), "int"),
     **dict.fromkeys(("learning_rate", "lr"), "Any"),  # a variable of the host
-    **dict.fromkeys(("apply_partial_window", "weigh"), "None"),
+    **dict.fromkeys(("apply_partial_window", "close_window", "weigh"), "None"),
     "get_state": "dict[str, Any]",  # arrays: with their type, `np.savez(file, **state)` is refused
     "set_state": "None",
     "from_optimizer": "Self",
@@ -148,7 +158,7 @@ from tf_keras.optimizers.schedules import LearningRateSchedule
 from typing_extensions import Self
 """,
     "keras2": """
-from typing import Any, Literal, Mapping
+from typing import Any, Callable, Literal, Mapping, Sequence
 
 import keras
 from typing_extensions import Self
@@ -209,12 +219,14 @@ def host_stub(host_name):
     parts = [
         _HEAD.format(docstring=_quoted(module), made_from=_dotted(*VERSIONS[host_name])),
         _IMPORTS[host_name],
-        "\nfrom keras_accum.states import StateError as StateError\n\n",
+        "\nfrom keras_accum.schedule import AccumulationSchedule as AccumulationSchedule\n",
+        "from keras_accum.states import StateError as StateError\n\n",
     ]
     parts += [_base(name, base, examples[base], types) for base, name in bases.items()]
     for name, cls in optimizers.items():
         stock = _path(cls._stock_class, cls._stock_class.__name__)
-        parts.append(_class(name, cls, f"{bases[cls.__bases__[0]]}, {stock}", types))
+        of_class = {**types, **OF_OPTIMIZERS}
+        parts.append(_class(name, cls, f"{bases[cls.__bases__[0]]}, {stock}", of_class))
     for name, cls in callbacks.items():
         parts.append(_class(name, cls, "keras.callbacks.Callback", types))
     parts.append(_documented(module.accumulating, "accumulating", made, types))

@@ -9,7 +9,9 @@ keras_accum` alone imports no framework. `keras_accum.keras3`, `keras_accum.tf_k
 
 # `keras_accum` has the names of the Keras in use. An editor doesn't know which Keras that is, so
 # these are the names of Keras 3. For another Keras, import from its own module.
+from keras_accum.keras3 import AccumulateByEpoch as AccumulateByEpoch
 from keras_accum.keras3 import AccumulationMonitor as AccumulationMonitor
+from keras_accum.keras3 import AccumulationSchedule as AccumulationSchedule
 from keras_accum.keras3 import AdadeltaAccumulate as AdadeltaAccumulate
 from keras_accum.keras3 import AdafactorAccumulate as AdafactorAccumulate
 from keras_accum.keras3 import AdagradAccumulate as AdagradAccumulate
@@ -35,7 +37,9 @@ from keras_accum.keras3 import accumulating as accumulating
 __version__: str
 __all__ = [
     "AMSGradAccumulate",
+    "AccumulateByEpoch",
     "AccumulationMonitor",
+    "AccumulationSchedule",
     "AdadeltaAccumulate",
     "AdafactorAccumulate",
     "AdagradAccumulate",

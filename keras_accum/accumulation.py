@@ -2,12 +2,14 @@
 
 import collections
 import contextlib
+import dataclasses
 
 import numpy as np
 
-from keras_accum import arguments, gates, window
-from keras_accum.norms import MICRO_BATCH_NORM, Norms
+from keras_accum import arguments, gates, schedule, transforms, window
+from keras_accum.norms import MICRO_BATCH_NORM, SKIPPED, Norms
 from keras_accum.open_window import OpenWindow
+from keras_accum.said import Said
 from keras_accum.state import State
 from keras_accum.training import Training
 from keras_accum.weights import Weights
@@ -19,6 +21,17 @@ _OUTSIDE = (
     "`apply_gradients` or `apply`: otherwise the update would use the gradient of a single "
     "micro-batch. Write what the wrapper does as a subclass of {stock}, and make the optimizer "
     "with `accumulating(your_subclass)`. Without accumulation, wrap {stock} itself."
+)
+
+_CLOSED_OUTSIDE = (
+    "`close_window` was called outside of the traced function that applies the gradients. The "
+    "decision would become a constant of that function. Call `close_window` in the traced "
+    "function, where `when` may be a tensor, or call `apply_partial_window()` between train steps. "
+    "Received: when={}"
+)
+_DECIDED = (
+    "`close_window` can't be used with PythonGate: Python must know before a micro-batch whether "
+    "the micro-batch closes the window. Leave the callback out. Received: when={}"
 )
 
 
@@ -35,6 +48,7 @@ class Accumulation:
         self._optimizer, self.options, self.port = optimizer, options, port
         self.window = None
         self.weights, self.norms, self.training = Weights(self), Norms(port), Training(self)
+        self.closings = Said(self, _CLOSED_OUTSIDE)
         self.state = State(optimizer, self)
         # False until the optimizer's constructor has ended.
         self.is_ready = False
@@ -91,9 +105,9 @@ class Accumulation:
         self._traces[port.replica()] += 1
         keys = [port.key(variable) for variable in variables]
         arguments.check_once(keys, lambda key: port.name_of(variables[keys.index(key)]))
-        counted, gradients = self._finite(gradients)
-        summed = [g for g, v in zip(gradients, variables) if not port.overwrites(v)]
-        self.norms.write(MICRO_BATCH_NORM, summed, counted)
+        counted, gradients = self._counted(gradients, weight, variables)
+        self.norms.write(MICRO_BATCH_NORM, self._summed(gradients, variables), counted)
+        self.norms.count(SKIPPED, 1 - counted)
         absent = self._absent(keys)
         step = self._step(counted, weight, absent)
         self._gate(step)(
@@ -116,13 +130,30 @@ class Accumulation:
             self.port.assign(self.window.named[name], value)
         self.port.count_updates(switch)
 
-    def _finite(self, gradients):
+    def _summed(self, gradients, variables):
+        """Return the gradients that are added to a sum."""
+        return [g for g, v in zip(gradients, variables) if not self.port.overwrites(v)]
+
+    def _counted(self, gradients, weight, variables):
         """Return 1 and the gradients, or 0 and zero gradients if the micro-batch is dropped."""
-        port = self.port
-        if not self.options.skip_nonfinite:
+        port, options = self.port, self.options
+        if not options.drops:
             return port.one_after(gradients), gradients
-        counted = port.all_finite(gradients)
+        finds = port.all_finite if options.skip_nonfinite else port.one_after
+        counted = finds(gradients)
+        if options.skip_norm is not None:
+            counted = counted * self._is_within(self._summed(gradients, variables), weight)
         return counted, port.kept(gradients, counted)
+
+    def _is_within(self, gradients, weight):
+        """Return the count 1 if `skip_norm` lets a micro-batch with these gradients pass."""
+        port, skip = self.port, self.options.skip_norm
+        norm = port.norm(gradients) / port.loss_scale
+        if weight is not None:
+            norm = norm / port.cast(weight, norm.dtype)
+        if callable(skip):
+            return 1 - port.count_if(skip(norm))
+        return port.count_if(norm <= skip)  # false for NaN
 
     def _absent(self, keys):
         """Return the indices of the variables whose gradients are missing."""
@@ -136,7 +167,8 @@ class Accumulation:
         port, open_window = self.port, self.window
         if open_window is None:  # each micro-batch that counts is an update
             return window.Step(counted, counted, 1, 0, None, None)
-        step = window.advance(port.counts_with, *open_window.read(), counted=counted)
+        closes = self._closes()
+        step = window.advance(port.counts_with, *open_window.read(), counted, closes)
         if absent:
             counts = map(port.count_of, (open_window.missing, port.updates))
             step = window.miss(port.counts_with, step, *counts, absent, counted)
@@ -144,6 +176,15 @@ class Accumulation:
             weight = weight * port.cast(counted, weight.dtype)
             step = step._replace(divisor=port.value(open_window.weight) + weight)
         return step
+
+    def _closes(self):
+        """Return the count 1 if a train step said that its micro-batch closes the window."""
+        when = self.closings.take()
+        if when is None:
+            return None
+        if self.decided is not None:
+            raise ValueError(_DECIDED.format(when))
+        return self.port.in_any_replica(self.port.count_if(when))
 
     def _gate(self, step):
         """Return the gate of this step: the one place that decides it."""
@@ -196,12 +237,34 @@ class Accumulation:
                 reduced = {id(s): s._replace(divisor=weight) for s in (step, *steps)}
                 step, *steps = [reduced[id(s)] for s in (step, *steps)]
         if variables:  # a partial window can be one of frozen variables only
-            averages = port.averages(totals, variables, steps, self.options.reduction)
+            averages = self._averages(totals, variables, steps)
             with self._updating():
                 port.update(step, averages, variables, [step.switch for step in steps])
         if self.window is not None:
             totals = [*totals, *(port.value(self.window.sum_of(v)) for v in frozen)]
             port.keep(step, totals, [*variables, *frozen])
+
+    def _averages(self, totals, variables, steps):
+        """Return what the sums become in an update, after the transforms of a user."""
+        port, options = self.port, self.options
+        if not options.window_transforms:
+            return port.averages(totals, variables, steps, options.reduction)
+        # A user's function gets no zeros, and what it returns inside a window becomes zero.
+        certain = {id(step): gates.certain(step) for step in steps}
+        due = [certain[id(step)] for step in steps]
+        averages = port.averages(totals, variables, due, options.reduction)
+        summed = [i for i, variable in enumerate(variables) if not port.overwrites(variable)]
+        found = transforms.applied(
+            options.window_transforms,
+            [averages[i] / port.loss_scale for i in summed],
+            [variables[i] for i in summed],
+        )
+        for i, gradient in zip(summed, found):
+            gradient = port.cast(gradient * port.loss_scale, averages[i].dtype)
+            if not gates.is_certain(steps[i].switch):
+                gradient = port.times(gradient, port.cast(steps[i].switch, gradient.dtype))
+            averages[i] = gradient
+        return averages
 
     # -- frozen variables --------------------------------------------------------------------------
 
@@ -246,6 +309,14 @@ class Accumulation:
         finally:
             self.decided = None
 
+    def set_next_length(self, length):
+        """Set the length of the next window, also before the window's variables exist."""
+        counter = self.state.counters.get("accum_iters")
+        if counter is None:
+            self.options = dataclasses.replace(self.options, first_length=length)
+        else:
+            self.port.write(counter, length)
+
     def micro_batches_traced(self):
         """The number of micro-batches that were run or traced for this replica."""
         return self._traces[self.port.replica()]
@@ -263,7 +334,9 @@ class Accumulation:
 
     def check_is_updating(self, method):
         """Raise a RuntimeError if another optimizer calls a part of an update of this one."""
-        if not (self._updates_begun or self.options.always_updates):
+        options = self.options
+        is_plain = options.always_updates and not options.window_transforms
+        if not (self._updates_begun or is_plain):
             raise RuntimeError(
                 _OUTSIDE.format(
                     method=method,
@@ -282,6 +355,6 @@ class Accumulation:
 
     def counts(self):
         """Return position, length and next length of the window, as ints."""
-        length = self.options.accum_iters
-        defaults = {"window_position": 0, "window_length": length, "accum_iters": length}
-        return [self.state.count(name, default) for name, default in defaults.items()]
+        next_length = schedule.length_at(self._optimizer.accum_iters, 0)
+        position = self.state.count("window_position", 0)
+        return [position, self.state.count("window_length", next_length), next_length]

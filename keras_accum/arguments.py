@@ -13,7 +13,7 @@ import numbers
 import struct
 import warnings
 
-from keras_accum import ranges
+from keras_accum import ranges, schedule
 from keras_accum.ranges import is_number, refusal
 from keras_accum.warn import warn
 
@@ -235,6 +235,8 @@ def _nearest(name, known):
     # Other packages have grad_accum, accumulation_steps, accumulate_grad_batches and more.
     if "accum" in name and "accumulator" not in name:
         return "accum_iters"
+    if "nan" in name:
+        return "skip_nonfinite"
     return next(iter(difflib.get_close_matches(name, known, n=1)), None)
 
 
@@ -250,21 +252,57 @@ def pop_own(cls, given):
     return own
 
 
+_keeps_functions = contextvars.ContextVar("keeps_functions", default=False)
+
+
+def config_of(optimizer):
+    """Return an optimizer's config for use in Python: it may have functions, which files can't."""
+    token = _keeps_functions.set(True)
+    try:
+        return optimizer.get_config()
+    finally:
+        _keeps_functions.reset(token)
+
+
 def own_config(optimizer):
     """Return our own arguments for `get_config`, with their present values."""
-    # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
-    made_with = optimizer._accumulation.options.accum_iters
+    options = optimizer._accumulation.options
+    accum_iters = options.accum_iters
+    if not options.is_scheduled and optimizer.accum_iters != 1:
+        # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
+        accum_iters = optimizer.accum_iters
     return {
-        "accum_iters": optimizer.accum_iters if optimizer.accum_iters > 1 else made_with,
+        "accum_iters": _saved("accum_iters", accum_iters),
         "reduction": optimizer.reduction,
         "skip_nonfinite": optimizer.skip_nonfinite,
+        "skip_norm": _saved("skip_norm", optimizer.skip_norm),
+        "window_transforms": _saved("window_transforms", optimizer.window_transforms),
         "gate": optimizer.gate,
         "all_reduce": optimizer.all_reduce,
     }
 
 
+def _saved(name, value):
+    """Return an argument of ours as a part of a config."""
+    if _keeps_functions.get():
+        return value
+    if isinstance(value, schedule.AccumulationSchedule):
+        return schedule.config_of(value)
+    if callable(value) or isinstance(value, list):
+        raise ValueError(
+            "A config, and so a file, can't hold a function. Save the weights and "
+            f"`optimizer.get_state()`, and make the optimizer anew{_REMEDIES.get(name, '')}. "
+            f"Received: {name}={value!r}"
+        )
+    return value
+
+
+_REMEDIES = {"accum_iters": ", or use an AccumulationSchedule"}
+
+
 def check_one_accumulation(own, gradient_accumulation_steps):
-    if gradient_accumulation_steps and (own["accum_iters"] != 1 or own["skip_nonfinite"]):
+    others = own["skip_nonfinite"], own["skip_norm"], own["window_transforms"]
+    if gradient_accumulation_steps and (own["accum_iters"] != 1 or any(others)):
         raise ValueError(
             "`gradient_accumulation_steps` is Keras's own accumulation and can't be combined with "
             "`accum_iters`: leave it out, and give the number of micro-batches of an update as "
@@ -278,19 +316,6 @@ def check_one_accumulation(own, gradient_accumulation_steps):
             "micro-batches. For the accumulation of this package, give "
             f"accum_iters={gradient_accumulation_steps}.",
         )
-
-
-def check_accum_iters(accum_iters):
-    if (
-        isinstance(accum_iters, bool)
-        or not isinstance(accum_iters, numbers.Integral)
-        or not 1 <= accum_iters < 2**31
-    ):
-        raise refusal(accum_iters)(
-            "`accum_iters` must be an integer >= 1 and below 2**31: the number of micro-batches "
-            f"that make one update. Received: accum_iters={accum_iters!r}"
-        )
-    return int(accum_iters)
 
 
 def check_reduction(reduction):
@@ -308,6 +333,27 @@ def check_skip_nonfinite(skip_nonfinite):
             f"`skip_nonfinite` must be True or False. Received: skip_nonfinite={skip_nonfinite!r}"
         )
     return skip_nonfinite
+
+
+def check_skip_norm(skip_norm):
+    if skip_norm is None or callable(skip_norm):
+        return skip_norm
+    if not (is_number(skip_norm) and skip_norm > 0):
+        raise refusal(skip_norm)(
+            "`skip_norm` must be a number > 0, a function of the gradient's norm that returns True "
+            f"to skip the micro-batch, or None. Received: skip_norm={skip_norm!r}"
+        )
+    return float(skip_norm)
+
+
+def check_window_transforms(window_transforms):
+    allowed = ranges.range_of(ranges.OURS["window_transforms"])
+    if not ranges.is_allowed(window_transforms, allowed):
+        raise TypeError(
+            "`window_transforms` must be a list of functions of gradients and variables, or None. "
+            f"Received: window_transforms={window_transforms!r}"
+        )
+    return list(window_transforms) if window_transforms else None
 
 
 def _renamed(name, value):
@@ -360,11 +406,12 @@ def _check_late_reduction(cls, own):
             "all_reduce='per_window' needs gate='conditional': a graph without a conditional sums "
             f"over replicas in every micro-batch. Received: gate={own['gate']!r}"
         )
-    if own["skip_nonfinite"]:
-        raise ValueError(
-            "all_reduce='per_window' can't be used with skip_nonfinite: a micro-batch only counts "
-            "if the gradients of all replicas are finite. Received: skip_nonfinite=True"
-        )
+    for name in ("skip_nonfinite", "skip_norm"):
+        if own[name]:
+            raise ValueError(
+                f"all_reduce='per_window' can't be used with {name}, which looks at the sum over "
+                f"all replicas in each micro-batch. Received: {name}={own[name]!r}"
+            )
     if not cls._port.can_reduce_late:
         raise ValueError(NO_LATE_REDUCTION)
 
@@ -410,9 +457,11 @@ def check_number(name, value):
 
 
 _CHECKS = {
-    "accum_iters": check_accum_iters,
+    "accum_iters": schedule.check,
     "reduction": check_reduction,
     "skip_nonfinite": check_skip_nonfinite,
+    "skip_norm": check_skip_norm,
+    "window_transforms": check_window_transforms,
     "gate": check_gate,
     "all_reduce": check_all_reduce,
 }
@@ -420,6 +469,13 @@ _CHECKS = {
 NO_LATE_REDUCTION = (
     "all_reduce='per_window' is for tf.distribute, on Keras 3 with TensorFlow and on tf_keras; "
     "on other backends an optimizer doesn't reduce over devices."
+)
+
+IS_SCHEDULED = (
+    "`accum_iters` can't be set on an optimizer whose `accum_iters` is a function or an "
+    "AccumulationSchedule: train steps that are traced already have it. Make a new optimizer with "
+    "the same state, and compile the model with it: `{1}.from_optimizer(optimizer, "
+    "accum_iters={0!r})`. Received: accum_iters={0!r}"
 )
 
 NO_ACCUMULATORS = (
@@ -435,7 +491,7 @@ def representation(optimizer):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a lambda that couldn't be read from a file
-            config = optimizer.get_config()
+            config = config_of(optimizer)
     except Exception:  # in a traced function, or before the end of a constructor
         return object.__repr__(optimizer)
     rate = {"learning_rate": config.get("learning_rate", config.get("lr"))}
@@ -446,7 +502,9 @@ def representation(optimizer):
 
 def _is_told(cls, name, value):
     """True if a representation has this argument."""
-    if name in ("learning_rate", "accum_iters"):
+    if name == "accum_iters":
+        return True
+    if name == "learning_rate":
         return value is not None
     if name == "exclude_layers":  # Keras makes an empty list of None
         return bool(value)

@@ -5,7 +5,7 @@ No host is imported here.
 
 import sys
 
-from keras_accum import arguments, convert, docs
+from keras_accum import arguments, convert, docs, schedule
 from keras_accum.accumulation import Accumulation
 from keras_accum.members import Members
 from keras_accum.options import Options, check_taken
@@ -67,7 +67,7 @@ class Optimizer(Members):
         return format(arguments.description(self, self._port.title), specification)
 
     def __reduce__(self):
-        return restored, (*self._how_made(), plain(self.get_config()), self.get_state())
+        return restored, (*self._how_made(), plain(arguments.config_of(self)), self.get_state())
 
     @property
     def _accumulation(self):
@@ -149,7 +149,7 @@ class Optimizer(Members):
         >>> stock = {"adam": AdamAccumulate.with_accum_iters(5, stock=True)}
         >>> model = load_model("stock.h5", custom_objects=stock)
         """
-        return _Loader(cls, arguments.check_accum_iters(accum_iters), stock)
+        return _Loader(cls, schedule.check_length(accum_iters), stock)
 
     # -- stock optimizers --------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import copy
 
 import numpy as np
 
-from keras_accum import ranges, states
+from keras_accum import arguments, ranges, states
 from keras_accum.accumulation import Accumulation
 
 # The exclusions from weight decay, which no config has.
@@ -113,7 +113,8 @@ def _continue_from(accumulation, state):
     options = accumulation.options
     if options.accumulates:
         if "accum_iters" in state:
-            state["accum_iters"] = np.asarray(options.accum_iters)
+            length = options.length_at(int(state["completed_updates"]))
+            state["accum_iters"] = np.asarray(length)
     elif state.get("window_position", 0):
         raise ValueError(
             f"`optimizer` is {state['window_position']} micro-batches into a window, and with "
@@ -128,12 +129,17 @@ def _continue_from(accumulation, state):
 def _check_can_be_stock(optimizer):
     """Raise a ValueError if the stock optimizer can't continue as this optimizer would."""
     name = type(optimizer).__name__
-    more = set(optimizer.get_config()) - set(type(optimizer).__signature__.parameters)
+    more = set(arguments.config_of(optimizer)) - set(type(optimizer).__signature__.parameters)
     more.discard("is_legacy_optimizer")  # Keras 2 adds this key to a config
     if more:
         raise ValueError(
             f"{name} has arguments that no stock optimizer has: {', '.join(sorted(more))}. "
             f"Write a `to_stock` method for {name} that converts them."
+        )
+    if optimizer.window_transforms:
+        raise ValueError(
+            "A stock optimizer has no `window_transforms`: write them into a subclass of "
+            f"{optimizer._stock_class.__name__}. Received: {optimizer.window_transforms}"
         )
     if optimizer.window_position:
         raise ValueError(

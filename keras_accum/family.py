@@ -28,7 +28,8 @@ def hand_on(wrapper):
     `compile` wraps an optimizer without being asked, and an attribute that a user then sets on the
     LossScaleOptimizer would have no effect.
     """
-    names = "accum_iters", "completed_updates", "window_position", "apply_partial_window", "weigh"
+    names = "accum_iters", "completed_updates", "window_position"
+    names += "apply_partial_window", "close_window", "weigh"
     options = (name for name, member in vars(Members).items() if isinstance(member, ReadOnly))
     for name in (*names, "lr", *options):
         if not hasattr(wrapper, name):

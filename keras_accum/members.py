@@ -5,7 +5,7 @@ No host is imported here.
 
 import dataclasses
 
-from keras_accum import arguments
+from keras_accum import arguments, schedule
 from keras_accum.options import ReadOnly
 
 
@@ -13,6 +13,7 @@ class Members:
     """The public members that know only `_accumulation`."""
 
     reduction, skip_nonfinite = ReadOnly("reduction"), ReadOnly("skip_nonfinite")
+    skip_norm, window_transforms = ReadOnly("skip_norm"), ReadOnly("window_transforms")
     gate, all_reduce = ReadOnly("gate"), ReadOnly("all_reduce")
 
     @property
@@ -27,20 +28,29 @@ class Members:
 
     @property
     def accum_iters(self):
-        """The number of micro-batches that make one update. An int.
+        """The number of micro-batches that make an update; None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
-        first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
+        first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
+        function or an AccumulationSchedule, the value is the length of the next window, and can't
+        be set.
         """
-        accumulation = self._accumulation
-        return accumulation.state.count("accum_iters", accumulation.options.accum_iters)
+        options, state = self._accumulation.options, self._accumulation.state
+        if options.is_scheduled:
+            return options.length_at(state.completed_updates())
+        length = state.count("accum_iters", options.first_length or options.length_at(0))
+        return None if length == schedule.ENDLESS else length
 
     @accum_iters.setter
     def accum_iters(self, accum_iters):
-        accum_iters, accumulation = arguments.check_accum_iters(accum_iters), self._accumulation
+        name, accumulation = type(self).__name__, self._accumulation
+        if accumulation.options.is_scheduled:
+            raise AttributeError(arguments.IS_SCHEDULED.format(accum_iters, name))
+        if accum_iters is not None:
+            accum_iters = schedule.check_length(accum_iters)
         counter = accumulation.state.counters.get("accum_iters")
         if counter is not None:
-            accumulation.port.write(counter, accum_iters)
+            accumulation.port.write(counter, schedule.length_at(accum_iters, 0))
         elif not accumulation.has_stepped:
             accumulation.options = dataclasses.replace(
                 accumulation.options, accum_iters=accum_iters
@@ -48,7 +58,6 @@ class Members:
             accumulation.open_window()
             accumulation.state.recount()
         elif accum_iters != 1:
-            name = type(self).__name__
             raise ValueError(arguments.NO_ACCUMULATORS.format(accum_iters, name))
 
     def apply_partial_window(self):
@@ -68,6 +77,33 @@ class Members:
         if self.window_position:
             accumulation.state.check_is_built("apply_partial_window")
             accumulation.close_window()
+
+    def close_window(self, when=True):
+        """Let the next micro-batch close its window, also before the window has its length.
+
+        A train step calls `close_window` each time before `apply_gradients` (or `apply`, or
+        `stateless_apply`), also in a traced function (`tf.function`, `jax.jit`): a tensor `when`
+        decides anew in each step, without a conditional. The micro-batch is the last one of its
+        window. If the micro-batch is dropped (`skip_nonfinite`, `skip_norm`), the window closes
+        with the micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the
+        window stays open. In replicas of `tf.distribute`, the window closes if one of the replicas
+        says so.
+
+        Args:
+            when: Boolean, default True, or a scalar tensor. If false, the window closes as without
+                the call.
+
+        Raises:
+            RuntimeError: On Keras 2.0 to 2.3, whose train step can't be changed.
+            ValueError: When a train step is traced, if the call was outside of the trace. With
+                PythonGate.
+
+        Example:
+
+        A window by tokens, in a train step: `optimizer.close_window(tokens >= 100000)`.
+        """
+        if self._accumulation.options.accumulates:
+            self._accumulation.closings.say(when)
 
     def weigh(self, weight):
         """Set the weight of the next micro-batch in its window, with `reduction="weighted"`.
@@ -107,7 +143,8 @@ class Members:
         - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
         - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
           micro-batches in the open window, the number that closes the open window, and the number
-          that will close the next window.
+          that will close the next window. If `accum_iters` is a function, the last is the length of
+          the latest window.
         - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
         - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
         - `missing_gradients`, if gradients have been missing in the open window: for each variable,

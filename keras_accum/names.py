@@ -29,7 +29,9 @@ OPTIMIZERS = {
 
 _OTHERS = {
     "ApplyPartialWindow": "every Keras",
+    "AccumulateByEpoch": "every Keras",
     "AccumulationMonitor": _NEWER,
+    "AccumulationSchedule": "every Keras",
     "MicroBatchWeights": _NEWER,
     "MicroBatches": "Keras 3",
     "PythonGate": _NEWER,

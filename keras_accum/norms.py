@@ -1,10 +1,12 @@
-"""Norms of gradients, which train steps write for a monitor. No host is imported here."""
+"""What train steps write for a monitor: norms and a count. No host is imported here."""
 
 import math
 
 # The norm of the averages that make the updates, and the norm of each micro-batch's gradient.
 UPDATE_NORM = "gradient_norm"
 MICRO_BATCH_NORM = "micro_batch_norm"
+# The number of micro-batches that were dropped.
+SKIPPED = "skipped_micro_batches"
 
 
 class Norms:
@@ -37,6 +39,18 @@ class Norms:
             variable = self._variables[name]
             norm, old = self._port.norm(tensors), self._port.value(variable)
             variable.assign(self._port.ops.where(switch > 0, norm, old))
+
+    def count(self, name, one):
+        """Add 1 or 0 to this count if the count is watched."""
+        if name in self.watched:
+            variable = self._variables[name]
+            old = self._port.value(variable)
+            old = self._port.ops.where(old < 0, self._port.ops.zeros_like(old), old)
+            variable.assign(old + self._port.cast(one, old.dtype))
+
+    def start(self, name):
+        """Begin to count from 0."""
+        self._port.write(self._variables[name], 0.0)
 
     def read(self, name):
         """Return a norm as a float, NaN before its first value."""

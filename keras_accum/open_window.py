@@ -3,7 +3,7 @@
 No host is imported here: a port makes the variables, and reads and writes them.
 """
 
-from keras_accum import states
+from keras_accum import schedule, states
 
 
 class OpenWindow:
@@ -22,7 +22,8 @@ class OpenWindow:
 
     def add(self, name):
         """Make one variable, or the sums of those variables of the model that have none."""
-        port, length = self._port, self._options.accum_iters
+        port = self._port
+        length = self._options.first_length or self._options.length_at(0)
         if name == "accumulator":
             self._add_sums()
         elif name == states.MISSING:
@@ -63,11 +64,20 @@ class OpenWindow:
 
     def read(self):
         """Return position, length and next length of the window, as values of a train step."""
-        return [self._port.count_of(counter) for counter in self.counters.values()]
+        port = self._port
+        position, length, next_length = map(port.count_of, self.counters.values())
+        if self._options.is_scheduled:
+            updates = port.count_of(port.updates)
+            next_length = schedule.length_in_step(
+                self._options.accum_iters, port.counts_with, updates, port.cast
+            )
+        return [position, length, next_length]
 
     def after(self, step):
         """Return the values of counters and weight after a step, by name."""
         values = {"window_position": step.position, "window_length": step.length}
+        if self._options.is_scheduled:
+            values["accum_iters"] = step.length
         if "unapplied" in self.named:
             values["unapplied"] = 0
         if step.missing is not None:

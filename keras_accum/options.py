@@ -1,22 +1,38 @@
 """The arguments of ours that decide how an optimizer accumulates. No host is imported here."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from keras_accum import schedule
 
 
 @dataclass(frozen=True)
 class Options:
     """The checked arguments; `arguments` has their ranges, and a docstring their meaning."""
 
-    accum_iters: int = 1
+    accum_iters: Any = 1  # an int, None, or a function of the number of updates
     reduction: str = "mean"
     skip_nonfinite: bool = False
+    skip_norm: Any = None  # a float, or a function of the norm that returns True to skip
+    window_transforms: Any = None  # a list of functions of gradients and variables
     gate: str = "select"
     all_reduce: str = "per_micro_batch"
+    # Of the first window if a callback has set the length before the window's variables existed.
+    first_length: int = 0
     decay: float = 0.0  # where the stock optimizer has no decay of its own
 
     @property
+    def is_scheduled(self):
+        """True if the lengths of windows depend on the number of updates."""
+        return callable(self.accum_iters)
+
+    @property
     def accumulates(self):
-        return self.accum_iters > 1
+        return self.is_scheduled or self.accum_iters is None or self.accum_iters > 1
+
+    def length_at(self, updates):
+        """Return the length of the window after this number of completed updates, an int."""
+        return schedule.length_at(self.accum_iters, updates)
 
     @property
     def weighs(self):
@@ -31,12 +47,17 @@ class Options:
     @property
     def is_stock(self):
         """True if the stock optimizer's own code does all that is asked for."""
-        return self.always_updates and not self.decay
+        return self.always_updates and not (self.decay or self.window_transforms)
 
     @property
     def always_updates(self):
         """True if each micro-batch makes an update."""
-        return not (self.accumulates or self.skip_nonfinite)
+        return not (self.accumulates or self.drops)
+
+    @property
+    def drops(self):
+        """True if a micro-batch may be dropped, by what its gradient is."""
+        return self.skip_nonfinite or self.skip_norm is not None
 
 
 class ReadOnly(property):

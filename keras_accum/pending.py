@@ -9,6 +9,12 @@ import numpy as np
 from keras_accum import states
 from keras_accum.warn import warn
 
+_COUNTS_MICRO_BATCHES = (
+    "The file counts micro-batches, so its `accum_iters` must be a number: set "
+    "`optimizer.accum_iters` to the number that the file was trained with, and then give another "
+    "`accum_iters`. Received: accum_iters={!r}"
+)
+
 
 class PendingState:
     """Keeps an optimizer's state until the optimizer's variables exist. The newest state wins.
@@ -96,6 +102,8 @@ class PendingState:
         """Return the state with the number of updates, now that accum_iters is known."""
         if self.micro_batches is None:
             return state
+        if callable(accum_iters) or accum_iters is None:
+            raise ValueError(_COUNTS_MICRO_BATCHES.format(accum_iters))
         since = state["completed_updates"] - self.micro_batches
         updates = updates_in(self.micro_batches, accum_iters) + since
         return {**state, "completed_updates": np.asarray(updates)}

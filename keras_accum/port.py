@@ -224,7 +224,8 @@ class Port(StatePort):
     """The Keras of one optimizer, in a train step.
 
     ops: a namespace with `where`, `logical_and`, `zeros_like` and `ones_like`.
-    counts_with: the namespace that computes with counters, with `where`, `equal` and `ones_like`.
+    counts_with: the namespace that computes with counters, with `where`, `equal`, `maximum` and
+        `ones_like`.
     tells_of_the_end: True if Keras itself tells the optimizer that a training ends.
     scalar_dtype: the data type of weights and norms, float64 if Keras's floatx is.
     window_order: the names of the window's variables, in the order in which they are made.
@@ -234,6 +235,11 @@ class Port(StatePort):
     window_order = ()
     scalar_dtype = "float32"
     tells_of_the_end = False
+
+    @property
+    def loss_scale(self):
+        """The factor in the gradients that the stock optimizer takes out in an update."""
+        return 1.0
 
     # -- the model's variables ---------------------------------------------------------------------
 
@@ -307,6 +313,10 @@ class Port(StatePort):
     @abc.abstractmethod
     def one_after(self, gradients):
         """Return the count 1. It must not be computed before the gradients, which may fail."""
+
+    @abc.abstractmethod
+    def count_if(self, condition):
+        """Return the count 1 if a condition of a user is true, else 0."""
 
     @abc.abstractmethod
     def cast(self, value, dtype):
@@ -436,6 +446,10 @@ class Port(StatePort):
     def reduce(self, tensors, variables):
         """Return the sums over replicas of tensors that belong to these variables."""
         return tensors
+
+    def in_any_replica(self, count):
+        """Return 1 if this count, which is 0 or 1, is 1 in any replica, else 0."""
+        return count
 
     def across(self, function, *tensors):
         """Call a function once for all replicas with the tensors of all of them."""

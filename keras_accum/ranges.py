@@ -14,6 +14,8 @@ OURS = {
     "accum_iters": "integer >= 1 and below `2**31`, default 1",
     "reduction": '`"mean"` (default), `"sum"` or `"weighted"`',
     "skip_nonfinite": "boolean, default False",
+    "skip_norm": "float > 0 or None (default)",
+    "window_transforms": "list of functions or None (default)",
     "gate": '`"select"` (default) or `"conditional"`',
     "all_reduce": '`"per_micro_batch"` (default) or `"per_window"`',
 }
@@ -110,7 +112,7 @@ _NUMBERS = {
     "integer >= 0": lambda x: isinstance(x, numbers.Integral) and x >= 0,
     "integer >= 1": lambda x: isinstance(x, numbers.Integral) and x >= 1,
 }
-_BOOLEAN, _STRINGS = "boolean", "list of strings"
+_BOOLEAN, _STRINGS, _FUNCTIONS = "boolean", "list of strings", "list of functions"
 _OR_NONE = " or None"
 
 
@@ -161,7 +163,7 @@ def refused_range(stock, name, value):
         return None
     of_class = EXCEPTIONS.get(getattr(owner, "__name__", None), {})
     allowed = range_of(of_class.get(name, OF_KERAS[name]))
-    return None if _is_allowed(value, allowed) else allowed
+    return None if is_allowed(value, allowed) else allowed
 
 
 def _owner(stock, name):
@@ -190,7 +192,7 @@ def _error(stock, name, value, allowed):
     return refusal(value)(f"`{name}` must be {article} {allowed}. Received: {received}")
 
 
-def _is_allowed(value, allowed):
+def is_allowed(value, allowed):
     kind = allowed.split(_OR_NONE)[0]
     if value is None:
         return allowed != kind
@@ -198,6 +200,8 @@ def _is_allowed(value, allowed):
         return isinstance(value, int) and value in (0, 1) or hasattr(value, "dtype")
     if kind == _STRINGS:
         return isinstance(value, (list, tuple)) and all(isinstance(s, str) for s in value)
+    if kind == _FUNCTIONS:
+        return isinstance(value, (list, tuple)) and all(map(callable, value))
     if is_number(value):
         return _NUMBERS[kind](value)
     # The host knows what a schedule, a tensor or a variable is.

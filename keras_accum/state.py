@@ -181,7 +181,8 @@ class State:
 
     def _completed(self, state, layout, initial=None):
         state = states.fitted(state, layout, self.owner)
-        return states.completed(state, layout, self._options.accum_iters, initial)
+        length = self._options.length_at(int(state["completed_updates"]))
+        return states.completed(state, layout, length, initial)
 
     @property
     def owner(self):

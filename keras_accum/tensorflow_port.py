@@ -28,6 +28,9 @@ class TensorFlowPort(Port):
         with kernels.after(gradients):  # all counters and switches depend on this number
             return tf.ones([], tf.int64)
 
+    def count_if(self, condition):
+        return tf.cast(tf.cast(condition, tf.bool), tf.int64)
+
     def cast(self, value, dtype):
         return tf.cast(value, dtype)
 
@@ -68,6 +71,12 @@ class TensorFlowPort(Port):
 
     def replicas(self):
         return tf.distribute.get_strategy().num_replicas_in_sync
+
+    def in_any_replica(self, count):
+        if self.replicas() == 1:
+            return count
+        replicas = tf.distribute.get_replica_context()
+        return tf.minimum(replicas.all_reduce(tf.distribute.ReduceOp.SUM, count), 1)
 
     def sum_scope(self):
         if not self.accumulation.options.reduces_late:

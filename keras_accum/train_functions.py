@@ -82,15 +82,15 @@ class Picker(Substitute):
         deciding = self._optimizer._accumulation.deciding(bool(step.switch))
         with deciding, train_step_of(self._model, checked):
             results = self._functions[int(step.switch)](*arguments)
-        self._keep([int(step.position), int(step.length), next_length], results)
+        self._keep(step, results)
         return results
 
     def _before(self, arguments):
         """Return position, length and next length of the window before the micro-batch."""
         return self._optimizer._accumulation.counts()
 
-    def _keep(self, counters, results):
-        """Remember the window's counters after the micro-batch, if the backend can use them."""
+    def _keep(self, step, results):
+        """Remember the counters after the step of a micro-batch, if the backend can use them."""
 
     def check(self):
         """Raise an error if the window's counters differ from the remembered counters."""

@@ -2,10 +2,11 @@
 
 import sys
 
+from keras_accum import schedule
 from keras_accum.warn import warn
 
 _NO_UPDATE = (
-    "This training ends with no update: {0} of {1} micro-batches are in the open window, and the "
+    "This training ends with no update: {0}{1} micro-batches are in the open window, and the "
     "weights haven't changed. The next training continues the window. To close the window now, "
     "call `optimizer.apply_partial_window()` or use the callback ApplyPartialWindow. To close "
     "windows earlier, choose a smaller `accum_iters`."
@@ -30,4 +31,6 @@ class Training:
         self._at_start = now
         has_failed = sys.exc_info()[0] is not None  # the error says why the training ended
         if now[0] == updates and now[1] > position and not has_failed:
-            warn(_NO_UPDATE.format(now[1], self._accumulation.counts()[1]))
+            length = self._accumulation.counts()[1]
+            of_all = "" if length == schedule.ENDLESS else f" of {length}"
+            warn(_NO_UPDATE.format(now[1], of_all))

@@ -1,6 +1,7 @@
 """The weights of micro-batches in their windows. No host is imported here."""
 
 from keras_accum import arguments
+from keras_accum.said import Said
 
 _NOT_WEIGHTED = (
     "`weigh` needs an optimizer that was constructed with reduction='weighted'. "
@@ -24,35 +25,30 @@ class Weights:
 
     def __init__(self, accumulation):
         self._accumulation = accumulation
-        # Each weight with True if a traced function said the weight. By replica, because
-        # `tf.distribute` runs the step of each replica in turn.
-        self._said = {}
+        self._said = Said(accumulation, _OUTSIDE)
 
     def __bool__(self):
         return bool(self._said)
 
     def say(self, weight):
         """Keep the weight of the next micro-batch; see `weigh` of an optimizer."""
-        options, port = self._accumulation.options, self._accumulation.port
+        options = self._accumulation.options
         if options.reduction != "weighted":
             raise ValueError(_NOT_WEIGHTED.format(options.reduction))
         arguments.check_weight(weight)
         if options.accumulates:
-            self._said[port.replica()] = port.without_gradient(weight), port.is_traced()
+            self._said.say(weight)
 
     def take(self):
         """Return the weight of the micro-batch that is run or traced."""
-        port = self._accumulation.port
-        weight, is_of_trace = self._said.pop(port.replica(), (None, False))
+        weight = self._said.take()
         if weight is None:
             raise ValueError(_MISSING)
-        if port.is_traced() and not is_of_trace:
-            raise ValueError(_OUTSIDE.format(weight))
         return weight
 
     def forget(self):
         """Drop weights that no micro-batch took, as those that a validation step has set."""
-        self._said.clear()
+        self._said.forget()
 
     def apply(self, gradients, variables):
         """Return the gradients times the weight of their micro-batch, and the weight.

@@ -34,11 +34,17 @@ import numpy as np
 Step = namedtuple("Step", "switch divisor length position missing covered")
 
 
-def advance(ops, position, length, accum_iters, counted):
-    """Return the step of one micro-batch. A dropped micro-batch (`counted` 0) changes nothing."""
+def advance(ops, position, length, accum_iters, counted, closes=None):
+    """Return the step of one micro-batch.
+
+    A dropped micro-batch (`counted` 0) changes nothing, unless the caller closes the window with it
+    (`closes` 1): then the window closes with the micro-batches that it has.
+    """
     length = ops.where(ops.equal(position, 0), accum_iters, length)
     count = position + counted
     switch = ops.where(count >= length, counted, 0)
+    if closes is not None:
+        switch = ops.where(count > 0, ops.maximum(switch, closes), switch)
     return Step(switch, count, length, count * (1 - switch), None, None)
 
 

@@ -192,6 +192,8 @@ VALUES = {
     "accum_iters": 3,
     "reduction": "sum",
     "skip_nonfinite": True,
+    "skip_norm": 1e6,
+    "window_transforms": None,  # functions, which no config has
     "gate": "conditional",
     "all_reduce": None,  # excluded by skip_nonfinite
     "decay": 0.5,

@@ -6,14 +6,16 @@ import numbers
 
 from keras_accum.base import inner
 from keras_accum.callbacks.base import SubstitutesTrainFunction, steps_per_execution
-from keras_accum.norms import MICRO_BATCH_NORM, UPDATE_NORM
+from keras_accum.norms import MICRO_BATCH_NORM, SKIPPED, UPDATE_NORM
+from keras_accum.schedule import ENDLESS
 from keras_accum.warn import warn
 
 _BATCH, _SCALE = "effective_batch", "noise_scale"
-LOGGED = ("completed_updates", "window_position", "learning_rate", UPDATE_NORM, _BATCH, _SCALE)
+_COUNTS = "completed_updates", "window_position"
+LOGGED = (*_COUNTS, "learning_rate", UPDATE_NORM, SKIPPED, _BATCH, _SCALE)
 
 # What the progress bar calls some of them.
-_LABELS = {"completed_updates": "updates", "window_position": "window"}
+_LABELS = {"completed_updates": "updates", "window_position": "window", SKIPPED: "skipped"}
 
 
 class NoiseScale:
@@ -74,13 +76,16 @@ class AccumulationMonitor(SubstitutesTrainFunction):
     - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
     - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
       update, before clipping. NaN before the first update.
-    - `effective_batch`, with `batch_size`: the number of samples in a window.
+    - `skipped_micro_batches`, with `skip_nonfinite` or `skip_norm`: the number of micro-batches
+      that were dropped since the start of the training.
+    - `effective_batch`, with `batch_size`: the number of samples in a window. Not with
+      `accum_iters=None`.
     - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
       accumulation pays little. NaN until there is an estimate.
 
     The callbacks of Keras get all of these logs. The progress bar shows only those that `show`
-    names. The bar shortens two of them: `updates: 12` is `completed_updates`, and `window: 3/5` is
-    a `window_position` of 3 in a window of 5.
+    names. The bar shortens three of them: `updates: 12` is `completed_updates`, `window: 3/5` is a
+    `window_position` of 3 in a window of 5, and `skipped: 2` is `skipped_micro_batches`.
 
     A callback gets only the logs of callbacks before it in the list. List the monitor
 
@@ -113,7 +118,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         TypeError: If an argument has the wrong type. At the start of training, if the model's
             optimizer isn't of this package.
         ValueError: If an argument is out of its range. At the start of training, if `noise_scale`
-            can't be estimated: with `accum_iters=1`, `reduction="weighted"`,
+            can't be estimated: with `accum_iters=1`, `reduction="weighted"`, `window_transforms`,
             `all_reduce="per_window"` or `steps_per_execution` other than 1.
 
     Warns:
@@ -184,10 +189,13 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         self._check_order()
         for bar in self._bars:
             self._show_in(bar)
-        if not optimizer._accumulation.options.accumulates:
+        options, norms = optimizer._accumulation.options, optimizer._accumulation.norms
+        watched = [UPDATE_NORM] * options.accumulates + [SKIPPED] * options.drops
+        if not watched:
             return
-        norms = [UPDATE_NORM] + [MICRO_BATCH_NORM] * bool(self._noise_scale)
-        optimizer._accumulation.norms.watch(norms)
+        norms.watch(watched + [MICRO_BATCH_NORM] * bool(self._noise_scale))
+        if options.drops:
+            norms.start(SKIPPED)
         if optimizer is not model.optimizer:
             _keep_out_of_files(model.optimizer)
         self._put_substitute()
@@ -255,7 +263,8 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         for name in self._show:
             if name in logs:
                 format_spec = ".4g" if isinstance(logs[name], float) else ".0f"
-                after = f"/{self._length}" if name == "window_position" else ""
+                has_length = name == "window_position" and self._length != ENDLESS
+                after = f"/{self._length}" if has_length else ""
                 shown[_LABELS.get(name, name)] = _Formatted(logs[name], format_spec, after)
         return shown
 
@@ -268,7 +277,9 @@ class AccumulationMonitor(SubstitutesTrainFunction):
         logs["learning_rate"] = optimizer._accumulation.port.rate_in_use()
         if optimizer._accumulation.options.accumulates:
             logs[UPDATE_NORM] = optimizer._accumulation.norms.read(UPDATE_NORM)
-        if self._batch_size is not None:
+        if optimizer._accumulation.options.drops:
+            logs[SKIPPED] = int(optimizer._accumulation.norms.read(SKIPPED))
+        if self._batch_size is not None and length != ENDLESS:
             logs["effective_batch"] = self._batch_size * length
         if self._noise_scale:
             logs["noise_scale"] = self._noise_scale.value
@@ -330,6 +341,7 @@ def _check_noise_scale(model, optimizer):
         (f"accum_iters={optimizer.accum_iters}", not optimizer._accumulation.options.accumulates),
         ("reduction='weighted'", optimizer.reduction == "weighted"),
         ("all_reduce='per_window'", optimizer.all_reduce == "per_window"),
+        ("window_transforms", optimizer.window_transforms),
         (f"steps_per_execution={steps}", steps != 1),
     ):
         if refused:

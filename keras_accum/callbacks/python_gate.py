@@ -2,6 +2,7 @@
 
 from keras_accum.base import inner
 from keras_accum.callbacks.base import SubstitutesTrainFunction, steps_per_execution
+from keras_accum.schedule import AccumulationSchedule
 from keras_accum.train_functions import Picker
 
 
@@ -22,12 +23,14 @@ class PythonGate(SubstitutesTrainFunction):
     Raises:
         TypeError: At the start of training, if the model's optimizer isn't of this package.
         ValueError: At the start of training, if Python can't know whether a micro-batch closes the
-            window: with `skip_nonfinite` or a LossScaleOptimizer, because only the device knows
-            whether a micro-batch counts; with `steps_per_execution` other than 1, because one
+            window: with `skip_nonfinite`, `skip_norm` or a LossScaleOptimizer, because only the
+            device knows whether a micro-batch counts; with a function as `accum_iters`, which only
+            the device computes (an AccumulationSchedule works); with `accum_iters=None`, because
+            the caller closes the window; with `steps_per_execution` other than 1, because one
             function runs several micro-batches; with `ParameterServerStrategy`, because Python
             doesn't wait for the workers. When a train step is traced that doesn't call the
-            optimizer exactly once. On JAX, at the end of an epoch, if a train step called the
-            optimizer only under some conditions.
+            optimizer exactly once, or that calls `close_window`. On JAX, at the end of an epoch, if
+            a train step called the optimizer only under some conditions.
 
     Example:
 
@@ -57,6 +60,13 @@ class PythonGate(SubstitutesTrainFunction):
             self._refuse("a LossScaleOptimizer")
         if optimizer.skip_nonfinite:
             self._refuse("skip_nonfinite=True")
+        if optimizer.skip_norm is not None:
+            self._refuse("skip_norm")
+        if optimizer.accum_iters is None:
+            self._refuse("accum_iters=None")
+        accum_iters = optimizer._accumulation.options.accum_iters
+        if callable(accum_iters) and not isinstance(accum_iters, AccumulationSchedule):
+            self._refuse("a function as accum_iters, which the device computes")
         if steps_per_execution(model) != 1:
             self._refuse(f"steps_per_execution={steps_per_execution(model)}")
         if isinstance(getattr(model, "distribute_strategy", None), self._without_waiting):

@@ -21,8 +21,9 @@ from keras_accum import host
 keras = host.import_standalone_keras_2()  # first, because its error is the clearest
 
 from keras_accum import docs, family, names  # noqa: E402
-from keras_accum.callbacks import of_host, partial_window  # noqa: E402
+from keras_accum.callbacks import epochs, of_host, partial_window  # noqa: E402
 from keras_accum.keras2.optimizer import AccumulatingOptimizer  # noqa: E402
+from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401, public
 from keras_accum.states import StateError  # noqa: E402, F401, public
 
 _stock = keras.optimizers
@@ -75,6 +76,7 @@ def _on_batch_end(callback, batch, logs=None):
 
 
 _callback = of_host(keras, "keras2", "import keras")
+AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow, on_batch_end=_on_batch_end)
 
 __getattr__ = names.fallback(__name__)

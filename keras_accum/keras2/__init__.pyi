@@ -16,11 +16,12 @@ select its writes.
 
 # Made by `python docs/write_stubs.py` from keras 2.2. Don't edit this file.
 
-from typing import Any, Literal, Mapping
+from typing import Any, Callable, Literal, Mapping, Sequence
 
 import keras
 from typing_extensions import Self
 
+from keras_accum.schedule import AccumulationSchedule as AccumulationSchedule
 from keras_accum.states import StateError as StateError
 
 class AccumulatingOptimizer(keras.optimizers.Optimizer):
@@ -36,6 +37,14 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `skip_nonfinite`, which can't be changed afterwards."""
 
     @property
+    def skip_norm(self) -> float | Callable[[Any], Any] | None:
+        """The constructor argument `skip_norm`, which can't be changed afterwards."""
+
+    @property
+    def window_transforms(self) -> Sequence[Callable[..., Any]] | None:
+        """The constructor argument `window_transforms`, which can't be changed afterwards."""
+
+    @property
     def gate(self) -> Literal["select", "conditional"]:
         """The constructor argument `gate`, which can't be changed afterwards."""
 
@@ -44,11 +53,13 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `all_reduce`, which can't be changed afterwards."""
 
     @property
-    def accum_iters(self) -> int:
-        """The number of micro-batches that make one update. An int.
+    def accum_iters(self) -> int | None:
+        """The number of micro-batches that make an update; None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
-        first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
+        first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
+        function or an AccumulationSchedule, the value is the length of the next window, and can't
+        be set.
         """
 
     @accum_iters.setter
@@ -86,6 +97,16 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
                 window belongs to a model other than the one whose train step was built last.
         """
 
+    def close_window(self, when: Any = True) -> None:
+        """Not available on this Keras, whose train step can't be changed.
+
+        Args:
+            when: Anything.
+
+        Raises:
+            RuntimeError: In any case. Between train steps, call `apply_partial_window()`.
+        """
+
     def weigh(self, weight: Any) -> None:
         """Set the weight of the next micro-batch in its window, with `reduction="weighted"`.
 
@@ -121,7 +142,8 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
         - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
           micro-batches in the open window, the number that closes the open window, and the number
-          that will close the next window.
+          that will close the next window. If `accum_iters` is a function, the last is the length of
+          the latest window.
         - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
         - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
         - `missing_gradients`, if gradients have been missing in the open window: for each variable,
@@ -244,9 +266,14 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -254,6 +281,18 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -311,9 +350,11 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.SGD):
         decay: float | None = 0.0,
         nesterov: bool = False,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -345,9 +386,14 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -355,6 +401,18 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -413,9 +471,11 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.RMSprop):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -453,9 +513,14 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -463,6 +528,18 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -522,9 +599,11 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         decay: float | None = 0.0,
         amsgrad: bool = False,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -562,9 +641,14 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -572,6 +656,18 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -630,9 +726,11 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.Adam):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -667,9 +765,14 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -677,6 +780,18 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -734,9 +849,11 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.Adadelta):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -769,9 +886,14 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -779,6 +901,18 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -836,9 +970,11 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.Adagrad):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -873,9 +1009,14 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -883,6 +1024,18 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -940,9 +1093,11 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.Adamax):
         epsilon: float | None = None,
         decay: float | None = 0.0,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         learning_rate: float | None = None,
@@ -981,9 +1136,14 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
             gradients to this absolute value.
         global_clipnorm: Another name for `clipnorm`. All other Keras versions use this name for the
             norm of all gradients together.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default) or `"sum"`. How the gradients of a window are combined.
             `"mean"` takes their average, which is the gradient of the big batch if the loss
             averages over samples. `"sum"` takes their sum, for a loss that sums.
@@ -991,6 +1151,18 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1049,9 +1221,11 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.Nadam):
         epsilon: float | None = None,
         schedule_decay: float = 0.004,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch"] = "per_micro_batch",
         decay: float | None = None,
@@ -1088,6 +1262,43 @@ class ApplyPartialWindow(keras.callbacks.Callback):
 
     def __init__(self) -> None: ...
 
+class AccumulateByEpoch(keras.callbacks.Callback):
+    """Set `accum_iters` of the model's optimizer at the start of an epoch.
+
+    The new value takes effect with the next window: a window that is open when an epoch ends keeps
+    its length. List ApplyPartialWindow, too, if no window should go on in the next epoch. For
+    lengths that depend on the number of updates, construct the optimizer with an
+    AccumulationSchedule instead. In a MultiOptimizer, the callback sets the value of each optimizer
+    of this package.
+
+    Args:
+        lengths: Dictionary `{epoch: accum_iters}`, or a list of such pairs. An epoch has the
+            value of the greatest key that isn't above its number, counted from 0. Epochs are
+            integers >= 0, and one of them is 0. Values are integers >= 1 and below `2**31`.
+
+    Raises:
+        TypeError: If `lengths` isn't a dictionary or a list of pairs, or has something that isn't a
+            number. At the start of training, if the model's optimizer isn't of this package.
+        ValueError: If a number is out of its range, or if 0 isn't among the epochs. At the start of
+            training, if the optimizer's `accum_iters` is a function or an AccumulationSchedule, or
+            if the optimizer was constructed with `accum_iters=1` and `lengths` has another value.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras
+    >>> from keras_accum.keras2 import AccumulateByEpoch, SGDAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=SGDAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.ones((40, 3)), np.ones((40, 1))
+    >>> growth = AccumulateByEpoch({0: 1, 2: 4})
+    >>> history = model.fit(x, y, batch_size=10, epochs=3, verbose=0, callbacks=[growth])
+    >>> model.optimizer.completed_updates  # 4 + 4 + 1
+    9
+    """
+
+    def __init__(self, lengths: Mapping[int, int] | Sequence[Sequence[int]]) -> None: ...
+
 def accumulating(
     optimizer_class: type[keras.optimizers.Optimizer],
 ) -> type[AccumulatingOptimizer]:
@@ -1095,9 +1306,9 @@ def accumulating(
 
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
-    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`,
-    `lr` and `decay`; see `AdamAccumulate`. State, files and callbacks work as with all classes of
-    this package.
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`,
+    `window_transforms`, `gate`, `all_reduce`, `lr` and `decay`; see `AdamAccumulate`. State, files
+    and callbacks work as with all classes of this package.
     `get_updates` of `optimizer_class` must write with `update`, `update_add` and `update_sub` of
     `keras.backend`, to variables that it creates with `zeros`, `ones` and `variable` of
     `keras.backend`, as Keras's own optimizers do.

@@ -35,6 +35,20 @@ class AccumulatingOptimizer(base.Optimizer):
         """Return the state as a list of arrays, in the order of files."""
         return K.batch_get_value(self.weights)
 
+    def close_window(self, when=True):
+        """Not available on this Keras, whose train step can't be changed.
+
+        Args:
+            when: Anything.
+
+        Raises:
+            RuntimeError: In any case. Between train steps, call `apply_partial_window()`.
+        """
+        raise RuntimeError(
+            "`close_window` isn't available on Keras 2.0 to 2.3, whose train step can't be "
+            "changed: call `apply_partial_window()` between train steps."
+        )
+
     @property
     def learning_rate(self):
         """The learning rate, a variable. A number that is assigned applies to the next update."""

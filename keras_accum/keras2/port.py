@@ -25,6 +25,7 @@ class Port(StatePort):
     window_order = ("state_format", *states.WINDOW, "accumulator")
     # This host has no strategies.
     replica, across = port.Port.replica, port.Port.across
+    in_any_replica = port.Port.in_any_replica
 
     def __init__(self, optimizer, given):
         super().__init__(optimizer, given)

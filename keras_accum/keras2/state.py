@@ -149,7 +149,7 @@ class StatePort(TensorFlowPort):
 
     @staticmethod
     def arguments_of(optimizer):
-        config = optimizer.get_config()
+        config = arguments.config_of(optimizer)
         if "lr" in config:  # Keras 2.2
             config["learning_rate"] = config.pop("lr")
         return config

@@ -23,6 +23,7 @@ keras = host.import_keras_3()  # first, because its error is the clearest
 
 from keras_accum import docs, family, names  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
+    epochs,
     micro_batches,
     monitor,
     of_host,
@@ -32,6 +33,7 @@ from keras_accum.callbacks import (  # noqa: E402
 )
 from keras_accum.keras3 import masks, optimizer, stock  # noqa: E402
 from keras_accum.keras3.optimizer import AccumulatingOptimizer  # noqa: E402
+from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401, public
 from keras_accum.states import StateError  # noqa: E402, F401, public
 
 _WRAPPERS = tuple(
@@ -70,6 +72,7 @@ family.hand_on(keras.optimizers.LossScaleOptimizer)
 _callback = of_host(keras, "keras3", "import keras")
 monitor.introduce(keras.callbacks.CallbackList)
 
+AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor)
 MicroBatches = _callback(

@@ -35,6 +35,10 @@ class Port(StatePort):
         super().__init__(optimizer, given)
         self.selections = {}  # the selection of the update that each replica runs
 
+    @property
+    def loss_scale(self):
+        return self.optimizer.loss_scale_factor or 1.0
+
     # -- the model's variables ---------------------------------------------------------------------
 
     def name_of(self, variable):
@@ -112,6 +116,9 @@ class Port(StatePort):
 
     def one_after(self, gradients):
         return ops.cast(1, self.updates.dtype)
+
+    def count_if(self, condition):
+        return ops.cast(ops.cast(condition, "bool"), self.updates.dtype)
 
     def cast(self, value, dtype):
         return ops.cast(value, dtype)

@@ -32,15 +32,21 @@ class Picker(train_functions.Picker):
     def _before(self, arguments):
         arrays = self._arrays(arguments[0])
         if not self._known or any(r() is not a for r, a in zip(self._references, arrays)):
-            return self._read(arrays)
-        return self._known
+            self._known = self._read(arrays)
+        position, length, next_length, updates = self._known
+        options = self._optimizer._accumulation.options
+        return position, length, options.length_at(updates) if options.is_scheduled else next_length
 
     @staticmethod
     def _read(arrays):
         return [int(array) for array in arrays]
 
-    def _keep(self, counters, results):
-        self._known = counters
+    def _keep(self, step, results):
+        _, _, next_length, updates = self._known
+        if self._optimizer._accumulation.options.is_scheduled:
+            next_length = step.length
+        known = step.position, step.length, next_length, updates + step.switch
+        self._known = list(map(int, known))
         self._references = list(map(weakref.ref, self._arrays(results[1])))
 
     def check(self):
@@ -57,8 +63,9 @@ class Picker(train_functions.Picker):
     def _arrays(self, state):
         _, _, optimizer_variables, _ = state
         arrays = {id(v): a for v, a in zip(self._optimizer.variables, optimizer_variables)}
-        counters = self._optimizer._accumulation.state.counters
-        return [arrays[id(counter)] for counter in counters.values()]
+        accumulation = self._optimizer._accumulation
+        counters = [*accumulation.state.counters.values(), accumulation.port.updates]
+        return [arrays[id(counter)] for counter in counters]
 
 
 class Port(backend.Port):

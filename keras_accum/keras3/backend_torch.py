@@ -48,6 +48,9 @@ class Port(backend.Port):
     def one_after(self, gradients):
         return super().one_after(gradients) if _is_compiling() else 1
 
+    def count_if(self, condition):
+        return super().count_if(condition) if _is_compiling() else int(bool(condition))
+
     def count_of(self, counter):
         value = self.value(counter)
         return value if _is_compiling() else value.cpu().numpy()[()]

@@ -43,7 +43,7 @@ class StockPort(port.Port):
 
     @staticmethod
     def arguments_of(optimizer):
-        config = optimizer.get_config()
+        config = arguments.config_of(optimizer)
         if not isinstance(optimizer._learning_rate, keras.Variable):
             config["learning_rate"] = optimizer._learning_rate  # a callable, not serialized
         if not convert.accumulates(optimizer):

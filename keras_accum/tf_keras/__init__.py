@@ -7,7 +7,15 @@ host.import_keras_2()  # first, because its error is the clearest
 import tensorflow as tf  # noqa: E402
 
 from keras_accum import base, family, names, train_functions  # noqa: E402
-from keras_accum.callbacks import monitor, of_host, partial_window, python_gate, weights  # noqa: E402
+from keras_accum.callbacks import (  # noqa: E402
+    epochs,
+    monitor,
+    of_host,
+    partial_window,
+    python_gate,
+    weights,
+)
+from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
 from keras_accum.states import StateError  # noqa: E402, F401
 from keras_accum.tf_keras import models, saving, stock  # noqa: E402
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras  # noqa: E402
@@ -38,6 +46,7 @@ class _InTrainFunction:
 _callback = of_host(keras, "tf_keras", IMPORT_KERAS)
 monitor.introduce(keras.callbacks.CallbackList)
 
+AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor, _InTrainFunction)
 PythonGate = _callback(

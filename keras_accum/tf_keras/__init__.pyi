@@ -9,6 +9,7 @@ import tf_keras as keras
 from tf_keras.optimizers.schedules import LearningRateSchedule
 from typing_extensions import Self
 
+from keras_accum.schedule import AccumulationSchedule as AccumulationSchedule
 from keras_accum.states import StateError as StateError
 
 class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
@@ -24,6 +25,14 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
         """The constructor argument `skip_nonfinite`, which can't be changed afterwards."""
 
     @property
+    def skip_norm(self) -> float | Callable[[Any], Any] | None:
+        """The constructor argument `skip_norm`, which can't be changed afterwards."""
+
+    @property
+    def window_transforms(self) -> Sequence[Callable[..., Any]] | None:
+        """The constructor argument `window_transforms`, which can't be changed afterwards."""
+
+    @property
     def gate(self) -> Literal["select", "conditional"]:
         """The constructor argument `gate`, which can't be changed afterwards."""
 
@@ -32,11 +41,13 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
         """The constructor argument `all_reduce`, which can't be changed afterwards."""
 
     @property
-    def accum_iters(self) -> int:
-        """The number of micro-batches that make one update. An int.
+    def accum_iters(self) -> int | None:
+        """The number of micro-batches that make an update; None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
-        first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
+        first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
+        function or an AccumulationSchedule, the value is the length of the next window, and can't
+        be set.
         """
 
     @accum_iters.setter
@@ -60,6 +71,31 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
             RuntimeError: If the method is called in a traced function.
             ValueError: On Keras 2.0 to 2.3, if several models share the optimizer, and the open
                 window belongs to a model other than the one whose train step was built last.
+        """
+
+    def close_window(self, when: Any = True) -> None:
+        """Let the next micro-batch close its window, also before the window has its length.
+
+        A train step calls `close_window` each time before `apply_gradients` (or `apply`, or
+        `stateless_apply`), also in a traced function (`tf.function`, `jax.jit`): a tensor `when`
+        decides anew in each step, without a conditional. The micro-batch is the last one of its
+        window. If the micro-batch is dropped (`skip_nonfinite`, `skip_norm`), the window closes
+        with the micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the
+        window stays open. In replicas of `tf.distribute`, the window closes if one of the replicas
+        says so.
+
+        Args:
+            when: Boolean, default True, or a scalar tensor. If false, the window closes as without
+                the call.
+
+        Raises:
+            RuntimeError: On Keras 2.0 to 2.3, whose train step can't be changed.
+            ValueError: When a train step is traced, if the call was outside of the trace. With
+                PythonGate.
+
+        Example:
+
+        A window by tokens, in a train step: `optimizer.close_window(tokens >= 100000)`.
         """
 
     def weigh(self, weight: Any) -> None:
@@ -97,7 +133,8 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
         - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
         - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
           micro-batches in the open window, the number that closes the open window, and the number
-          that will close the next window.
+          that will close the next window. If `accum_iters` is a function, the last is the length of
+          the latest window.
         - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
         - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
         - `missing_gradients`, if gradients have been missing in the open window: for each variable,
@@ -214,6 +251,14 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `skip_nonfinite`, which can't be changed afterwards."""
 
     @property
+    def skip_norm(self) -> float | Callable[[Any], Any] | None:
+        """The constructor argument `skip_norm`, which can't be changed afterwards."""
+
+    @property
+    def window_transforms(self) -> Sequence[Callable[..., Any]] | None:
+        """The constructor argument `window_transforms`, which can't be changed afterwards."""
+
+    @property
     def gate(self) -> Literal["select", "conditional"]:
         """The constructor argument `gate`, which can't be changed afterwards."""
 
@@ -222,11 +267,13 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `all_reduce`, which can't be changed afterwards."""
 
     @property
-    def accum_iters(self) -> int:
-        """The number of micro-batches that make one update. An int.
+    def accum_iters(self) -> int | None:
+        """The number of micro-batches that make an update; None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the
-        first step, because an optimizer that steps with `accum_iters=1` has no accumulators.
+        first step, because an optimizer that steps with `accum_iters=1` has no accumulators. With a
+        function or an AccumulationSchedule, the value is the length of the next window, and can't
+        be set.
         """
 
     @accum_iters.setter
@@ -250,6 +297,31 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
             RuntimeError: If the method is called in a traced function.
             ValueError: On Keras 2.0 to 2.3, if several models share the optimizer, and the open
                 window belongs to a model other than the one whose train step was built last.
+        """
+
+    def close_window(self, when: Any = True) -> None:
+        """Let the next micro-batch close its window, also before the window has its length.
+
+        A train step calls `close_window` each time before `apply_gradients` (or `apply`, or
+        `stateless_apply`), also in a traced function (`tf.function`, `jax.jit`): a tensor `when`
+        decides anew in each step, without a conditional. The micro-batch is the last one of its
+        window. If the micro-batch is dropped (`skip_nonfinite`, `skip_norm`), the window closes
+        with the micro-batches that it has. If a LossScaleOptimizer skips the micro-batch, the
+        window stays open. In replicas of `tf.distribute`, the window closes if one of the replicas
+        says so.
+
+        Args:
+            when: Boolean, default True, or a scalar tensor. If false, the window closes as without
+                the call.
+
+        Raises:
+            RuntimeError: On Keras 2.0 to 2.3, whose train step can't be changed.
+            ValueError: When a train step is traced, if the call was outside of the trace. With
+                PythonGate.
+
+        Example:
+
+        A window by tokens, in a train step: `optimizer.close_window(tokens >= 100000)`.
         """
 
     def weigh(self, weight: Any) -> None:
@@ -287,7 +359,8 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
         - `moving_average.<i>`: the moving average of variable i, with `use_ema`.
         - `window_position`, `window_length`, `accum_iters`, with `accum_iters` > 1: the number of
           micro-batches in the open window, the number that closes the open window, and the number
-          that will close the next window.
+          that will close the next window. If `accum_iters` is a function, the last is the length of
+          the latest window.
         - `accumulator.<i>`, with `accum_iters` > 1: the gradient sum of the open window.
         - `window_weight`, with `reduction="weighted"`: the weight of the gradient sum.
         - `missing_gradients`, if gradients have been missing in the open window: for each variable,
@@ -421,9 +494,14 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.SGD):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -433,6 +511,18 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.SGD):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -503,9 +593,11 @@ class SGDAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.SGD):
         nesterov: bool = False,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -554,9 +646,14 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.RMSprop):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -566,6 +663,18 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.RMSprop):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -640,9 +749,11 @@ class RMSpropAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.RMSprop):
         centered: bool = False,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -690,9 +801,14 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -702,6 +818,18 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -773,9 +901,11 @@ class AdamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
         amsgrad: bool = False,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -823,9 +953,14 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -835,6 +970,18 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -905,9 +1052,11 @@ class AMSGradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adam):
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -958,9 +1107,14 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
             after which the average overwrites the weights.
         jit_compile: Boolean, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -970,6 +1124,18 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1047,9 +1213,11 @@ class AdamWAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.AdamW):
         jit_compile: bool = True,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1089,9 +1257,14 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adadelta
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1101,6 +1274,18 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adadelta
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1170,9 +1355,11 @@ class AdadeltaAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adadelta
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1215,9 +1402,14 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adagrad):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1227,6 +1419,18 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adagrad):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1298,9 +1502,11 @@ class AdagradAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adagrad):
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1345,9 +1551,14 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adamax):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1357,6 +1568,18 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adamax):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1427,9 +1650,11 @@ class AdamaxAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Adamax):
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1478,9 +1703,14 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Nadam):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1490,6 +1720,18 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Nadam):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1561,9 +1803,11 @@ class NadamAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Nadam):
         epsilon: float | None = 1e-07,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1616,9 +1860,14 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Ftrl):
             or None (default). Sums gradients over the replicas, as often as `all_reduce` says.
         gradient_transformers: List of functions, or None (default). Each function takes and returns
             a list of (gradient, variable) pairs, with the window's averages as gradients.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1628,6 +1877,18 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Ftrl):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1702,9 +1963,11 @@ class FtrlAccumulate(AccumulatingOptimizer, keras.optimizers.legacy.Ftrl):
         l2_shrinkage_regularization_strength: float = 0.0,
         beta: float = 0.0,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1750,9 +2013,14 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
             after which the average overwrites the weights.
         jit_compile: Boolean, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1762,6 +2030,18 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1837,9 +2117,11 @@ class LionAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Lion):
         jit_compile: bool = True,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -1895,9 +2177,14 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
             after which the average overwrites the weights.
         jit_compile: Boolean, default True. Compile the update with XLA if there is a GPU.
         name: String, default the class's name.
-        accum_iters: Integer >= 1 and below `2**31`, default 1. The number of micro-batches that
-            make one update. With 1 the class is the stock optimizer, without accumulators and
-            without any other extra variable.
+        accum_iters: Integer >= 1 and below `2**31`, default 1; or an AccumulationSchedule,
+            or a function of the number of completed updates, or None. The number of micro-batches
+            that make one update. With 1 the class is the stock optimizer, without accumulators and
+            without any other extra variable. With None, a window closes only where the caller says
+            so, by `close_window` or `apply_partial_window`. A function is called with an integer
+            and, in a train step, with the counter's tensor, and must return an integer >= 1. A
+            traced train step can't refuse a number below 1, and takes it as 1. No file can hold a
+            function.
         reduction: `"mean"` (default), `"sum"` or `"weighted"`. How the gradients of a window are
             combined. `"mean"` takes their average, which is the gradient of the big batch if the
             loss averages over samples. `"sum"` takes their sum, for a loss that sums. `"weighted"`
@@ -1907,6 +2194,18 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
             or NaN element: the gradient isn't added, and the micro-batch doesn't count. By default,
             such a micro-batch spoils the update of its window, as it would spoil the big batch.
             Later windows start from empty accumulators, so only the weights carry the damage on.
+        skip_norm: Float > 0 or None (default); or a function. Drop a micro-batch
+            if the norm of its gradient, over all variables together, is above this number or isn't
+            a number. The norm is that of the micro-batch's average gradient, before clipping, and
+            summed over replicas. A function is called with the norm, a scalar tensor, and returns
+            True (or a tensor) to drop the micro-batch. No file can hold a function. With a loss
+            that sums over samples, the norm is that of the sum.
+        window_transforms: List of functions or None (default). Each function takes a
+            list of gradients, which are the window's averages, and a list of their variables, and
+            returns the gradients. The functions run one after the other, before clipping. A
+            traced train step runs them on every micro-batch, also inside a window, where the
+            result is dropped. On replicas, they must return the same everywhere. No file can hold
+            a function.
         gate: `"select"` (default) or `"conditional"`. How weights and slots stay unchanged inside
             a window. `"select"` computes an update on every micro-batch and selects either the new
             or the old values, without a conditional in the graph. `"conditional"` puts one
@@ -1988,9 +2287,11 @@ class AdafactorAccumulate(_AccumulatingNewStyleOptimizer, keras.optimizers.Adafa
         jit_compile: bool = True,
         name: str | None = None,
         *,
-        accum_iters: int = 1,
+        accum_iters: int | AccumulationSchedule | Callable[[Any], Any] | None = 1,
         reduction: Literal["mean", "sum", "weighted"] = "mean",
         skip_nonfinite: bool = False,
+        skip_norm: float | Callable[[Any], Any] | None = None,
+        window_transforms: Sequence[Callable[..., Any]] | None = None,
         gate: Literal["select", "conditional"] = "select",
         all_reduce: Literal["per_micro_batch", "per_window"] = "per_micro_batch",
         lr: float | LearningRateSchedule | Callable | tf.Tensor | tf.Variable | None = None,
@@ -2024,6 +2325,43 @@ class ApplyPartialWindow(keras.callbacks.Callback):
 
     def __init__(self) -> None: ...
 
+class AccumulateByEpoch(keras.callbacks.Callback):
+    """Set `accum_iters` of the model's optimizer at the start of an epoch.
+
+    The new value takes effect with the next window: a window that is open when an epoch ends keeps
+    its length. List ApplyPartialWindow, too, if no window should go on in the next epoch. For
+    lengths that depend on the number of updates, construct the optimizer with an
+    AccumulationSchedule instead. In a MultiOptimizer, the callback sets the value of each optimizer
+    of this package.
+
+    Args:
+        lengths: Dictionary `{epoch: accum_iters}`, or a list of such pairs. An epoch has the
+            value of the greatest key that isn't above its number, counted from 0. Epochs are
+            integers >= 0, and one of them is 0. Values are integers >= 1 and below `2**31`.
+
+    Raises:
+        TypeError: If `lengths` isn't a dictionary or a list of pairs, or has something that isn't a
+            number. At the start of training, if the model's optimizer isn't of this package.
+        ValueError: If a number is out of its range, or if 0 isn't among the epochs. At the start of
+            training, if the optimizer's `accum_iters` is a function or an AccumulationSchedule, or
+            if the optimizer was constructed with `accum_iters=1` and `lengths` has another value.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import tf_keras as keras
+    >>> from keras_accum.tf_keras import AccumulateByEpoch, SGDAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=SGDAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.ones((40, 3)), np.ones((40, 1))
+    >>> growth = AccumulateByEpoch({0: 1, 2: 4})
+    >>> history = model.fit(x, y, batch_size=10, epochs=3, verbose=0, callbacks=[growth])
+    >>> model.optimizer.completed_updates  # 4 + 4 + 1
+    9
+    """
+
+    def __init__(self, lengths: Mapping[int, int] | Sequence[Sequence[int]]) -> None: ...
+
 class AccumulationMonitor(keras.callbacks.Callback):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
 
@@ -2034,13 +2372,16 @@ class AccumulationMonitor(keras.callbacks.Callback):
     - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
     - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
       update, before clipping. NaN before the first update.
-    - `effective_batch`, with `batch_size`: the number of samples in a window.
+    - `skipped_micro_batches`, with `skip_nonfinite` or `skip_norm`: the number of micro-batches
+      that were dropped since the start of the training.
+    - `effective_batch`, with `batch_size`: the number of samples in a window. Not with
+      `accum_iters=None`.
     - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
       accumulation pays little. NaN until there is an estimate.
 
     The callbacks of Keras get all of these logs. The progress bar shows only those that `show`
-    names. The bar shortens two of them: `updates: 12` is `completed_updates`, and `window: 3/5` is
-    a `window_position` of 3 in a window of 5.
+    names. The bar shortens three of them: `updates: 12` is `completed_updates`, `window: 3/5` is a
+    `window_position` of 3 in a window of 5, and `skipped: 2` is `skipped_micro_batches`.
 
     A callback gets only the logs of callbacks before it in the list. List the monitor
 
@@ -2073,7 +2414,7 @@ class AccumulationMonitor(keras.callbacks.Callback):
         TypeError: If an argument has the wrong type. At the start of training, if the model's
             optimizer isn't of this package.
         ValueError: If an argument is out of its range. At the start of training, if `noise_scale`
-            can't be estimated: with `accum_iters=1`, `reduction="weighted"`,
+            can't be estimated: with `accum_iters=1`, `reduction="weighted"`, `window_transforms`,
             `all_reduce="per_window"` or `steps_per_execution` other than 1.
 
     Warns:
@@ -2162,12 +2503,14 @@ class PythonGate(keras.callbacks.Callback):
     Raises:
         TypeError: At the start of training, if the model's optimizer isn't of this package.
         ValueError: At the start of training, if Python can't know whether a micro-batch closes the
-            window: with `skip_nonfinite` or a LossScaleOptimizer, because only the device knows
-            whether a micro-batch counts; with `steps_per_execution` other than 1, because one
+            window: with `skip_nonfinite`, `skip_norm` or a LossScaleOptimizer, because only the
+            device knows whether a micro-batch counts; with a function as `accum_iters`, which only
+            the device computes (an AccumulationSchedule works); with `accum_iters=None`, because
+            the caller closes the window; with `steps_per_execution` other than 1, because one
             function runs several micro-batches; with `ParameterServerStrategy`, because Python
             doesn't wait for the workers. When a train step is traced that doesn't call the
-            optimizer exactly once. On JAX, at the end of an epoch, if a train step called the
-            optimizer only under some conditions.
+            optimizer exactly once, or that calls `close_window`. On JAX, at the end of an epoch, if
+            a train step called the optimizer only under some conditions.
 
     Example:
 
@@ -2191,9 +2534,9 @@ def accumulating(
 
     An update runs the code of `optimizer_class` on the average gradient of a window. The returned
     class takes the arguments of `optimizer_class` in their order, plus the keyword arguments of all
-    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `gate`, `all_reduce`,
-    `lr` and `decay`; see `AdamAccumulate`. State, files and callbacks work as with all classes of
-    this package.
+    classes of this package: `accum_iters`, `reduction`, `skip_nonfinite`, `skip_norm`,
+    `window_transforms`, `gate`, `all_reduce`, `lr` and `decay`; see `AdamAccumulate`. State, files
+    and callbacks work as with all classes of this package.
 
     Args:
         optimizer_class: A class of optimizers: a class of this Keras, legacy or not, or your own

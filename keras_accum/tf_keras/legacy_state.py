@@ -260,7 +260,8 @@ class LegacyState(StatePort):
 
     @staticmethod
     def arguments_of(optimizer):
-        config = {k: v for k, v in optimizer.get_config().items() if v is not None}
+        config = arguments.config_of(optimizer)
+        config = {k: v for k, v in config.items() if v is not None or k == "accum_iters"}
         config = layout.constructor_arguments(type(optimizer), config)
         is_legacy = isinstance(optimizer, legacy.Optimizer)
         rate = optimizer._hyper.get("learning_rate") if is_legacy else optimizer._learning_rate

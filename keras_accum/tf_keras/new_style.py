@@ -10,7 +10,7 @@ import contextlib
 
 import tensorflow as tf
 
-from keras_accum import base, convert, gates, kernels, ranges, states
+from keras_accum import arguments, base, convert, gates, kernels, ranges, states
 from keras_accum.norms import UPDATE_NORM
 from keras_accum.tf_keras import port
 from keras_accum.tf_keras.library import StockOptimizer, keras, utilities
@@ -167,7 +167,7 @@ class AccumulatingNewStyleOptimizer(Checkpointed):
 
     def __deepcopy__(self, memo):
         make, made_of = self._how_made()
-        new = base.restored(make, made_of, self.get_config(), self.get_state())
+        new = base.restored(make, made_of, arguments.config_of(self), self.get_state())
         convert.copy_exclusions(self, new)
         return new
 

@@ -183,7 +183,7 @@ class NewStyleState(StatePort):
     def arguments_of(optimizer):
         if not isinstance(optimizer, StockOptimizer):
             return _config_of_legacy(optimizer)
-        config = optimizer.get_config()
+        config = arguments.config_of(optimizer)
         if not isinstance(optimizer._learning_rate, tf.Variable):
             config["learning_rate"] = optimizer._learning_rate  # a schedule, not serialized
         config.pop("is_legacy_optimizer", None)
@@ -214,7 +214,8 @@ class NewStyleState(StatePort):
 
 def _config_of_legacy(optimizer):
     """Return the config of a legacy optimizer of ours."""
-    config = {name: v for name, v in optimizer.get_config().items() if v is not None}
+    config = arguments.config_of(optimizer)
+    config = {k: v for k, v in config.items() if v is not None or k == "accum_iters"}
     config.update(optimizer.fixed)
     rate = optimizer._hyper["learning_rate"]
     if callable(rate):

@@ -7,6 +7,7 @@ import importlib
 import tensorflow as tf
 
 from keras_accum import base
+from keras_accum.arguments import config_of
 from keras_accum.open_window import OpenWindow
 from keras_accum.tf_keras.library import keras, legacy
 from keras_accum.tf_keras.state import Checkpointed
@@ -56,7 +57,7 @@ class Saving(Checkpointed):
         )
 
     def __reduce__(self):
-        return base.restored, (*self._how_made(), self.get_config(), self.get_state())
+        return base.restored, (*self._how_made(), config_of(self), self.get_state())
 
     def __deepcopy__(self, memo):
         memo.update({id(v): v for v in self._accumulation.port.variables})  # the model's

@@ -39,9 +39,33 @@ def test_all_blocks_are_tested():
         "one optimizer, two calls",
         "another optimizer",
         "the big batch in one train step",
+        "windows that grow",
+        "a window by tokens",
         "first the head, then everything",
     } | {f"weights in {where}" for where in ("fit", "a train step")}
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no schedules")
+def test_windows_that_grow():
+    found = run("windows that grow")
+    assert (found["optimizer"].accum_iters, found["updates"]) == (1, 100 + 200 + 1100 // 16)
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="a loop of TensorFlow")
+def test_a_window_by_tokens():
+    """Two micro-batches of 60 tokens make a window, traced once."""
+    tf = hosts.tf
+    model = compiled(dense_model(), "sgd")
+    model.loss = lambda y, predicted: tf.reduce_mean((y - predicted) ** 2, axis=1)
+    optimizer = hosts.ours("SGD", learning_rate=0.01, accum_iters=None)
+    hosts.build_on(optimizer, model.trainable_variables)
+    tokens = tf.Variable(tf.zeros([], hosts.FLOATX))
+    step = tf.function(run("a window by tokens", tf=tf)["train_step"])
+    x, y = data()
+    for updates in (0, 1, 1, 2):
+        step(model, optimizer, tokens, x[:6], y[:6], tf.fill([6], tf.cast(10, hosts.FLOATX)))
+        assert optimizer.completed_updates == updates
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no AccumulationMonitor")

@@ -98,7 +98,7 @@ REFUSED = [
     ({"accum_iters": True}, ["accum_iters", "integer >= 1", "accum_iters=True"]),
     ({"accum_iters": "5"}, ["accum_iters", "integer >= 1", "accum_iters='5'"]),
     ({"accum_iters": 2**31}, ["accum_iters", "below 2**31", f"accum_iters={2**31}"]),
-    ({"accum_iters": None}, ["accum_iters", "integer >= 1", "accum_iters=None"]),
+    ({"accum_iters": [4]}, ["accum_iters", "integer >= 1", "accum_iters=[4]"]),
     ({"reduction": "max"}, ["reduction", "mean", "sum", "reduction='max'"]),
     ({"reduction": None}, ["reduction", "mean", "sum", "reduction=None"]),
     ({"gate": "if"}, ["gate", "select", "conditional", "gate='if'"]),
@@ -108,6 +108,12 @@ REFUSED = [
         {**LATE, "skip_nonfinite": True},
         ["all_reduce", "skip_nonfinite=True"],
     ),
+    ({**LATE, "skip_norm": 2}, ["all_reduce", "skip_norm=2.0"]),
+    ({"window_transforms": abs}, ["window_transforms", "list of functions", "=<built-in"]),
+    ({"window_transforms": [1]}, ["window_transforms", "list of functions", "=[1]"]),
+    ({"skip_norm": 0}, ["skip_norm", "number > 0", "skip_norm=0"]),
+    ({"skip_norm": True}, ["skip_norm", "number > 0", "skip_norm=True"]),
+    ({"skip_norm": "1"}, ["skip_norm", "number > 0", "skip_norm='1'"]),
     ({"skip_nonfinite": 1}, ["skip_nonfinite", "True or False", "skip_nonfinite=1"]),
     ({"accum_steps": 5}, ["{'accum_steps': 5}", "Did you mean `accum_iters`?"]),
     ({"clip_norm": 5.0}, ["{'clip_norm': 5.0}", "Did you mean `clipnorm`?"]),
@@ -165,7 +171,7 @@ def test_a_tensor_in_the_place_of_a_variable(accum_iters):
     assert ours.completed_updates == 1 // accum_iters
 
 
-@pytest.mark.parametrize("accum_iters", [0, -1, 2.5, True, "5", None, 2**31])
+@pytest.mark.parametrize("accum_iters", [0, -1, 2.5, True, "5", [4], 2**31])
 def test_refused_by_the_setter(accum_iters):
     optimizer = hosts.ours("SGD", accum_iters=2)
     with pytest.raises((TypeError, ValueError), match="accum_iters.*integer >= 1.*Received"):

@@ -32,7 +32,7 @@ ENTRY = re.compile(
     r"(?P<or_none> or None)?",
     re.MULTILINE,
 )
-OWN = ("accum_iters", "skip_nonfinite")  # have tests of their own
+OWN = ("accum_iters", "skip_nonfinite", "skip_norm", "window_transforms")  # have tests of their own
 
 
 def promises(cls):

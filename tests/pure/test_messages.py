@@ -212,12 +212,14 @@ ENTRIES = {
 def test_the_table(entry):
     """Each entry has a range that can be checked, and a default in this range."""
     allowed = ranges.range_of(entry)
-    assert ranges._is_allowed("a", allowed) is False
-    assert ranges._is_allowed(ranges.default_of(entry), allowed) is True
+    assert ranges.is_allowed("a", allowed) is False
+    assert ranges.is_allowed(ranges.default_of(entry), allowed) is True
 
 
 def test_our_arguments_in_the_table():
-    defaults = {"accum_iters": 1, "skip_nonfinite": False, "lr": None, "decay": None}
+    defaults = {"accum_iters": 1, "skip_nonfinite": False, "skip_norm": None}
+    defaults["window_transforms"] = None
+    defaults.update(lr=None, decay=None)
     choices = {"reduction": "mean", "gate": "select", "all_reduce": "per_micro_batch"}
     assert arguments.OWN == {**defaults, **choices}
     assert arguments.REDUCTIONS == ("mean", "sum", "weighted")
@@ -242,7 +244,7 @@ REFUSED = [
     ({"accum_iters": 2.5}, ["`accum_iters`", "integer >= 1", "accum_iters=2.5"]),
     ({"accum_iters": True}, ["`accum_iters`", "integer >= 1", "accum_iters=True"]),
     ({"accum_iters": "5"}, ["`accum_iters`", "integer >= 1", "accum_iters='5'"]),
-    ({"accum_iters": None}, ["`accum_iters`", "integer >= 1", "accum_iters=None"]),
+    ({"accum_iters": [4]}, ["`accum_iters`", "integer >= 1", "accum_iters=[4]"]),
     ({"reduction": "max"}, ["`reduction`", "mean", "sum", "weighted", "reduction='max'"]),
     ({"gate": "if"}, ["`gate`", "select", "conditional", "gate='if'"]),
     (

@@ -37,7 +37,7 @@ def test_the_reference_has_every_public_name_and_member():
     """The reference shows everything that has a docstring in the stubs."""
     stub = ast.parse((PROJECT / "keras_accum/keras3/__init__.pyi").read_text("utf-8"))
     objects = documented(stub.body)
-    assert set(names.WHERE) - objects.keys() == {"StateError"}  # which has no host
+    assert set(names.WHERE) - objects.keys() == {"AccumulationSchedule", "StateError"}  # no host
     assert all(objects.values())
     (shared,) = [node for node in stub.body if getattr(node, "name", "") == "AccumulatingOptimizer"]
     members = documented(shared.body)
