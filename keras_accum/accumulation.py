@@ -60,8 +60,8 @@ class Accumulation:
         # The number of this accumulation's updates that are being run or traced: one for each
         # replica that waits in the same update.
         self._updates_begun = 0
-        # The number of micro-batches that were run or traced, by replica.
-        self._traces = collections.Counter()
+        # The number of micro-batches that were run or traced, by replica; None if nobody counts.
+        self._traces = None
 
     def open_window(self):
         """Make the counters and accumulators if the model's variables are known."""
@@ -102,7 +102,8 @@ class Accumulation:
     def take(self, gradients, weight, variables):
         """Take the reduced gradients of a micro-batch."""
         port = self.port
-        self._traces[port.replica()] += 1
+        if self._traces is not None:
+            self._traces[port.replica()] += 1
         keys = [port.key(variable) for variable in variables]
         arguments.check_once(keys, lambda key: port.name_of(variables[keys.index(key)]))
         counted, gradients = self._counted(gradients, weight, variables)
@@ -317,8 +318,15 @@ class Accumulation:
         else:
             self.port.write(counter, length)
 
-    def micro_batches_traced(self):
-        """The number of micro-batches that were run or traced for this replica."""
+    def count_traces(self):
+        """Count the micro-batches that are run or traced from now on.
+
+        Otherwise no number changes with each micro-batch: `torch.compile` would compile again.
+        """
+        self._traces = self._traces or collections.Counter()
+
+    def traced(self):
+        """Return the number of counted micro-batches of this replica."""
         return self._traces[self.port.replica()]
 
     # -- updates of other optimizers ---------------------------------------------------------------

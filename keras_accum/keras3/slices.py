@@ -4,11 +4,19 @@ import contextlib
 import functools
 
 import keras
-from keras.src.losses import loss as reductions
 
+from keras_accum.keras3.masks import mask_of, masked
 from keras_accum.train_functions import StepInSlices
 
-_MASK = keras.src.backend.get_keras_mask
+
+class _Sum(keras.losses.Loss):
+    """The sum of values, as Keras weights and masks the values of a loss."""
+
+    def __init__(self, dtype):
+        super().__init__(reduction="sum", dtype=dtype)
+
+    def call(self, y_true, y_pred):
+        return y_pred
 
 
 @contextlib.contextmanager
@@ -46,8 +54,8 @@ def _couples(loss):
 class Losses:
     """The losses of a model on a slice, as parts of the losses of the whole batch."""
 
-    def __init__(self, model):
-        self._model = model
+    def __init__(self, model, replicas):
+        self._model, self._replicas = model, replicas
 
     @contextlib.contextmanager
     def as_parts(self, rows, of, divisors):
@@ -65,12 +73,11 @@ class Losses:
             if divisors[i] is None:
                 return value
             weight = sample_weight if sample_weight is None else keras.ops.copy(sample_weight)
-            total = reductions.reduce_weighted_values(
-                values, weight, mask, reduction="sum", dtype=loss.dtype
-            )
+            values = values if mask is None else masked(values, mask)
+            total = _Sum(loss.dtype)(values, values, weight)
             divisor = keras.ops.cast(divisors[i], total.dtype)
             value = keras.ops.divide_no_nan(total, divisor) / keras.ops.cast(share, total.dtype)
-            return reductions.scale_loss_for_distribution(value)
+            return value / self._replicas()
 
         def weighted(update_state, value, sample_weight=None):
             # Keras weights a batch by its samples if it knows how many they are.
@@ -127,19 +134,19 @@ class Losses:
 
         with _attribute(loss, "call", watched):
             value = loss(y_true, y_pred, sample_weight)
-        masks = [mask for mask in (_MASK(y_pred), _MASK(kept[-1])) if mask is not None]
+        masks = [mask for mask in (mask_of(y_pred), mask_of(kept[-1])) if mask is not None]
         mask = functools.reduce(keras.ops.logical_and, masks) if masks else None
         return value, kept[-1], mask, self._divisor(loss, sample_weight, mask)
 
     @staticmethod
     def _divisor(loss, sample_weight, mask):
-        if loss.reduction == "mean_with_sample_weight":
-            if sample_weight is not None:
-                sample_weight = keras.ops.cast(keras.ops.copy(sample_weight), loss.dtype)
-            counted = reductions.apply_mask(sample_weight, mask, loss.dtype, loss.reduction)
-        else:
-            counted = None if loss.reduction == "sum" else mask
-        return None if counted is None else keras.ops.sum(keras.ops.cast(counted, loss.dtype))
+        if loss.reduction == "mean_with_sample_weight" and sample_weight is not None:
+            weights = keras.ops.cast(keras.ops.copy(sample_weight), loss.dtype)
+            weights = weights if mask is None else masked(weights, mask)
+            return _Sum(loss.dtype)(weights, weights)
+        if mask is None or loss.reduction == "sum":
+            return None
+        return keras.ops.sum(keras.ops.cast(mask, loss.dtype))
 
     @contextlib.contextmanager
     def _in_place_of_losses(self, function):
@@ -189,7 +196,7 @@ class Outputs:
     def flat(self, y_pred):
         """Return the lists, and remember the structure."""
         arrays = keras.tree.flatten(y_pred)
-        masks = [_MASK(array) for array in arrays]
+        masks = [mask_of(array) for array in arrays]
         self._structure = keras.tree.map_structure(lambda _: None, y_pred)
         self.count = len(arrays)
         self._masked = [i for i, mask in enumerate(masks) if mask is not None]
@@ -198,7 +205,7 @@ class Outputs:
     def packed(self, arrays, masks):
         """Return the outputs that these lists are of."""
         for i, mask in zip(self._masked, masks):
-            keras.src.backend.set_keras_mask(arrays[i], mask)
+            arrays[i] = masked(arrays[i], mask)
         return keras.tree.pack_sequence_as(self._structure, arrays)
 
 
@@ -207,7 +214,11 @@ class Step(StepInSlices):
 
     def __init__(self, model, size, loss):
         super().__init__(model, size, loss)
-        self.losses, self.outputs = Losses(model), Outputs()
+        self.losses, self.outputs = Losses(model, self.replicas), Outputs()
+
+    def replicas(self):
+        """Return the number of replicas by which Keras divides a loss."""
+        return 1
 
     def check(self):
         """Raise an error if this model can't be trained in slices, at the start of a training."""
@@ -227,8 +238,7 @@ class Step(StepInSlices):
 
     def track(self, loss, rows, x, y, y_pred, sample_weight):
         """Update the metrics with a slice, or with a batch."""
-        loss = reductions.unscale_loss_for_distribution(loss)
-        self.model._loss_tracker.update_state(loss, sample_weight=rows)
+        self.model._loss_tracker.update_state(loss * self.replicas(), sample_weight=rows)
         self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     def loss_of_outputs(self, y, y_pred, sample_weight):

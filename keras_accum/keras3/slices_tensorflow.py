@@ -13,6 +13,9 @@ class Step(slices.Step):
     sum of the gradients once.
     """
 
+    def replicas(self):
+        return tf.distribute.get_strategy().num_replicas_in_sync
+
     def __call__(self, data):
         arrays = [a for a in keras.tree.flatten(data) if a is not None]
         self._check_dense(arrays)

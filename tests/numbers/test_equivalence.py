@@ -4,6 +4,7 @@ Each test checks one promise on rows of the table of optimizers. Both sides comp
 model, and all weights and all slots are compared.
 """
 
+import importlib
 import hosts
 import numpy as np
 import pytest
@@ -401,10 +402,13 @@ def test_train_step(case, step):
     not hosts.IS_TORCH, reason="test_train_step covers jit_compile except on PyTorch"
 )
 def test_torch_compile():
-    """One row only: torch takes ten seconds to compile it."""
+    """One row only: torch takes ten seconds to compile it, and doesn't for each micro-batch."""
+    counters = importlib.import_module("torch._dynamo.utils").counters
+    counters.clear()
     case = CASES["adam"]
     ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
     assert_same_training(train(ours, MICRO, compile={"jit_compile": True}), big_batch(case))
+    assert 1 <= counters["stats"]["unique_graphs"] <= 4
 
 
 @keras3_only
