@@ -5,6 +5,7 @@ model, and all weights and all slots are compared.
 """
 
 import importlib
+
 import hosts
 import numpy as np
 import pytest
