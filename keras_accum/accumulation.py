@@ -1,27 +1,19 @@
 """The engine: what happens in a micro-batch, for every Keras. No host is imported here."""
 
-import collections
 import contextlib
 import dataclasses
+from itertools import compress
 
 import numpy as np
 
-from keras_accum import arguments, gates, schedule, transforms, window
+from keras_accum import arguments, gates, schedule, skips, transforms, window
 from keras_accum.norms import MICRO_BATCH_NORM, SKIPPED, Norms
 from keras_accum.open_window import OpenWindow
+from keras_accum.running import Running
 from keras_accum.said import Said
 from keras_accum.state import State
 from keras_accum.training import Training
 from keras_accum.weights import Weights
-
-_OUTSIDE = (
-    "`{method}` of {name} is called from outside of a step of {name}, as by an optimizer that "
-    "wraps {name} (such as Lookahead and MovingAverage of tensorflow-addons). With "
-    "accum_iters={accum_iters} and skip_nonfinite={skip_nonfinite}, an update must go through "
-    "`apply_gradients` or `apply`: otherwise the update would use the gradient of a single "
-    "micro-batch. Write what the wrapper does as a subclass of {stock}, and make the optimizer "
-    "with `accumulating(your_subclass)`. Without accumulation, wrap {stock} itself."
-)
 
 _CLOSED_OUTSIDE = (
     "`close_window` was called outside of the traced function that applies the gradients. The "
@@ -49,7 +41,7 @@ class Accumulation:
         self.window = None
         self.weights, self.norms, self.training = Weights(self), Norms(port), Training(self)
         self.closings = Said(self, _CLOSED_OUTSIDE)
-        self.state = State(optimizer, self)
+        self.state, self.running = State(optimizer, self), Running(optimizer, self)
         # False until the optimizer's constructor has ended.
         self.is_ready = False
         # True after a train step was run or traced: from then on its variables are fixed.
@@ -57,11 +49,6 @@ class Accumulation:
         # The decision of PythonGate for the train step that is being run or traced: True if the
         # step updates, False if it only accumulates. None if the window's counters decide.
         self.decided = None
-        # The number of this accumulation's updates that are being run or traced: one for each
-        # replica that waits in the same update.
-        self._updates_begun = 0
-        # The number of micro-batches that were run or traced, by replica; None if nobody counts.
-        self._traces = None
 
     def open_window(self):
         """Make the counters and accumulators if the model's variables are known."""
@@ -102,12 +89,12 @@ class Accumulation:
     def take(self, gradients, weight, variables):
         """Take the reduced gradients of a micro-batch."""
         port = self.port
-        if self._traces is not None:
-            self._traces[port.replica()] += 1
+        self.running.count()
         keys = [port.key(variable) for variable in variables]
         arguments.check_once(keys, lambda key: port.name_of(variables[keys.index(key)]))
-        counted, gradients = self._counted(gradients, weight, variables)
-        self.norms.write(MICRO_BATCH_NORM, self._summed(gradients, variables), counted)
+        summed = [not port.overwrites(variable) for variable in variables]
+        counted, gradients = skips.counted(port, self.options, gradients, summed, weight)
+        self.norms.write(MICRO_BATCH_NORM, list(compress(gradients, summed)), counted)
         self.norms.count(SKIPPED, 1 - counted)
         absent = self._absent(keys)
         step = self._step(counted, weight, absent)
@@ -130,31 +117,6 @@ class Accumulation:
         for name, value in values.items():
             self.port.assign(self.window.named[name], value)
         self.port.count_updates(switch)
-
-    def _summed(self, gradients, variables):
-        """Return the gradients that are added to a sum."""
-        return [g for g, v in zip(gradients, variables) if not self.port.overwrites(v)]
-
-    def _counted(self, gradients, weight, variables):
-        """Return 1 and the gradients, or 0 and zero gradients if the micro-batch is dropped."""
-        port, options = self.port, self.options
-        if not options.drops:
-            return port.one_after(gradients), gradients
-        finds = port.all_finite if options.skip_nonfinite else port.one_after
-        counted = finds(gradients)
-        if options.skip_norm is not None:
-            counted = counted * self._is_within(self._summed(gradients, variables), weight)
-        return counted, port.kept(gradients, counted)
-
-    def _is_within(self, gradients, weight):
-        """Return the count 1 if `skip_norm` lets a micro-batch with these gradients pass."""
-        port, skip = self.port, self.options.skip_norm
-        norm = port.norm(gradients) / port.loss_scale
-        if weight is not None:
-            norm = norm / port.cast(weight, norm.dtype)
-        if callable(skip):
-            return 1 - port.count_if(skip(norm))
-        return port.count_if(norm <= skip)  # false for NaN
 
     def _absent(self, keys):
         """Return the indices of the variables whose gradients are missing."""
@@ -238,34 +200,12 @@ class Accumulation:
                 reduced = {id(s): s._replace(divisor=weight) for s in (step, *steps)}
                 step, *steps = [reduced[id(s)] for s in (step, *steps)]
         if variables:  # a partial window can be one of frozen variables only
-            averages = self._averages(totals, variables, steps)
-            with self._updating():
+            averages = transforms.averages(port, self.options, totals, variables, steps)
+            with self.running.update():
                 port.update(step, averages, variables, [step.switch for step in steps])
         if self.window is not None:
             totals = [*totals, *(port.value(self.window.sum_of(v)) for v in frozen)]
             port.keep(step, totals, [*variables, *frozen])
-
-    def _averages(self, totals, variables, steps):
-        """Return what the sums become in an update, after the transforms of a user."""
-        port, options = self.port, self.options
-        if not options.window_transforms:
-            return port.averages(totals, variables, steps, options.reduction)
-        # A user's function gets no zeros, and what it returns inside a window becomes zero.
-        certain = {id(step): gates.certain(step) for step in steps}
-        due = [certain[id(step)] for step in steps]
-        averages = port.averages(totals, variables, due, options.reduction)
-        summed = [i for i, variable in enumerate(variables) if not port.overwrites(variable)]
-        found = transforms.applied(
-            options.window_transforms,
-            [averages[i] / port.loss_scale for i in summed],
-            [variables[i] for i in summed],
-        )
-        for i, gradient in zip(summed, found):
-            gradient = port.cast(gradient * port.loss_scale, averages[i].dtype)
-            if not gates.is_certain(steps[i].switch):
-                gradient = port.times(gradient, port.cast(steps[i].switch, gradient.dtype))
-            averages[i] = gradient
-        return averages
 
     # -- frozen variables --------------------------------------------------------------------------
 
@@ -317,43 +257,6 @@ class Accumulation:
             self.options = dataclasses.replace(self.options, first_length=length)
         else:
             self.port.write(counter, length)
-
-    def count_traces(self):
-        """Count the micro-batches that are run or traced from now on.
-
-        Otherwise no number changes with each micro-batch: `torch.compile` would compile again.
-        """
-        self._traces = self._traces or collections.Counter()
-
-    def traced(self):
-        """Return the number of counted micro-batches of this replica."""
-        return self._traces[self.port.replica()]
-
-    # -- updates of other optimizers ---------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _updating(self):
-        """A scope in which this accumulation runs the stock optimizer's update."""
-        self._updates_begun += 1
-        try:
-            yield
-        finally:
-            self._updates_begun -= 1
-
-    def check_is_updating(self, method):
-        """Raise a RuntimeError if another optimizer calls a part of an update of this one."""
-        options = self.options
-        is_plain = options.always_updates and not options.window_transforms
-        if not (self._updates_begun or is_plain):
-            raise RuntimeError(
-                _OUTSIDE.format(
-                    method=method,
-                    name=type(self._optimizer).__name__,
-                    accum_iters=self._optimizer.accum_iters,
-                    skip_nonfinite=self.options.skip_nonfinite,
-                    stock=self._optimizer._stock_class.__name__,
-                )
-            )
 
     # -- what is reached -------------------------------------------------------------------------
 

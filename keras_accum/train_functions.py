@@ -73,7 +73,7 @@ class Picker(Substitute):
     def __init__(self, model, in_place_of):
         super().__init__(in_place_of)
         self._model, self._optimizer = model, model.optimizer
-        self._optimizer._accumulation.count_traces()
+        self._optimizer._accumulation.running.start_counting()
         self._functions = [own_train_function(model, self._checked) for _ in range(2)]
 
     def __call__(self, *arguments):
@@ -100,9 +100,9 @@ class Picker(Substitute):
         """Wrap a train step: tracing raises an error unless the step makes one micro-batch."""
 
         def checked_train_step(*arguments):
-            before = self._optimizer._accumulation.traced()
+            before = self._optimizer._accumulation.running.micro_batches()
             result = train_step(*arguments)
-            calls = self._optimizer._accumulation.traced() - before
+            calls = self._optimizer._accumulation.running.micro_batches() - before
             if calls != 1:
                 raise ValueError(
                     f"{ONE_CALL} Received: a train step that calls the optimizer {calls} times."

@@ -208,7 +208,7 @@ class Hooks:
     """What the code of a stock optimizer calls; a base class that comes before the stock class."""
 
     def update_step(self, gradient, variable, learning_rate):
-        self._accumulation.check_is_updating("update_step")
+        self._accumulation.running.check_is_update("update_step")
         writes = self._accumulation.port.selects_writes
         if writes is None:
             super().update_step(gradient, variable, learning_rate)

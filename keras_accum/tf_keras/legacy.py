@@ -254,17 +254,17 @@ class Hooks(base.Optimizer):
     # `apply_gradients`. OptimizerV2 looks for `apply_state` in their signatures.
 
     def _resource_apply_dense(self, grad, var, apply_state=None):
-        self._accumulation.check_is_updating("_resource_apply_dense")
+        self._accumulation.running.check_is_update("_resource_apply_dense")
         stock = super()._resource_apply_dense
         return stock(grad, var, **_taken(stock, apply_state=apply_state))
 
     def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
-        self._accumulation.check_is_updating("_resource_apply_sparse")
+        self._accumulation.running.check_is_update("_resource_apply_sparse")
         stock = super()._resource_apply_sparse
         return stock(grad, var, indices, **_taken(stock, apply_state=apply_state))
 
     def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices, **kwargs):
-        self._accumulation.check_is_updating("_resource_apply_sparse_duplicate_indices")
+        self._accumulation.running.check_is_update("_resource_apply_sparse_duplicate_indices")
         return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices, **kwargs)
 
 

@@ -220,7 +220,7 @@ class AccumulatingNewStyleOptimizer(Checkpointed):
                     plain._overwrite_model_variables_with_average_value([variable])
 
     def update_step(self, gradient, variable):
-        self._accumulation.check_is_updating("update_step")
+        self._accumulation.running.check_is_update("update_step")
         super().update_step(gradient, variable)
 
     def _write_common(self, switch):
@@ -255,7 +255,7 @@ class AccumulatingNadam(AccumulatingNewStyleOptimizer):
         if self._accumulation.options.is_stock:
             super().update_step(gradient, variable)
             return
-        self._accumulation.check_is_updating("update_step")
+        self._accumulation.running.check_is_update("update_step")
         dtype, index = variable.dtype, self._accumulation.port.key(variable)
         m, v = self._momentums[index], self._velocities[index]
         beta_1, beta_2 = tf.cast(self.beta_1, dtype), tf.cast(self.beta_2, dtype)
