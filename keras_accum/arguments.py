@@ -267,10 +267,10 @@ def config_of(optimizer):
 def own_config(optimizer):
     """Return our own arguments for `get_config`, with their present values."""
     options = optimizer._accumulation.options
-    accum_iters = options.accum_iters
-    if not options.is_scheduled and optimizer.accum_iters != 1:
-        # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
-        accum_iters = optimizer.accum_iters
+    accum_iters, now = options.accum_iters, optimizer.accum_iters
+    # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
+    if not options.is_scheduled and (now is None or now > 1):
+        accum_iters = now
     return {
         "accum_iters": _saved("accum_iters", accum_iters),
         "reduction": optimizer.reduction,

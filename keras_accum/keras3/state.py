@@ -24,6 +24,8 @@ def to_numpy(value):
         value = value.detach().cpu()
         if is_bfloat16:
             return np.asarray(value.float()).astype("bfloat16")
+    if hasattr(value, "numpy"):  # on TensorFlow, also for the copies of a variable on replicas
+        value = value.numpy()
     # Not `np.array`, as Keras converts: NumPy 2 warns of tensors that don't copy themselves.
     return np.asarray(value).copy()
 
