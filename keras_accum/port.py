@@ -160,11 +160,7 @@ class StatePort(HostPort):
     def initial_values(self):
         """Return the initial values of slots and scalars by name, slots without the last index."""
         state = self.likeness([np.zeros(())])._accumulation.state.read()
-        found = {n: array for n, array in state.items() if n.startswith(f"{self.rule_name}.")}
-        return {
-            name if states.index_of(name) is None else name[: -len(".0")]: np.ravel(array)[0]
-            for name, array in found.items()
-        }
+        return states.initial({n: a for n, a in state.items() if n.startswith(self.rule_name)})
 
     # -- values ------------------------------------------------------------------------------------
 

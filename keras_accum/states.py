@@ -341,6 +341,14 @@ def completed(state, layout, accum_iters, initial=None):
     }
 
 
+def initial(state):
+    """Return the first number of each scalar and slot of a fresh state, as `completed` takes it."""
+    return {
+        name if index_of(name) is None else name.rpartition(".")[0]: np.ravel(array)[0]
+        for name, array in state.items()
+    }
+
+
 def is_of_window(name):
     return name in (*WINDOW, "unapplied", WEIGHT, MISSING) or name.startswith("accumulator.")
 

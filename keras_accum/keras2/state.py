@@ -77,7 +77,8 @@ class StatePort(TensorFlowPort):
         return {**self.shared_variables(), **self.slots}
 
     def initial_values(self):
-        return {}
+        values = K.get_session().run({name: v.initial_value for name, v in self.slots.items()})
+        return states.initial(values)
 
     # -- values ------------------------------------------------------------------------------------
 

@@ -492,6 +492,7 @@ def test_the_model_gets_back_its_train_step():
     assert "train_step" not in vars(model)
 
 
+@thorough
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="strategies are TensorFlow's")
 def test_mirrored_strategy_reduces_once():
     tf = hosts.tf

@@ -6,7 +6,7 @@ import h5py
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, keras2_has_no, on_each_rule
+from cases import CASES, keras2_has_no, on_each_kind_of_state, on_each_rule
 from hosts import accum, keras
 from training import LENGTH, MICRO, batches, compiled, dense_model, weights
 
@@ -227,6 +227,23 @@ def test_a_state_without_a_window_begins_a_fresh_one():
         "accum_iters": LENGTH,
     }
     assert not new["accumulator.0"].any()
+
+
+@on_each_kind_of_state
+def test_a_state_before_all_updates_has_the_initial_slots(case):
+    """Not all slots and scalars start at zero: Adagrad's start at 0.1, and Nadam's product at 1."""
+    optimizer, vs = trained(case)
+    before = optimizer.get_state()
+    optimizer.set_state({"completed_updates": 0})
+    fresh = ours(case)
+    hosts.build_on(fresh, vs)
+    assert_same(without_averages(optimizer.get_state()), without_averages(fresh.get_state()))
+    assert before["completed_updates"] > 0
+
+
+def without_averages(state):
+    """A moving average starts as its variable, and the variables have moved."""
+    return {name: a for name, a in state.items() if not name.startswith("moving_average.")}
 
 
 @pytest.mark.parametrize("built", [True, False])
