@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from keras_accum import states
+from keras_accum import arguments, states
 from keras_accum.states import MISSING, UNNAMED, WEIGHT, WINDOW
 from keras_accum.warn import warn
 
@@ -104,7 +104,7 @@ class Lists:
         return state
 
     def _warn_of_no_count(self):
-        if self._optimizer.get_config().get("decay"):
+        if arguments.config_of(self._optimizer).get("decay"):
             warn(_NO_COUNT.format(name=type(self._optimizer).__name__))
 
     def _no_state(self, arrays):

@@ -7,7 +7,7 @@ import contextlib
 
 import numpy as np
 
-from keras_accum import lists, states
+from keras_accum import arguments, lists, states
 from keras_accum.pending import PendingState
 from keras_accum.warn import warn
 
@@ -120,7 +120,7 @@ class State:
         """Continue from what a Keras file holds: a state by names, or a list by places."""
         state = states.as_arrays(store)
         if not state:
-            name = self._optimizer.get_config()["name"]
+            name = arguments.config_of(self._optimizer)["name"]
             warn(
                 f"The file holds no state of {name}, so {name} is unchanged. If the optimizer was "
                 "in a LossScaleOptimizer when the file was saved, put it in a LossScaleOptimizer "
