@@ -119,6 +119,34 @@ class StatePort(HostPort):
         name = self.optimizer._stock_class.__name__
         return {"AdamW": "Adam"}.get(name, name)
 
+    # -- the model's variables ---------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def variables(self):
+        """The trainable variables that the optimizer knows, in the order of the model."""
+
+    @abc.abstractmethod
+    def key(self, variable):
+        """Return a hashable key, the same for each reference to a variable."""
+
+    @property
+    def keys(self):
+        """The keys of `variables`, in order."""
+        return [self.key(variable) for variable in self.variables]
+
+    @abc.abstractmethod
+    def name_of(self, variable):
+        """Return a variable's name, for messages."""
+
+    @abc.abstractmethod
+    def are_frozen(self, variables):
+        """Return a list: for each of these variables, True if its layer is frozen now."""
+
+    def overwrites(self, variable):
+        """True if a gradient is the variable's next value; such gradients aren't summed."""
+        return False
+
     # -- names -------------------------------------------------------------------------------------
 
     def shared_variables(self):
@@ -236,34 +264,6 @@ class Port(StatePort):
     def loss_scale(self):
         """The factor in the gradients that the stock optimizer takes out in an update."""
         return 1.0
-
-    # -- the model's variables ---------------------------------------------------------------------
-
-    @property
-    @abc.abstractmethod
-    def variables(self):
-        """The trainable variables that the optimizer knows, in the order of the model."""
-
-    @abc.abstractmethod
-    def key(self, variable):
-        """Return a hashable key, the same for each reference to a variable."""
-
-    @property
-    def keys(self):
-        """The keys of `variables`, in order."""
-        return [self.key(variable) for variable in self.variables]
-
-    @abc.abstractmethod
-    def name_of(self, variable):
-        """Return a variable's name, for messages."""
-
-    @abc.abstractmethod
-    def are_frozen(self, variables):
-        """Return a list: for each of these variables, True if its layer is frozen now."""
-
-    def overwrites(self, variable):
-        """True if a gradient is the variable's next value; such gradients aren't summed."""
-        return False
 
     # -- the variables of a window -----------------------------------------------------------------
 

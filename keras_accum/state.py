@@ -13,6 +13,7 @@ from keras_accum.warn import warn
 
 # What a list of arrays has and a state by names hasn't. A state has its format in addition.
 _OF_LISTS = ("state_format", "unapplied")
+_FORMAT = {"state_format": np.asarray(states.FORMAT)}
 
 
 class State:
@@ -90,7 +91,7 @@ class State:
         """Return the state as `{name: array}`, with its format."""
         self._port.check_order()
         state = {name: states.portable(array) for name, array in self.read().items()}
-        return {"state_format": np.asarray(states.FORMAT), **state}
+        return {**_FORMAT, **state}
 
     def set(self, state):
         """Continue from a state by names, now or when the variables are created."""
@@ -165,11 +166,7 @@ class State:
     def _fitted(self, state, shapes):
         """Return a complete state of an optimizer with these names and shapes."""
         if any(map(states.is_unnamed, state)):
-            values = {
-                "state_format": np.asarray(states.FORMAT),
-                **self._port.rate_state(),
-                **state,
-            }
+            values = {**_FORMAT, **self._port.rate_state(), **state}
             arrays = [values[name] for name in lists.order(values)]
             state = self._lists.named(arrays, shapes)
         layout = {name: shape for name, shape in shapes.items() if name not in _OF_LISTS}
@@ -223,7 +220,8 @@ class State:
         self._port.note_waiting()
 
     def _fitted_before_build(self, state):
-        if self._port.knows_names and not any(map(states.is_unnamed, state)):
+        is_unnamed = any(map(states.is_unnamed, state))
+        if self._port.knows_names and (states.count(state) or not is_unnamed):
             return self._fitted(state, self._port.shapes_for(states.by_index(state)))
         layout = states.loose_layout(
             state,

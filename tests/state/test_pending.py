@@ -325,7 +325,7 @@ def test_a_list_for_other_variables(source):
     model = fresh()
     model.optimizer.set_weights(list(map(hosts.array, hosts.listed(source.optimizer))))
     for _ in range(2):
-        with pytest.raises(accum.StateError, match="is not a state of this AdamAccumulate"):
+        with pytest.raises(accum.StateError, match="is not a state of|Of another shape"):
             model.optimizer.build(model.trainable_variables[::-1])
     model.set_weights(source.get_weights())
     assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
