@@ -59,7 +59,7 @@ class State:
             return list(found.values())
         # A state by names may have any order.
         order = self._port.names_for(states.by_index(states.without(found, states.MISSING)))
-        order = [name for name in order if name != states.MISSING] + [states.MISSING]
+        order = list(dict.fromkeys([*order, states.MISSING]))  # last where it's made when needed
         if found.keys() - set(order):
             self.check_is_built("variables")
         return [found[name] for name in order if name in found]
@@ -223,7 +223,7 @@ class State:
         self._port.note_waiting()
 
     def _fitted_before_build(self, state):
-        if self._port.knows_names:
+        if self._port.knows_names and not any(map(states.is_unnamed, state)):
             return self._fitted(state, self._port.shapes_for(states.by_index(state)))
         layout = states.loose_layout(
             state,

@@ -304,6 +304,21 @@ def test_from_optimizer_of_a_list(source):
         accum.AdamAccumulate.from_optimizer(waiting.optimizer, learning_rate=schedule)
 
 
+@pytest.mark.parametrize("accum_iters", [1, LENGTH])
+def test_a_list_of_the_stock_optimizer(accum_iters):
+    """The list has no window, whose sums would tell the shapes."""
+    source = compiled(dense_model(), hosts.stock("Adam"))
+    fit(source, MICRO, epochs=1)
+    ours = fresh(hosts.ours("Adam", accum_iters=accum_iters))
+    ours.optimizer.set_weights(list(map(hosts.array, hosts.listed(source.optimizer))))
+    hosts.build(ours)
+    found = ours.optimizer.get_state()
+    expected = accum.AdamAccumulate.from_optimizer(source.optimizer).get_state()
+    names = [name for name in expected if name.startswith("Adam.")]
+    assert found["completed_updates"] > 0 and len(names) == 8
+    assert_same({n: found[n] for n in names}, {n: expected[n] for n in names})
+
+
 @eager_only
 def test_a_list_for_other_variables(source):
     """`build` says so each time, and the list still waits for its own variables."""
