@@ -24,7 +24,7 @@ def train(optimizer, steps):
     return np.ravel([keras.ops.convert_to_numpy(weight) for weight in weights])
 
 
-one, half = np.ones(1, "float32"), np.full(1, 0.5, "float32")
+one, half = keras.ops.ones(1), keras.ops.full((1,), 0.5)
 big_batch = train(keras.optimizers.SGD(1.0), [[half, half]])
 in_turns = [[one, None], [None, one]]
 accumulated = train(keras.optimizers.SGD(1.0, gradient_accumulation_steps=2), in_turns)

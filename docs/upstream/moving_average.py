@@ -16,7 +16,7 @@ def train(optimizer, steps):
     weight = keras.Variable([10.0])
     optimizer.build([weight])
     for _ in range(steps):
-        optimizer.apply([np.ones(1, "float32")])
+        optimizer.apply([keras.ops.ones(1)])
     optimizer.finalize_variable_values([weight])  # the average takes the place of the weight
     return keras.ops.convert_to_numpy(weight)
 

@@ -18,7 +18,7 @@ def train(optimizer, steps):
     weight = keras.Variable([10.0])
     optimizer.build([weight])
     for _ in range(steps):
-        optimizer.apply([np.ones(1, "float32")])
+        optimizer.apply([keras.ops.ones(1)])
     return keras.ops.convert_to_numpy(weight)
 
 
