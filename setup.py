@@ -28,6 +28,8 @@ def with_absolute_links(markdown):
     def absolute(match):
         if match["code"]:
             return match["code"]
+        if match["target"].startswith("../../"):  # as on the repository's page: from blob/main
+            return f"{match['before']}{REPOSITORY}/{match['target'][6:]}"
         view = "raw" if match["image"] else "blob"
         return f"{match['before']}{REPOSITORY}/{view}/v{VERSION}/{match['target']}"
 

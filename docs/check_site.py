@@ -2,6 +2,7 @@
 
 Every link within the site leads to a file, and its anchor to an element of that page. Nothing is
 loaded from another host: no script, style, font or picture. A reader may follow a link elsewhere.
+A path from the root of the host begins with the site's own path, if the first page names its URL.
 """
 
 import re
@@ -23,6 +24,7 @@ class Page(HTMLParser):
     def __init__(self, html):
         super().__init__()
         self.links, self.loads, self.anchors = [], [], {"", "__top"}
+        self.root = "/"
         self._style = False
         self.feed(html)
 
@@ -30,6 +32,8 @@ class Page(HTMLParser):
         attributes = dict(attributes)
         self.anchors.update(attributes[name] for name in ("id", "name") if attributes.get(name))
         loading = [attributes[name] for name in _LOADING & attributes.keys()]
+        if tag == "link" and attributes.get("rel") == "canonical":
+            self.root = urlsplit(attributes["href"]).path
         if tag == "link" and attributes.get("rel") not in _NOT_LOADED:
             loading.append(attributes["href"])
         elif "href" in attributes:
@@ -69,6 +73,12 @@ def _problems(site, pages, path, url, loaded):
             yield f"{where} is loaded from another host"
         return
     # The page for what isn't found has paths from the root.
+    first = pages.get(site / "index.html")
+    if target.startswith("/") and first:
+        if not target.startswith(first.root):
+            yield f"{where} leads out of the site"
+            return
+        target = target[len(first.root) - 1 :]
     folder = site if target.startswith("/") else path.parent
     found = (folder / unquote(target).lstrip("/")).resolve() if target else path
     if found.is_dir():

@@ -24,6 +24,7 @@ sys.path.insert(0, str(ROOT))
 from keras_accum import names  # noqa: E402
 
 REPOSITORY = re.search(r'^REPOSITORY = "(.+)"', (ROOT / "setup.py").read_text("utf-8"), re.M)[1]
+OWNER, NAME = REPOSITORY.split("/")[-2:]
 
 NOTEBOOKS = {
     f"notebooks/{path.name}": f"notebooks/{path.stem}.md"
@@ -35,6 +36,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
     **NOTEBOOKS,
 }
 SOURCES = {page: path for path, page in PAGES.items()}
@@ -60,16 +62,20 @@ def on_config(config):
             if title == "Reference":
                 pages += [{name: page} for name, page in REFERENCE.items()]
     config.markdown_extensions.append(LinkObjects())
-    # In the footer. As `repo_url` the theme would ask the repository's host for its stars.
-    config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": REPOSITORY}]
+    config.site_url = f"https://{OWNER.lower()}.github.io/{NAME}/"
+    config.repo_url, config.repo_name = REPOSITORY, f"{OWNER}/{NAME}"
+    config.edit_uri = "edit/main/docs/"
     return config
 
 
 def on_files(files, config):
     """Add the files of the site that lie elsewhere or nowhere."""
 
-    def add(uri, **content):
-        files.append(File.generated(config, uri, **content))
+    def add(uri, edited=None, **content):
+        """Add a generated file. A reader can edit the file of the repository that it comes from."""
+        file = File.generated(config, uri, **content)
+        file.edit_uri = edited and f"../{edited}"
+        files.append(file)
 
     for path, page in PAGES.items():
         if path in NOTEBOOKS:
@@ -79,7 +85,7 @@ def on_files(files, config):
                 add(f"notebooks/{name}", content=picture)
         else:
             text = (ROOT / path).read_text("utf-8")
-        add(page, content=text)
+        add(page, path, content=text)
     for path in PICTURES:
         add(path, abs_src_path=str(ROOT / path))
     for name, page in REFERENCE.items():
@@ -88,6 +94,21 @@ def on_files(files, config):
             text += "\nSee also: [what all optimizers share](shared.md).\n"
         add(page, content=text)
     return files
+
+
+# They are pictures of other hosts, which the site doesn't load.
+_BADGES = re.compile(r"^\[!\[.*\n", re.M)
+
+
+def _with_colab(markdown, path):
+    """Add a link below the title, unless the notebook needs other files of the repository."""
+    if '"../' in markdown:
+        return markdown
+    url = f"https://colab.research.google.com/github/{OWNER}/{NAME}/blob/main/{path}"
+    install = "!pip install 'keras_accum[demo]'"
+    link = f"[Open this notebook in Colab]({url}) and run `{install}` there first."
+    title, rest = markdown.split("\n", 1)
+    return f"{title}\n\n{link}\n{rest}"
 
 
 # The target of a link or a picture, in Markdown or HTML, without its anchor.
@@ -104,10 +125,14 @@ def on_page_markdown(markdown, page, config, files):
         if not (ROOT / path).exists():
             return match[0]  # as it is: a link to nothing is reported
         for target in (PAGES.get(path, path), posixpath.relpath(path, "docs")):
-            if files.get_file_from_path(target):
+            file = files.get_file_from_path(target)
+            if file and not file.inclusion.is_excluded():
                 return posixpath.relpath(target, posixpath.dirname(uri))
         return f"{REPOSITORY}/blob/main/{path}"
 
+    markdown = _BADGES.sub("", markdown)
+    if uri in NOTEBOOKS.values():
+        markdown = _with_colab(markdown, SOURCES[uri])
     markdown = _TARGET.sub(on_site, markdown)
     return markdown.replace("<!-- table of public names -->\n", _table_of_names())
 

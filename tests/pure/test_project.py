@@ -15,8 +15,32 @@ def read(name):
     return (PROJECT / name).read_text("utf-8")
 
 
-def test_the_citation_is_of_this_version():
+def test_the_citations_are_of_this_version():
     assert f"\nversion: {keras_accum.__version__}\n" in read("CITATION.cff")
+    assert f"\n  version = {{{keras_accum.__version__}}},\n" in read("README.md")
+
+
+def test_one_place_has_the_url_of_the_repository():
+    """The long description, the site, its links for editing and those to Colab read it there."""
+    url = re.search(r'^REPOSITORY = "(.+)"', read("setup.py"), re.M).group(1)
+    patterns = "*.*", "docs/**/*.*", "notebooks/*.*", ".github/**/*.*", "keras_accum/**/*.*"
+    kinds = {".md", ".py", ".yml", ".html", ".toml", ".cff", ".ipynb", ".txt"}
+    files = {path for pattern in patterns for path in PROJECT.glob(pattern) if path.suffix in kinds}
+    assert len(files) > 100
+    assert [path.name for path in files if url in path.read_text("utf-8")] == ["setup.py"]
+
+
+def test_the_workflows_run_sessions_that_exist():
+    nodes = ast.parse(read("noxfile.py")).body
+    sessions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    workflows = sorted(PROJECT.glob(".github/workflows/*.yml"))
+    text = "".join(path.read_text("utf-8") for path in workflows)
+    named = {name for names in re.findall(r"nox -s (.+)", text) for name in names.split()}
+    assert {"docs", "package", "pure"} <= named <= sessions
+    contributing = read("CONTRIBUTING.md").split("## Release")[1]
+    for path in workflows:
+        name = re.search(r"^name: (.+)", path.read_text("utf-8"), re.M).group(1)
+        assert f"`{name}`" in contributing, f"the release checklist doesn't mention {path.name}"
 
 
 def test_commits_are_checked_by_the_ruff_of_the_lint_session():

@@ -91,6 +91,16 @@ def test_what_a_page_may_not_have(tmp_path, html, said):
     assert problem.startswith("index.html: ") and said in problem
 
 
+CANONICAL = '<link rel="canonical" href="https://owner.example.org/project/">'
+
+
+def test_a_path_from_the_root_begins_with_the_path_of_the_site(tmp_path):
+    page = CANONICAL + '<a href="/project/other/"><a href="/other/"><a href="/project/none/">'
+    out, nothing = problems(tmp_path, page)
+    assert out == "index.html: /other/ leads out of the site"
+    assert nothing == "index.html: /project/none/ leads to nothing"
+
+
 @pytest.mark.parametrize(
     "css",
     [
