@@ -109,7 +109,8 @@ _OPTIONS = "reduction", "skip_nonfinite", "skip_norm", "window_transforms", "gat
 MEMBERS = {
     **dict.fromkeys(_OPTIONS, None),
     "decay": "float",
-    "accum_iters": "int | None",
+    # None only with accum_iters=None. With `int | None`, editors would object to all arithmetic.
+    "accum_iters": "int | Any",
     **dict.fromkeys(("window_position", "completed_updates"), "int"),
     **dict.fromkeys(("learning_rate", "lr"), "Any"),  # a variable of the host
     **dict.fromkeys(("apply_partial_window", "close_window", "weigh"), "None"),

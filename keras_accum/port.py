@@ -177,12 +177,14 @@ class StatePort(HostPort):
 
     def shapes_for(self, variables):
         """Return the names and shapes that these variables will get, in the order of files."""
-        return states.layout(self.names_for(variables), variables)
+        names = self.names_for(variables)
+        return {**dict.fromkeys(names, ()), **states.layout(names, variables)}
 
     def likeness(self, variables):
         """Return an optimizer like this one, built for other variables of these shapes."""
         optimizer = type(self.optimizer)._like(self.arguments_of(self.optimizer))
-        optimizer.build([self.add_waiting(None, np.zeros(v.shape, "float32")) for v in variables])
+        dtype = getattr(self.scalar_dtype, "name", self.scalar_dtype)
+        optimizer.build([self.add_waiting(None, np.zeros(v.shape, dtype)) for v in variables])
         return optimizer
 
     def initial_values(self):

@@ -173,8 +173,18 @@ class State:
         layout.update(dict.fromkeys(self._port.rate_state(), ()))
         if self._options.accumulates and self._port.counts_missing:
             layout[states.MISSING] = (states.count(layout) + 1,)
-        initial = self._port.initial_values() if states.is_fresh(state) else {}
-        return self._completed(state, layout, initial)
+        if not states.is_fresh(state):
+            return self._completed(state, layout)
+        state = self._completed(state, layout, self._port.initial_values())
+        return {**state, **self._fresh_averages(layout)}
+
+    def _fresh_averages(self, layout):
+        """Return the moving averages before the first update: the weights."""
+        return {
+            name: self._port.read(self._port.variables[states.index_of(name)])
+            for name in layout
+            if name.startswith("moving_average.")
+        }
 
     def _completed(self, state, layout, initial=None):
         state = states.fitted(state, layout, self.owner)

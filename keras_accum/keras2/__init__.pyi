@@ -53,7 +53,7 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         """The constructor argument `all_reduce`, which can't be changed afterwards."""
 
     @property
-    def accum_iters(self) -> int | None:
+    def accum_iters(self) -> int | Any:
         """The number of micro-batches that make an update; None if only the caller closes windows.
 
         A new value takes effect with the next window. The value 1 can be raised only before the

@@ -370,14 +370,14 @@ class WithSmallSlot(Drift):
 class WithOurAttribute(Drift):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
-        self._counters = 3
+        self._made_by = 3
 
 
 WRONG_STATES = {
     WithList: "in no attribute and no slot",
     WithVector: "counts, which is neither a slot nor a scalar",
     WithSmallSlot: "slot norm, which has neither the shape",
-    WithOurAttribute: "_counters",
+    WithOurAttribute: "_made_by",
 }
 
 

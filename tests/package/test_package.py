@@ -79,6 +79,16 @@ def test_keras3_of_another_version(monkeypatch, keras):
         host.import_keras_3()
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has a policy that stays")
+def test_an_import_leaves_the_dtypes_open():
+    """Keras decides its policy for dtypes when the first layer is made."""
+    program = (
+        "import keras, keras_accum.keras3; keras.config.set_floatx('float64'); "
+        "print(keras.config.dtype_policy().name)"
+    )
+    assert python(program) == "float64"
+
+
 @thorough
 def test_the_environment_chooses_tf_keras():
     pytest.importorskip("tf_keras")

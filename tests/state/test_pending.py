@@ -193,7 +193,10 @@ def test_to_stock(way, tmp_path):
     is_refused = not hosts.IS_KERAS2
     stock = refused_or_not(way, lambda model: model.optimizer.to_stock(), model, is_refused)
     again = accum.AdamAccumulate.from_optimizer(stock, accum_iters=LENGTH)
-    assert_same(everything(like(source, again)), everything(source))
+    new = like(source, again)
+    if hosts.IS_NEW_STYLE:  # only the variables tell the shapes of the window's sums
+        hosts.build(new)
+    assert_same(everything(new), everything(source))
 
 
 @every_way
