@@ -274,9 +274,8 @@ def test_the_monitor_sees_windows_that_a_callback_closes():
 
 @thorough
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about tf.distribute")
-def test_a_window_closes_if_one_replica_says_so():
+def test_a_window_closes_if_one_replica_says_so(strategy):
     tf = hosts.tf
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
         w = hosts.variable([1.0, 2.0], "w")
         ours = hosts.ours("SGD", learning_rate=0.5, accum_iters=None)

@@ -327,8 +327,8 @@ def test_a_schedule_is_part_of_a_config():
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about tf.distribute")
 @pytest.mark.parametrize("late", [{}, {"gate": "conditional", "all_reduce": "per_window"}], ids=str)
 @pytest.mark.parametrize("has_python_gate", [False, True])
-def test_replicas(late, has_python_gate):
-    with hosts.tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+def test_replicas(late, has_python_gate, strategy):
+    with strategy.scope():
         model = compiled(dense_model(), adam(**late))
     fit(model, callbacks=[hosts.accum.PythonGate()] * has_python_gate)
     assert model.optimizer.completed_updates == len(LENGTHS)
