@@ -96,7 +96,7 @@ def _continue_as(new, optimizer):
     """Continue from an optimizer of ours."""
     source, target = optimizer._accumulation, new._accumulation
     state = optimizer.get_state()
-    if any(map(states.is_unnamed, state)):
+    if states.has_unnamed(state):
         # A list tells its origin also by having a learning rate or not.
         if source.port.shared_variables().keys() != target.port.shared_variables().keys():
             source.state.check_is_built("from_optimizer")

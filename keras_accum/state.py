@@ -56,7 +56,7 @@ class State:
     def variables(self):
         """Return the variables in the order of files."""
         found = self.named()
-        if not self.waiting or any(map(states.is_unnamed, found)):
+        if not self.waiting or states.has_unnamed(found):
             return list(found.values())
         # A state by names may have any order.
         order = self._port.names_for(states.by_index(states.without(found, states.MISSING)))
@@ -98,9 +98,7 @@ class State:
         state = states.as_arrays(state)
         if self.is_built:
             self._port.check_order()
-            state = self._fitted(state, self._shapes())
-            self._check_complex(state, self.named())
-            self.write(state)
+            self.write(self._fitted_to_built(state))
         else:
             self._keep(state)
 
@@ -136,7 +134,7 @@ class State:
         """Return the built state, or else the waiting state."""
         found = self.named()
         state = dict(zip(found, self._port.read_all(list(found.values()))))
-        if not any(map(states.is_unnamed, state)):  # otherwise it tells the order of the list
+        if not states.has_unnamed(state):  # otherwise it tells the order of the list
             state["completed_updates"] = state["completed_updates"] - state.pop("unapplied", 0)
         state.pop("state_format", None)
         return states.without_idle({**state, **self._port.rate_state()})
@@ -163,9 +161,14 @@ class State:
         """Return the names and shapes of the built variables, in the order of files."""
         return {name: self._port.shape_of(variable) for name, variable in self.named().items()}
 
+    def _fitted_to_built(self, state):
+        state = self._fitted(state, self._shapes())
+        self._check_complex(state, self.named())
+        return state
+
     def _fitted(self, state, shapes):
         """Return a complete state of an optimizer with these names and shapes."""
-        if any(map(states.is_unnamed, state)):
+        if states.has_unnamed(state):
             values = {**_FORMAT, **self._port.rate_state(), **state}
             arrays = [values[name] for name in lists.order(values)]
             state = self._lists.named(arrays, shapes)
@@ -220,7 +223,7 @@ class State:
         self._write(state, shared)
         self.waiting.drop()
         if states.count(state) or has_scalars:
-            if any(map(states.is_unnamed, state)):
+            if states.has_unnamed(state):
                 names = lists.order({**shared, **state})
             else:
                 names = [*shared, *(n for n in state if n not in shared and n != "learning_rate")]
@@ -230,8 +233,7 @@ class State:
         self._port.note_waiting()
 
     def _fitted_before_build(self, state):
-        is_unnamed = any(map(states.is_unnamed, state))
-        if self._port.knows_names and (states.count(state) or not is_unnamed):
+        if self._port.knows_names and (states.count(state) or not states.has_unnamed(state)):
             return self._fitted(state, self._port.shapes_for(states.by_index(state)))
         layout = states.loose_layout(
             state,
@@ -268,8 +270,7 @@ class State:
             yield
             with port.eagerly():
                 if not port.knows_names:
-                    state = self._fitted(state, self._shapes())
-                    self._check_complex(state, self.named())
+                    state = self._fitted_to_built(state)
                 self.write(state)
                 self._accumulation.training.start()
         except Exception:

@@ -396,3 +396,8 @@ def without_idle(state):
 
 def is_unnamed(name):
     return name.startswith(UNNAMED)
+
+
+def has_unnamed(state):
+    """True if arrays of the rule wait for their names."""
+    return any(map(is_unnamed, state))
