@@ -33,7 +33,7 @@ _OTHERS = {
     "AccumulationMonitor": _NEWER,
     "AccumulationSchedule": "every Keras",
     "MicroBatchWeights": _NEWER,
-    "MicroBatches": "Keras 3",
+    "MicroBatches": _NEWER,
     "PythonGate": _NEWER,
     "StateError": "every Keras",
     "accumulating": "every Keras",

@@ -9,6 +9,7 @@ import tensorflow as tf  # noqa: E402
 from keras_accum import base, family, names, train_functions  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
     epochs,
+    micro_batches,
     monitor,
     of_host,
     partial_window,
@@ -17,7 +18,7 @@ from keras_accum.callbacks import (  # noqa: E402
 )
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
 from keras_accum.states import StateError  # noqa: E402, F401
-from keras_accum.tf_keras import models, saving, stock  # noqa: E402
+from keras_accum.tf_keras import models, saving, slices, stock  # noqa: E402
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras  # noqa: E402
 from keras_accum.tf_keras.optimizer import AccumulatingOptimizer  # noqa: E402, F401
 from keras_accum.tf_keras.port import NO_TRAIN_FUNCTION  # noqa: E402
@@ -33,12 +34,15 @@ family.hand_on(keras.mixed_precision.LossScaleOptimizer)
 
 
 class _InTrainFunction:
-    """A callback that needs the model's train function."""
+    """A callback that needs the model's train function, with any or an accumulating optimizer."""
+
+    _with_any_optimizer = False
 
     def on_train_begin(self, logs=None):
         accumulation = getattr(base.inner(self.model.optimizer), "_accumulation", None)
         accumulates = accumulation is not None and accumulation.options.accumulates
-        if accumulates and not tf.compat.v1.executing_eagerly_outside_functions():
+        needed = accumulates or self._with_any_optimizer
+        if needed and not tf.compat.v1.executing_eagerly_outside_functions():
             raise ValueError(NO_TRAIN_FUNCTION.format(type(self).__name__))
         super().on_train_begin(logs)
 
@@ -49,6 +53,14 @@ monitor.introduce(keras.callbacks.CallbackList)
 AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor, _InTrainFunction)
+MicroBatches = _callback(
+    micro_batches.MicroBatches,
+    _InTrainFunction,
+    _with_any_optimizer=True,
+    _models=keras.Model,
+    _step_class=slices.Step,
+    _of_optimizer=("minimize", "compute_gradients", "_compute_gradients", "_get_gradients"),
+)
 PythonGate = _callback(
     python_gate.PythonGate,
     _InTrainFunction,
