@@ -173,7 +173,8 @@ def train(case, callbacks=(), optimizer=None, batch_size=BATCH, epochs=2):
 
 def values(model, history):
     named = {f"weight {i}": w for i, w in enumerate(model.get_weights())}
-    slots = hosts.slots(model.optimizer, model.trainable_weights)
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    slots = hosts.slots(optimizer, model.trainable_weights)
     named.update({f"slot {i}": hosts.array(v) for i, v in enumerate(slots.values())})
     named.update({f"history {k}": np.array(v) for k, v in history.history.items()})
     return named
