@@ -75,9 +75,9 @@ class Step(slices.Step):
         The loop over equal slices is a loop in the program.
         """
         count, rest = divmod(rows, self.size)
-        equal = jax.tree.map(
-            lambda a: jnp.reshape(a[: rows - rest], (count, self.size, *a.shape[1:])), data
-        )
+        shards = self._shards()
+        equal = jax.tree.map(lambda a: _turned(a[: rows - rest], shards, count), data)
+        equal = jax.tree.map(lambda a: jnp.reshape(a, (count, self.size, *a.shape[1:])), equal)
 
         def step(carry_and_state, data):
             carry, state = carry_and_state
@@ -86,13 +86,22 @@ class Step(slices.Step):
 
         first = jax.tree.map(jnp.asarray, (carry, self._state()))
         (carry, state), found = jax.lax.scan(step, first, equal)
-        found = [jnp.reshape(a, (-1, *a.shape[2:])) for a in found]
+        found = [_turned(jnp.reshape(a, (-1, *a.shape[2:])), count, shards) for a in found]
         if rest:
             last = jax.tree.map(lambda a: a[rows - rest :], data)
             (carry, more), state = self._pure(lambda: function(carry, last, rest))(state)
             found = [jnp.concatenate([a, b]) for a, b in zip(found, more)]
         self._assign(state)
         return carry, found
+
+    def _shards(self):
+        """Return over how many devices Keras distributes a batch: each takes a part of a slice."""
+        distribution = keras.distribution.distribution()
+        if distribution is None:
+            return 1
+        mesh = distribution.device_mesh
+        shards = mesh.shape[mesh.axis_names.index(distribution.batch_dim_name)]
+        return 1 if self.size % shards else shards
 
     def traced(self, function, data):
         """Return what `function` returns for a slice, in a program that never runs."""
@@ -179,6 +188,12 @@ class Step(slices.Step):
     def _assign(self, state):
         for variable, value in self._pairs_of_state(state):
             variable.assign(value)
+
+
+def _turned(array, rows, columns):
+    """Return an array whose samples are a matrix of blocks, row by row, as column by column."""
+    blocks = jnp.reshape(array, (rows, columns, -1, *array.shape[1:]))
+    return jnp.reshape(jnp.swapaxes(blocks, 0, 1), array.shape)
 
 
 def _like(new, old):

@@ -643,15 +643,56 @@ def test_mirrored_strategy_reduces_once():
     assert_equal(actual, plain)
 
 
-@pytest.mark.skipif(hosts.BACKEND != "jax", reason="distributions are JAX's")
-def test_data_parallel():
-    _, expected = train(CASES["plain"])
+@pytest.fixture
+def two_devices():
     keras.distribution.set_distribution(keras.distribution.DataParallel())
-    try:
-        _, actual = train(CASES["plain"], [MicroBatches(SIZE)])
-    finally:
-        keras.distribution.set_distribution(None)
-    assert_equal(actual, expected)
+    assert keras.distribution.distribution().device_mesh.shape[0] == 2
+    yield
+    keras.distribution.set_distribution(None)
+
+
+on_jax = pytest.mark.skipif(hosts.BACKEND != "jax", reason="distributions are JAX's")
+
+
+@on_jax
+@quick_first("size, loss", [(2, "batch"), (SIZE, "sample"), (2, "sample"), ("auto", "sample")])
+def test_data_parallel(size, loss, request):
+    """Equal to the whole batch on one device."""
+
+    def build():
+        return sequential(Small(lambda rows, count: size != "auto" or rows <= 4, name="small"))
+
+    case = sequential, *(COUPLED["contrastive"] if loss == "batch" else CASES["plain"])[1:]
+    _, expected = train(case, optimizer=hosts.stock("SGD", learning_rate=0.03))
+    request.getfixturevalue("two_devices")
+    callback = MicroBatches(size, loss=loss)
+    case = (build if size == "auto" else sequential), *case[1:]
+    _, actual = train(case, [callback], hosts.stock("SGD", learning_rate=0.03))
+    if size == "auto":
+        assert callback.size == 4
+        actual = {name: value for name, value in actual.items() if "weight" not in name}
+    assert_equal(actual, {name: expected[name] for name in actual})
+
+
+@on_jax
+def test_devices_take_parts_of_slices(two_devices):
+    """No device gets samples of another device."""
+    import jax
+
+    model = sequential()
+    model.compile("sgd", "mse", run_eagerly=True)
+    model.train_on_batch(X[:2], Y[:2])
+    kinds = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
+    state = tuple([v.value for v in kind] for kind in (*kinds, model.metrics_variables))
+    of_data = keras.distribution.distribution().get_data_layout((BATCH, 3)).backend_layout
+    data = jax.device_put((X[:BATCH], Y[:BATCH]), of_data)
+
+    def program(size):
+        step = MicroBatches._step_class(model, size, "sample")
+        return jax.jit(lambda *arguments: step(*arguments)).lower(state, data).compile().as_text()
+
+    assert "all-reduce" in program(2) and "all-gather" not in program(2)
+    assert "all-gather" in program(1)  # two devices can't take parts of one sample
 
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="only JAX tells what a program will need")
