@@ -181,6 +181,10 @@ def values(model, history):
 
 
 QUICK = ["sample weights", "penalties", "masks and weights", "contrastive"]
+if not hosts.IS_KERAS3:
+    QUICK = ["masks and weights", "contrastive"]
+# Tests of code that tf_keras shares with Keras 3 on TensorFlow.
+shared = (lambda test: test) if hosts.IS_KERAS3 else thorough
 
 
 def each_of(table):
@@ -271,6 +275,7 @@ class Seen(layers.Layer):
         return x
 
 
+@shared
 @pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch loops in Python")
 def test_the_program_does_not_grow_with_the_number_of_slices():
     def traced(batch):
@@ -282,6 +287,7 @@ def test_the_program_does_not_grow_with_the_number_of_slices():
     assert traced(18) == traced(9)
 
 
+@shared
 def test_the_model_sees_slices():
     layer = Seen()
     model, _ = train((lambda: sequential(layer), (X, Y), {}, {}), epochs=1)
@@ -291,6 +297,7 @@ def test_the_model_sees_slices():
     assert SIZE in known and known <= {SIZE, BATCH % SIZE, SAMPLES % BATCH % SIZE}
 
 
+@shared
 def test_batch_normalization_moves_with_each_slice():
     def build():
         return sequential(layers.BatchNormalization(momentum=0.5, name="norm"))
@@ -307,6 +314,7 @@ def test_batch_normalization_moves_with_each_slice():
     assert_equal(found, expected)
 
 
+@shared
 def test_dropout_draws_for_each_slice():
     """The gradient of a kernel counts how many of its input's samples are kept."""
 
@@ -453,7 +461,7 @@ def test_auto_finds_a_size(loss, capsys):
     assert callback.size == 2 and not capsys.readouterr().out
 
 
-@pytest.mark.parametrize("in_the_update", [False, True])
+@quick_first("in_the_update", [True, False])
 def test_auto_gives_up(in_the_update):
     """One sample doesn't fit, or an update was made in part: only JAX knows that it wasn't."""
 
@@ -471,6 +479,7 @@ def test_auto_gives_up(in_the_update):
     assert callback.size == (1 if undone else None)
 
 
+@thorough
 def test_auto_with_windows():
     """All callbacks that substitute the train function find the size."""
     small = (lambda: sequential(Small(lambda rows, count: rows <= 2, name="small"))), (X, Y), {}, {}
@@ -484,6 +493,7 @@ def test_auto_with_windows():
     assert_equal(found[1], found[0])
 
 
+@shared
 @pytest.mark.skipif(hosts.IS_TORCH, reason="Keras refuses several steps")
 def test_auto_needs_one_step_in_one_call():
     case = sequential, (X, Y), {}, {"steps_per_execution": 2}
@@ -573,6 +583,7 @@ def test_a_loss_scale_acts_on_the_loss_of_the_batch():
     assert_equal(actual, {k: v for k, v in expected.items() if "slot" not in k})
 
 
+@shared
 def test_batch_normalization_must_be_frozen():
     def build(trainable):
         return sequential(layers.BatchNormalization(name="norm", trainable=trainable))
@@ -596,6 +607,7 @@ def test_loss_batch_needs_a_loss():
         MicroBatches(SIZE, loss="mse")
 
 
+@shared
 def test_compiled_again():
     """The callback that trained the model with one loss trains it with another loss."""
     expected, actual = [], []
@@ -612,6 +624,7 @@ class Stop(keras.callbacks.Callback):
         raise KeyboardInterrupt
 
 
+@shared
 def test_the_model_gets_back_its_train_step():
     model, _ = train(CASES["plain"], [MicroBatches(SIZE)], epochs=1)
     assert "train_step" not in vars(model)
