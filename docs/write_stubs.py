@@ -87,6 +87,8 @@ ARGUMENTS = {
 OF_OPTIMIZERS = {"accum_iters": "int | AccumulationSchedule | Callable[[Any], Any] | None"}
 # The arguments whose type is another one in a class, and on a host.
 OF_CLASS = {"MicroBatchWeights": {"weight": "Callable[..., Any] | None"}}
+# The methods of a callback that aren't Keras's, with the types of what they return.
+OF_CALLBACKS = {"AccumulateInBackward": {"scope": "ContextManager[None]"}}
 OF_HOST = {
     "keras3": {},
     "tf_keras": {
@@ -144,7 +146,7 @@ __all__ = [
 
 _IMPORTS = {
     "keras3": """
-from typing import Any, Callable, Literal, Mapping, Sequence
+from typing import Any, Callable, ContextManager, Literal, Mapping, Sequence
 
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
@@ -252,7 +254,11 @@ def _class(name, cls, bases, types):
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     signature = signature.replace(parameters=[this, *signature.parameters.values()])
     init = _function(signature, "__init__", "None", {**types, **OF_CLASS.get(name, {})})
-    return _block(f"class {name}({bases}):", _quoted(cls) + "\n", init) + "\n"
+    members = [
+        "\n" + _member(inspect.getattr_static(cls, member), member, result, types)
+        for member, result in OF_CALLBACKS.get(name, {}).items()
+    ]
+    return _block(f"class {name}({bases}):", _quoted(cls) + "\n", init, *members) + "\n"
 
 
 def _path(stock, name):

@@ -10,6 +10,7 @@ keras_accum` alone imports no framework. `keras_accum.keras3`, `keras_accum.tf_k
 # `keras_accum` has the names of the Keras in use. An editor doesn't know which Keras that is, so
 # these are the names of Keras 3. For another Keras, import from its own module.
 from keras_accum.keras3 import AccumulateByEpoch as AccumulateByEpoch
+from keras_accum.keras3 import AccumulateInBackward as AccumulateInBackward
 from keras_accum.keras3 import AccumulationMonitor as AccumulationMonitor
 from keras_accum.keras3 import AccumulationSchedule as AccumulationSchedule
 from keras_accum.keras3 import AdadeltaAccumulate as AdadeltaAccumulate
@@ -38,6 +39,7 @@ __version__: str
 __all__ = [
     "AMSGradAccumulate",
     "AccumulateByEpoch",
+    "AccumulateInBackward",
     "AccumulationMonitor",
     "AccumulationSchedule",
     "AdadeltaAccumulate",

@@ -30,6 +30,7 @@ OPTIMIZERS = {
 _OTHERS = {
     "ApplyPartialWindow": "every Keras",
     "AccumulateByEpoch": "every Keras",
+    "AccumulateInBackward": "Keras 3",
     "AccumulationMonitor": _NEWER,
     "AccumulationSchedule": "every Keras",
     "MicroBatchWeights": _NEWER,

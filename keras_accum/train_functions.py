@@ -45,8 +45,8 @@ def own_train_function(model, around=lambda train_step: train_step):
 class Substitute:
     """A function that a callback puts in place of a model's train function during `fit`."""
 
-    # True if no other callback may substitute this function in turn.
-    is_last = False
+    # The name of the callback if no other callback may substitute this function in turn.
+    last = None
 
     def __init__(self, in_place_of):
         self.in_place_of = in_place_of
@@ -68,7 +68,7 @@ class TracedAnew(Substitute):
 class Picker(Substitute):
     """Two train functions in place of the model's. Python picks one for each micro-batch."""
 
-    is_last = True
+    last = "PythonGate"
 
     def __init__(self, model, in_place_of):
         super().__init__(in_place_of)

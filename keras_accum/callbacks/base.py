@@ -84,6 +84,7 @@ class SubstitutesTrainFunction(SeesTrainings):
         if isinstance(found, Substitute) and found.training is not self.params:
             self._put_back()
             found = self.model.train_function
-        if getattr(found, "is_last", False):
-            raise ValueError(f"{type(self).__name__} must come before PythonGate in `callbacks`.")
+        last = getattr(found, "last", None)
+        if last is not None:
+            raise ValueError(f"{type(self).__name__} must come before {last} in `callbacks`.")
         return found
