@@ -70,6 +70,7 @@ ARGUMENTS = {
     "batch_size": "int | None",
     "noise_scale": "bool",
     "smoothing": "float",
+    "maximum": "int",
     "show": "Sequence[str]",
     "size": "int",
     "loss": 'Literal["sample", "batch"]',
@@ -255,10 +256,10 @@ def _class(name, cls, bases, types):
     signature = signature.replace(parameters=[this, *signature.parameters.values()])
     init = _function(signature, "__init__", "None", {**types, **OF_CLASS.get(name, {})})
     members = [
-        "\n" + _member(inspect.getattr_static(cls, member), member, result, types)
+        _member(inspect.getattr_static(cls, member), member, result, types)
         for member, result in OF_CALLBACKS.get(name, {}).items()
     ]
-    return _block(f"class {name}({bases}):", _quoted(cls) + "\n", init, *members) + "\n"
+    return _block(f"class {name}({bases}):", _quoted(cls) + "\n", init, *members).rstrip("\n") + "\n\n"
 
 
 def _path(stock, name):

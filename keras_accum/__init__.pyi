@@ -22,6 +22,7 @@ from keras_accum.keras3 import AdamWAccumulate as AdamWAccumulate
 from keras_accum.keras3 import AMSGradAccumulate as AMSGradAccumulate
 from keras_accum.keras3 import ApplyPartialWindow as ApplyPartialWindow
 from keras_accum.keras3 import FtrlAccumulate as FtrlAccumulate
+from keras_accum.keras3 import GrowWithNoiseScale as GrowWithNoiseScale
 from keras_accum.keras3 import LambAccumulate as LambAccumulate
 from keras_accum.keras3 import LionAccumulate as LionAccumulate
 from keras_accum.keras3 import MicroBatches as MicroBatches
@@ -50,6 +51,7 @@ __all__ = [
     "AdamaxAccumulate",
     "ApplyPartialWindow",
     "FtrlAccumulate",
+    "GrowWithNoiseScale",
     "LambAccumulate",
     "LionAccumulate",
     "MicroBatchWeights",

@@ -33,6 +33,7 @@ _OTHERS = {
     "AccumulateInBackward": "Keras 3",
     "AccumulationMonitor": _NEWER,
     "AccumulationSchedule": "every Keras",
+    "GrowWithNoiseScale": _NEWER,
     "MicroBatchWeights": _NEWER,
     "MicroBatches": "Keras 3",
     "PythonGate": _NEWER,

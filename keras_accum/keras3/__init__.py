@@ -25,6 +25,7 @@ keras = host.import_keras_3()  # first, because its error is the clearest
 from keras_accum import docs, family, names  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
     epochs,
+    grow,
     in_backward,
     micro_batches,
     monitor,
@@ -81,6 +82,7 @@ AccumulateInBackward = _callback(
 AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor)
+GrowWithNoiseScale = _callback(grow.GrowWithNoiseScale)
 MicroBatches = _callback(
     micro_batches.MicroBatches,
     _models=keras.Model,

@@ -2801,7 +2801,6 @@ class AccumulateInBackward(keras.callbacks.Callback):
     """
 
     def __init__(self) -> None: ...
-
     @classmethod
     def scope(cls, optimizer: keras.optimizers.Optimizer) -> ContextManager[None]:
         """Return a scope in which `backward` adds gradients to the accumulators of an optimizer.
@@ -2825,7 +2824,6 @@ class AccumulateInBackward(keras.callbacks.Callback):
                     loss_of(model(x), y).backward()
                     optimizer.apply([v.value.grad for v in variables], variables)
         """
-
 
 class AccumulationMonitor(keras.callbacks.Callback):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
@@ -2911,6 +2909,51 @@ class AccumulationMonitor(keras.callbacks.Callback):
         smoothing: float = 0.99,
         show: Sequence[str] = ("completed_updates",),
     ) -> None: ...
+
+class GrowWithNoiseScale(keras.callbacks.Callback):
+    """An experiment: raise `accum_iters` to the noise scale that AccumulationMonitor measures.
+
+    At the end of each epoch, with the noise scale B in samples and micro-batches of b samples:
+
+        accum_iters <- max(accum_iters, min(round(B / b), 2 accum_iters, maximum))
+
+    A window thus grows towards B samples, at most doubles in an epoch, and never becomes shorter.
+    The new value takes effect with the next window. It is part of the state: a training that is
+    continued goes on with it.
+
+    This is an experiment, because the estimate from micro-batches is noisy, and because B is the
+    critical batch size only under strong assumptions (William Merrill and others, 2025,
+    arXiv:2505.23971, who measure the critical batch size itself). Take an AccumulationSchedule if
+    you know a good one. The learning rate isn't changed.
+
+    List the callback after AccumulationMonitor.
+
+    Args:
+        maximum: Integer >= 2 and below `2**31`. The greatest `accum_iters`.
+
+    Raises:
+        TypeError: If `maximum` isn't a number. At the start of training, if the model's optimizer
+            isn't of this package.
+        ValueError: If `maximum` is out of its range. At the start of training, if the optimizer's
+            `accum_iters` is a function or an AccumulationSchedule, is None, or isn't from 2 to
+            `maximum`; at its first micro-batch, if no noise scale is in the logs.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras
+    >>> from keras_accum.keras3 import AccumulationMonitor, GrowWithNoiseScale, SGDAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=SGDAccumulate(accum_iters=2), loss="mse")
+    >>> monitor = AccumulationMonitor(batch_size=10, noise_scale=True)
+    >>> growth = GrowWithNoiseScale(maximum=16)
+    >>> x, y = np.ones((70, 3)), np.ones((70, 1))
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[monitor, growth])
+    >>> model.optimizer.accum_iters  # equal samples have no noise
+    2
+    """
+
+    def __init__(self, maximum: int) -> None: ...
 
 class MicroBatchWeights(keras.callbacks.Callback):
     """Set the weight of each micro-batch of `fit`, for `reduction="weighted"`.

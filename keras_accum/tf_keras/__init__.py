@@ -9,6 +9,7 @@ import tensorflow as tf  # noqa: E402
 from keras_accum import base, family, names, train_functions  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
     epochs,
+    grow,
     monitor,
     of_host,
     partial_window,
@@ -49,6 +50,7 @@ monitor.introduce(keras.callbacks.CallbackList)
 AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor, _InTrainFunction)
+GrowWithNoiseScale = _callback(grow.GrowWithNoiseScale)
 PythonGate = _callback(
     python_gate.PythonGate,
     _InTrainFunction,

@@ -1,6 +1,7 @@
 """The code in docs/guide.md runs unchanged."""
 
 import functools
+import importlib
 import re
 
 import hosts
@@ -40,6 +41,7 @@ def test_all_blocks_are_tested():
         "another optimizer",
         "the big batch in one train step",
         "windows that grow",
+        "accumulation inside backward",
         "a window by tokens",
         "first the head, then everything",
     } | {f"weights in {where}" for where in ("fit", "a train step")}
@@ -134,6 +136,16 @@ def test_the_big_batch_in_one_train_step():
     model = initialize(dense_model())
     run("the big batch in one train step", model=model, x=x, y=y)
     assert int(model.optimizer.iterations) == -(-len(x) // 50)
+
+
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="for PyTorch")
+def test_accumulation_inside_backward():
+    torch = importlib.import_module("torch")
+    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
+    names = {"optimizer": model.optimizer, "loss_of": keras.losses.MeanSquaredError()}
+    x, y = data()
+    run("accumulation inside backward", torch=torch, model=model, batches=[(x, y)] * 5, **names)
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (2, 1)
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no reduction='weighted'")
