@@ -259,7 +259,8 @@ def _class(name, cls, bases, types):
         _member(inspect.getattr_static(cls, member), member, result, types)
         for member, result in OF_CALLBACKS.get(name, {}).items()
     ]
-    return _block(f"class {name}({bases}):", _quoted(cls) + "\n", init, *members).rstrip("\n") + "\n\n"
+    block = _block(f"class {name}({bases}):", _quoted(cls) + "\n", init, *members)
+    return block.rstrip("\n") + "\n\n"
 
 
 def _path(stock, name):
