@@ -41,6 +41,7 @@ def test_all_blocks_are_tested():
         "another optimizer",
         "the big batch in one train step",
         "windows that grow",
+        "a schedule of samples",
         "accumulation inside backward",
         "a window by tokens",
         "first the head, then everything",
@@ -52,6 +53,28 @@ def test_all_blocks_are_tested():
 def test_windows_that_grow():
     found = run("windows that grow")
     assert (found["optimizer"].accum_iters, found["updates"]) == (1, 100 + 200 + 1100 // 16)
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no schedules")
+def test_a_schedule_of_samples():
+    """Equal to the stock optimizer that is given the rate and the batch of each update."""
+    block = BLOCKS["a schedule of samples"].replace("100: 4, 300: 16", "2: 3, 4: 2")
+    block = block.replace(
+        "samples, epochs, batch_size = 1000, 20, 10", "samples, epochs, batch_size = 24, 1, 2"
+    )
+    names = {"__name__": "guide"}
+    exec(block.replace("import keras\n", hosts.IMPORT_KERAS + "\n"), names)
+    config = names["optimizer"].get_config()  # as from a file
+    ours = compiled(dense_model(), type(names["optimizer"]).from_config(config))
+    go_on(ours)
+    stock, (x, y) = compiled(dense_model(), hosts.stock("Adam", learning_rate=1.0)), data()
+    cosine = keras.optimizers.schedules.CosineDecay(1e-3, 12)
+    ends = np.cumsum([0, 1, 1, 3, 3, 2, 2])
+    for start, end in zip(ends, ends[1:]):
+        stock.optimizer.learning_rate = float(cosine(start))
+        stock.train_on_batch(x[MICRO * start : MICRO * end], y[MICRO * start : MICRO * end])
+    assert ours.optimizer.completed_updates == 6
+    assert_equal(weights(ours), weights(stock), atol=1e-6)
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="a loop of TensorFlow")
