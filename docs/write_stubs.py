@@ -78,6 +78,7 @@ ARGUMENTS = {
     **dict.fromkeys(("args", "kwargs", "arguments"), "Any"),
     "weight": "Any",  # a number or a tensor
     "when": "Any",  # a boolean or a tensor
+    "is_update": "bool",
     "state": "Mapping[str, Any]",
     "optimizer": "keras.optimizers.Optimizer",
     "stock": "bool",
@@ -116,7 +117,7 @@ MEMBERS = {
     "accum_iters": "int | Any",
     **dict.fromkeys(("window_position", "completed_updates"), "int"),
     **dict.fromkeys(("learning_rate", "lr"), "Any"),  # a variable of the host
-    **dict.fromkeys(("apply_partial_window", "close_window", "weigh"), "None"),
+    **dict.fromkeys(("apply_partial_window", "close_window", "decide", "weigh"), "None"),
     "get_state": "dict[str, Any]",  # arrays: with their type, `np.savez(file, **state)` is refused
     "set_state": "None",
     "from_optimizer": "Self",

@@ -4,6 +4,7 @@ No host is imported here.
 """
 
 from keras_accum.base import inner
+from keras_accum.convert import accumulates
 from keras_accum.train_functions import Substitute, TracedAnew
 
 
@@ -11,7 +12,7 @@ def accumulating_in(optimizer):
     """Return the accumulating optimizers that a model's optimizer is or wraps."""
     found = inner(optimizer)
     candidates = getattr(found, "optimizers", [found])  # several in a MultiOptimizer
-    return [candidate for candidate in candidates if hasattr(candidate, "apply_partial_window")]
+    return list(filter(accumulates, candidates))
 
 
 class SeesTrainings:

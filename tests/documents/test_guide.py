@@ -12,6 +12,8 @@ from hosts import keras
 from training import (
     MICRO,
     assert_equal,
+    assert_moved,
+    batches,
     compiled,
     data,
     dense_model,
@@ -44,6 +46,8 @@ def test_all_blocks_are_tested():
         "a schedule of samples",
         "accumulation inside backward",
         "a window by tokens",
+        "a loop for JAX",
+        "a loop for TensorFlow",
         "first the head, then everything",
     } | {f"weights in {where}" for where in ("fit", "a train step")}
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
@@ -91,6 +95,47 @@ def test_a_window_by_tokens():
     for updates in (0, 1, 1, 2):
         step(model, optimizer, tokens, x[:6], y[:6], tf.fill([6], tf.cast(10, hosts.FLOATX)))
         assert optimizer.completed_updates == updates
+
+
+@pytest.mark.skipif(
+    not (hosts.IS_TENSORFLOW or hosts.BACKEND == "jax") or hosts.IS_KERAS2,
+    reason="loops of TensorFlow and JAX",
+)
+def test_loops_of_your_own():
+    """Two windows of five micro-batches are two steps of the stock optimizer."""
+    x, y = (array[:20] for array in data())
+    micro_batches = batches(2, (x, y))
+    model = initialize(dense_model())
+    optimizer = hosts.ours("Adam", learning_rate=0.05, accum_iters=None)
+    hosts.build_on(optimizer, model.trainable_variables)
+    stock = compiled(dense_model(), hosts.stock("Adam", learning_rate=0.05))
+    stock.fit(x, y, batch_size=10, shuffle=False, verbose=0)
+    before = weights(initialize(dense_model()))
+    names = {"model": model, "optimizer": optimizer, "micro_batches": micro_batches}
+    if hosts.IS_TENSORFLOW:
+
+        def loss_of(model, x, y):
+            return hosts.tf.reduce_mean((model(x, training=True) - y) ** 2)
+
+        run("a loop for TensorFlow", **names, tf=hosts.tf, loss_of=loss_of)
+    else:
+        import jax
+
+        def loss_of(trainable, others, x, y):
+            outputs, others = model.stateless_call(trainable, others, x, training=True)
+            return ((outputs - y) ** 2).mean(), others
+
+        variables = model.trainable_variables, model.non_trainable_variables, optimizer.variables
+        state = tuple([v.value for v in group] for group in variables)
+        names.update(functools=functools, jax=jax, loss_of=loss_of, state=state)
+        found = run("a loop for JAX", **names)["state"]
+        for v, value in zip(model.trainable_variables, found[0]):
+            v.assign(value)
+        for v, value in zip(optimizer.variables, found[2]):
+            v.assign(value)
+    assert optimizer.completed_updates == 2
+    assert_equal(weights(model), weights(stock))
+    assert_moved(weights(model), before)
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no AccumulationMonitor")
