@@ -23,6 +23,7 @@ keras = host.import_keras_3()  # first, because its error is the clearest
 
 from keras_accum import docs, family, names  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
+    caveats,
     epochs,
     micro_batches,
     monitor,
@@ -71,6 +72,7 @@ family.hand_on(keras.optimizers.LossScaleOptimizer)
 
 _callback = of_host(keras, "keras3", "import keras")
 monitor.introduce(keras.callbacks.CallbackList)
+caveats.watch(keras, keras.tree.flatten)
 
 AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
