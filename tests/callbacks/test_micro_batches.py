@@ -482,7 +482,11 @@ def test_auto_gives_up(in_the_update):
 @thorough
 def test_auto_with_windows():
     """All callbacks that substitute the train function find the size."""
-    small = (lambda: sequential(Small(lambda rows, count: rows <= 2, name="small"))), (X, Y), {}, {}
+
+    def build():
+        return sequential(Small(lambda rows, count: rows <= 2, name="small"))
+
+    small = build, (X[: 2 * BATCH], Y[: 2 * BATCH]), {}, {}
     found = []
     for size in 2, "auto":
         others = hosts.accum.AccumulationMonitor(), hosts.accum.PythonGate()
