@@ -67,6 +67,7 @@ ARGUMENTS = {
     "gradient_transformers": "Sequence[Callable[..., Any]] | None",
     "lengths": "Mapping[int, int] | Sequence[Sequence[int]]",
     # of callbacks
+    "callbacks": "Sequence[keras.callbacks.Callback]",
     "batch_size": "int | None",
     "noise_scale": "bool",
     "smoothing": "float",

@@ -27,6 +27,7 @@ from keras_accum.keras3 import MicroBatches as MicroBatches
 from keras_accum.keras3 import MicroBatchWeights as MicroBatchWeights
 from keras_accum.keras3 import MuonAccumulate as MuonAccumulate
 from keras_accum.keras3 import NadamAccumulate as NadamAccumulate
+from keras_accum.keras3 import OnUpdates as OnUpdates
 from keras_accum.keras3 import PythonGate as PythonGate
 from keras_accum.keras3 import RMSpropAccumulate as RMSpropAccumulate
 from keras_accum.keras3 import ScheduleFreeAdamWAccumulate as ScheduleFreeAdamWAccumulate
@@ -54,6 +55,7 @@ __all__ = [
     "MicroBatches",
     "MuonAccumulate",
     "NadamAccumulate",
+    "OnUpdates",
     "PythonGate",
     "RMSpropAccumulate",
     "SGDAccumulate",

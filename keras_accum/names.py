@@ -34,6 +34,7 @@ _OTHERS = {
     "AccumulationSchedule": "every Keras",
     "MicroBatchWeights": _NEWER,
     "MicroBatches": "Keras 3",
+    "OnUpdates": _NEWER,
     "PythonGate": _NEWER,
     "StateError": "every Keras",
     "accumulating": "every Keras",

@@ -29,8 +29,10 @@ from keras_accum.callbacks import (  # noqa: E402
     of_host,
     partial_window,
     python_gate,
+    updates,
     weights,
 )
+from keras_accum.callbacks.base import introduce  # noqa: E402
 from keras_accum.keras3 import masks, optimizer, stock  # noqa: E402
 from keras_accum.keras3.optimizer import AccumulatingOptimizer  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401, public
@@ -70,7 +72,7 @@ for _name in names.OPTIMIZERS:
 family.hand_on(keras.optimizers.LossScaleOptimizer)
 
 _callback = of_host(keras, "keras3", "import keras")
-monitor.introduce(keras.callbacks.CallbackList)
+introduce(keras.callbacks.CallbackList)
 
 AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
@@ -82,6 +84,7 @@ MicroBatches = _callback(
         f"keras_accum.keras3.slices_{keras.backend.backend()}"
     ).Step,
 )
+OnUpdates = _callback(updates.OnUpdates, _kind=keras.callbacks.Callback, _models=keras.Model)
 PythonGate = _callback(python_gate.PythonGate, _picker=optimizer.backend.Picker)
 MicroBatchWeights = _callback(
     weights.MicroBatchWeights,

@@ -41,6 +41,7 @@ def test_all_blocks_are_tested():
         "the big batch in one train step",
         "windows that grow",
         "a window by tokens",
+        "callbacks that count updates",
         "first the head, then everything",
     } | {f"weights in {where}" for where in ("fit", "a train step")}
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
@@ -73,6 +74,13 @@ def test_noise_scale():
     x, y = data()
     model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
     assert len(run("the noise scale", model=model, x=x, y=y)["history"].history["noise_scale"]) == 5
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no OnUpdates")
+def test_callbacks_that_count_updates(tmp_path):
+    model, (x, y) = dense_model(), data()
+    run("callbacks that count updates", model=model, x=x, y=y, path=str(tmp_path / "saved.keras"))
+    assert model.optimizer.completed_updates == 1
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 refuses missing gradients")
