@@ -33,7 +33,10 @@ from keras_accum.keras3 import RMSpropAccumulate as RMSpropAccumulate
 from keras_accum.keras3 import ScheduleFreeAdamWAccumulate as ScheduleFreeAdamWAccumulate
 from keras_accum.keras3 import SGDAccumulate as SGDAccumulate
 from keras_accum.keras3 import StateError as StateError
+from keras_accum.keras3 import WindowBatchNormalization as WindowBatchNormalization
+from keras_accum.keras3 import WindowStatistics as WindowStatistics
 from keras_accum.keras3 import accumulating as accumulating
+from keras_accum.keras3 import with_window_statistics as with_window_statistics
 
 __version__: str
 __all__ = [
@@ -61,5 +64,8 @@ __all__ = [
     "SGDAccumulate",
     "ScheduleFreeAdamWAccumulate",
     "StateError",
+    "WindowBatchNormalization",
+    "WindowStatistics",
     "accumulating",
+    "with_window_statistics",
 ]

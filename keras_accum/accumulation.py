@@ -49,6 +49,8 @@ class Accumulation:
         # The decision of PythonGate for the train step that is being run or traced: True if the
         # step updates, False if it only accumulates. None if the window's counters decide.
         self.decided = None
+        # Functions that are called after a window was closed between train steps.
+        self.closing_watchers = []
 
     def open_window(self):
         """Make the counters and accumulators if the model's variables are known."""
@@ -230,6 +232,8 @@ class Accumulation:
             indices = np.flatnonzero(window.was_seen(missing, *self.progress())).tolist()
         covered, frozen = self._apart_from_frozen(list(indices))
         port.between_steps(self._update_from_sums, [port.variables[i] for i in covered], frozen)
+        for watcher in self.closing_watchers:
+            watcher()
 
     def _update_from_sums(self, variables, frozen):
         open_window = self.window

@@ -10,6 +10,8 @@
 | `state` | the part of the port for a state: variables and their names |
 | `kept` | what other people's optimizers keep in other objects |
 | `stock` | the part of the port for stock optimizers: arguments, conversion |
+| `batch_normalization` | batch normalization that moves its statistics once per window |
+| `statistics` | train steps that tell these layers when a window has closed |
 | `masks` | the mask of a model's output |
 | `slices` | train steps that take their batch in slices: the losses of a slice |
 | `slices_<name>` | train steps in slices on a single backend |
@@ -31,9 +33,14 @@ from keras_accum.callbacks import (  # noqa: E402
     python_gate,
     updates,
     weights,
+    window_statistics,
 )
 from keras_accum.callbacks.base import introduce  # noqa: E402
-from keras_accum.keras3 import masks, optimizer, stock  # noqa: E402
+from keras_accum.keras3 import masks, optimizer, statistics, stock  # noqa: E402
+from keras_accum.keras3.batch_normalization import (  # noqa: E402
+    WindowBatchNormalization,  # noqa: F401, public
+    with_window_statistics,  # noqa: F401, public
+)
 from keras_accum.keras3.optimizer import AccumulatingOptimizer  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401, public
 from keras_accum.states import StateError  # noqa: E402, F401, public
@@ -93,5 +100,6 @@ MicroBatchWeights = _callback(
     _flatten=staticmethod(keras.tree.flatten),
     _mask=staticmethod(masks.mask_of),
 )
+WindowStatistics = _callback(window_statistics.WindowStatistics, _step_class=statistics.Step)
 
 __getattr__ = names.fallback(__name__)

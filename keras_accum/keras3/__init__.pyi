@@ -10,6 +10,8 @@
 | `state` | the part of the port for a state: variables and their names |
 | `kept` | what other people's optimizers keep in other objects |
 | `stock` | the part of the port for stock optimizers: arguments, conversion |
+| `batch_normalization` | batch normalization that moves its statistics once per window |
+| `statistics` | train steps that tell these layers when a window has closed |
 | `masks` | the mask of a model's output |
 | `slices` | train steps that take their batch in slices: the losses of a slice |
 | `slices_<name>` | train steps in slices on a single backend |
@@ -3037,6 +3039,92 @@ class PythonGate(keras.callbacks.Callback):
 
     def __init__(self) -> None: ...
 
+class WindowStatistics(keras.callbacks.Callback):
+    """Tell the layers WindowBatchNormalization of a model when a window closes.
+
+    A layer moves its statistics in the train step in which the optimizer's number of updates rises,
+    after the update, and when `apply_partial_window` closes a window. A micro-batch that the
+    optimizer drops is dropped from the statistics. The train step has no conditional. The callback
+    substitutes the train function while `fit` runs, so `train_on_batch` isn't affected: there the
+    layer raises an error.
+
+    List WindowStatistics before PythonGate.
+
+    Raises:
+        TypeError: At the start of training, if the model's optimizer isn't of this package.
+        ValueError: At the start of training, if the model has no WindowBatchNormalization or
+            isn't built, or with MicroBatches.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras
+    >>> from keras_accum.keras3 import AdamAccumulate, WindowStatistics, with_window_statistics
+    >>> stock = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])
+    >>> model = with_window_statistics(stock)
+    >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+    >>> x = np.ones((50, 3))
+    >>> statistics = WindowStatistics()
+    >>> history = model.fit(x, x, batch_size=10, verbose=0, callbacks=[statistics])
+    >>> round(float(model.layers[0].moving_mean[0]), 6)  # one update: 0.99 * 0 + 0.01 * 1
+    0.01
+    """
+
+    def __init__(self) -> None: ...
+
+class WindowBatchNormalization(keras.layers.BatchNormalization):
+    """Normalize by the micro-batch, as the stock layer does, and move the statistics by the window.
+
+    Accumulation can't normalize by the big batch: what a micro-batch is divided by is known before
+    the next one is seen. But the moving statistics, by which the layer normalizes in inference, can
+    be those of the big batch. They move once per update, to the pooled moments of everything that
+    the layer saw in the window. With n_i elements of mean m_i and variance v_i in micro-batch i:
+
+        n        = sum of n_i
+        mean     = sum of n_i m_i / n
+        variance = sum of n_i (v_i + (m_i - mean)^2) / n
+        moving mean     <- momentum moving mean     + (1 - momentum) mean
+        moving variance <- momentum moving variance + (1 - momentum) variance
+
+    The sums are updated micro-batch by micro-batch, without cancellation (Chan, Golub and LeVeque,
+    1979). Where the layer's inputs don't depend on batch normalization before it, the moving
+    statistics are those of the stock layer at the big batch, up to rounding. The mean of the
+    variances, which the stock layer converges to, leaves out (m_i - mean)^2 and is too small.
+
+    The callback WindowStatistics tells the layer when a window closes, from the counters of the
+    optimizer. With `accum_iters=1`, the layer is the stock layer, to the bit. The open window is
+    part of the layer's weights, so files continue in its middle.
+
+    Under MirroredStrategy, each replica has its own statistics, as with the stock layer, and those
+    of the first replica are saved.
+
+    Args:
+        args, kwargs: The arguments of `keras.layers.BatchNormalization`, without `renorm` and
+            `synchronized`.
+
+    Raises:
+        ValueError: With `renorm=True` or `synchronized=True`. When the layer is called in training
+            without the callback WindowStatistics.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras
+    >>> from keras_accum.keras3 import (
+    ...     WindowBatchNormalization, SGDAccumulate, WindowStatistics
+    ... )
+    >>> layer = WindowBatchNormalization(momentum=0.0)
+    >>> model = keras.Sequential([keras.Input((1,)), layer])
+    >>> model.compile(optimizer=SGDAccumulate(accum_iters=2), loss="mse")
+    >>> x = np.array([[0.0], [2.0], [4.0], [6.0]])
+    >>> statistics = WindowStatistics()
+    >>> history = model.fit(x, x, batch_size=2, shuffle=False, verbose=0, callbacks=[statistics])
+    >>> float(layer.moving_mean[0]), float(layer.moving_variance[0])  # of all four samples
+    (3.0, 5.0)
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
 def accumulating(
     optimizer_class: type[keras.optimizers.Optimizer],
 ) -> type[AccumulatingOptimizer]:
@@ -3069,4 +3157,27 @@ def accumulating(
     >>> LionAccumulate = accumulating(keras.optimizers.Lion)
     >>> LionAccumulate(accum_iters=5).accum_iters
     5
+    """
+
+def with_window_statistics(model: keras.Model) -> keras.Model:
+    """Return a copy of a model with WindowBatchNormalization for each BatchNormalization.
+
+    The copy has the weights of the model. Compile the copy, with an optimizer of its own. Load a
+    file of the stock model before this call. Files of the copy load as those of any model, after
+    `import keras_accum.keras3` or with `custom_objects`.
+
+    Args:
+        model: Functional or Sequential model, also with such models as layers.
+
+    Raises:
+        ValueError: If batch normalization is left: inside a layer or a model of another kind, or as
+            a subclass of BatchNormalization. If a layer has `renorm` or `synchronized`.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_accum.keras3 import with_window_statistics
+    >>> stock = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])
+    >>> type(with_window_statistics(stock).layers[0]).__name__
+    'WindowBatchNormalization'
     """

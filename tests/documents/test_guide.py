@@ -42,6 +42,7 @@ def test_all_blocks_are_tested():
         "windows that grow",
         "a window by tokens",
         "callbacks that count updates",
+        "the statistics of the window",
         "first the head, then everything",
     } | {f"weights in {where}" for where in ("fit", "a train step")}
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
@@ -74,6 +75,18 @@ def test_noise_scale():
     x, y = data()
     model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
     assert len(run("the noise scale", model=model, x=x, y=y)["history"].history["noise_scale"]) == 5
+
+
+@keras3_only
+def test_the_statistics_of_the_window():
+    layers = [keras.layers.BatchNormalization(momentum=0.0), keras.layers.Dense(2)]
+    x, y = (np.concatenate([array] * 3)[:50] for array in data())
+    found = run("the statistics of the window", model=hosts.sequential((3,), layers), x=x, y=y)
+    layer = found["model"].layers[0]
+    actual = {"mean": layer.moving_mean, "variance": layer.moving_variance}
+    expected = {"mean": x.mean(0), "variance": x.var(0)}
+    actual = {name: hosts.array(value) for name, value in actual.items()}
+    assert_equal(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no OnUpdates")
