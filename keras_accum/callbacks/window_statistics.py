@@ -19,7 +19,8 @@ class WindowStatistics(SubstitutesTrainFunction):
     Raises:
         TypeError: At the start of training, if the model's optimizer isn't of this package.
         ValueError: At the start of training, if the model has no WindowBatchNormalization or
-            isn't built, or with MicroBatches.
+            isn't built, or with MicroBatches. In a train step, with `close_window` and
+            `skip_nonfinite` or `skip_norm`.
 
     Example:
 
@@ -53,11 +54,6 @@ class WindowStatistics(SubstitutesTrainFunction):
                 f"by with_window_statistics(model). Received: model={model!r}"
             )
         accumulation = inner(model.optimizer)._accumulation
-        if accumulation.options.drops and inner(model.optimizer).accum_iters is None:
-            self._refuse(
-                "accum_iters=None and skip_nonfinite or skip_norm: the counters don't say whether "
-                "the micro-batch with which the caller closes a window was dropped"
-            )
         if not all(layer.built for layer in self._step.layers):
             self._refuse("a model that isn't built: give the model an Input, or call it on a batch")
         if not model.optimizer.built:

@@ -3053,7 +3053,8 @@ class WindowStatistics(keras.callbacks.Callback):
     Raises:
         TypeError: At the start of training, if the model's optimizer isn't of this package.
         ValueError: At the start of training, if the model has no WindowBatchNormalization or
-            isn't built, or with MicroBatches.
+            isn't built, or with MicroBatches. In a train step, with `close_window` and
+            `skip_nonfinite` or `skip_norm`.
 
     Example:
 

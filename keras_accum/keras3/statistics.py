@@ -6,6 +6,12 @@ from keras import ops
 from keras_accum.base import inner
 from keras_accum.keras3.batch_normalization import layers_of, moments_are
 
+_CLOSED = (
+    "WindowStatistics can't be used with `close_window` and skip_nonfinite or skip_norm: the "
+    "counters of the optimizer don't say whether the micro-batch that closed the window was "
+    "dropped. Leave one of them out. Received: optimizer={!r}"
+)
+
 
 class Step:
     """A model's train step that tells the layers what became of its micro-batch.
@@ -19,6 +25,14 @@ class Step:
         self.layers = layers_of(model)
 
     def __call__(self, *arguments):
+        accumulation = self._accumulation
+        accumulation.closings.is_used = False
+        results = self._run(*arguments)
+        if accumulation.closings.is_used and accumulation.options.drops:
+            raise ValueError(_CLOSED.format(inner(self.model.optimizer)))
+        return results
+
+    def _run(self, *arguments):
         if not self._accumulation.options.accumulates:
             with moments_are("moved", self.layers):
                 return self.own(*arguments)
