@@ -135,7 +135,9 @@ class OnUpdates(KnowsOthers, SeesTrainings):
         steps, length = (self.params or {}).get("steps"), optimizer.accum_iters
         others = [*self._before, *self._after]
         varies = optimizer._accumulation.options.is_scheduled or any(
-            is_named(callback, "AccumulateByEpoch") for callback in others
+            is_named(callback, name)
+            for callback in others
+            for name in ("AccumulateByEpoch", "GrowWithNoiseScale")
         )
         if steps is None or length is None or varies or optimizer.window_position:
             return None

@@ -215,15 +215,7 @@ def with_window_statistics(model):
     >>> type(with_window_statistics(stock).layers[0]).__name__
     'WindowBatchNormalization'
     """
-
-    def swapped(layer):
-        cls = type(layer)
-        if cls is keras.layers.BatchNormalization:
-            _check(layer)  # here, because `from_config` would make it a TypeError
-            cls = WindowBatchNormalization
-        return cls.from_config(layer.get_config())
-
-    copy = keras.models.clone_model(model, clone_function=swapped, recursive=True)
+    copy = keras.models.clone_model(model, clone_function=_swapped, recursive=True)
     stock = [
         layer.name
         for layer in copy._flatten_layers()
@@ -234,6 +226,15 @@ def with_window_statistics(model):
         raise ValueError(_LEFT.format(f"layers {stock}"))
     _copy_weights(model, copy)
     return copy
+
+
+def _swapped(layer):
+    """Return a copy of a layer without its weights."""
+    cls = type(layer)
+    if cls is keras.layers.BatchNormalization:
+        _check(layer)  # here, because `from_config` would make it a TypeError
+        cls = WindowBatchNormalization
+    return cls.from_config(layer.get_config())
 
 
 def _copy_weights(source, target):

@@ -132,7 +132,8 @@ def test_elements_are_counted(build, arrays):
 
 def test_a_short_micro_batch_and_a_partial_window():
     arrays = data(more=MICRO + 1)
-    model = trained(arrays=arrays, callbacks=[accum.ApplyPartialWindow()])
+    callbacks = [accum.MicroBatchWeights(), accum.ApplyPartialWindow()]
+    model = trained(arrays=arrays, callbacks=callbacks, reduction="weighted")
     same(model, stock(arrays=arrays))
 
 
@@ -221,6 +222,12 @@ def test_a_dropped_micro_batch_is_dropped_from_the_statistics():
     model = compiled(swapped(), ours(skip_nonfinite=True))
     fit(model, MICRO, more, callbacks=[accum.WindowStatistics()], epochs=2)
     same(model, stock())
+
+
+@thorough
+def test_fit_does_not_warn_of_the_layer(recwarn):
+    trained(accum_iters=accum.AccumulationSchedule({0: 1, 2: 2}))
+    assert not [one for one in recwarn if "Batch normalization" in str(one.message)]
 
 
 @thorough
