@@ -6,10 +6,12 @@ host.import_keras_2()  # first, because its error is the clearest
 
 import tensorflow as tf  # noqa: E402
 
-from keras_accum import base, family, names, train_functions  # noqa: E402
+from keras_accum import family, names, train_functions  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
+    base,
     caveats,
     epochs,
+    grow,
     monitor,
     of_host,
     partial_window,
@@ -37,8 +39,8 @@ class _InTrainFunction:
     """A callback that needs the model's train function."""
 
     def on_train_begin(self, logs=None):
-        accumulation = getattr(base.inner(self.model.optimizer), "_accumulation", None)
-        accumulates = accumulation is not None and accumulation.options.accumulates
+        found = base.accumulating_in(self.model.optimizer)
+        accumulates = any(optimizer._accumulation.options.accumulates for optimizer in found)
         if accumulates and not tf.compat.v1.executing_eagerly_outside_functions():
             raise ValueError(NO_TRAIN_FUNCTION.format(type(self).__name__))
         super().on_train_begin(logs)
@@ -62,6 +64,7 @@ caveats.watch(keras, tf.nest.flatten, _reads_steps)
 AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor, _InTrainFunction)
+GrowWithNoiseScale = _callback(grow.GrowWithNoiseScale)
 PythonGate = _callback(
     python_gate.PythonGate,
     _InTrainFunction,
