@@ -87,8 +87,9 @@ class OnUpdates(KnowsOthers, SeesTrainings):
     def _check(self, callback):
         if not isinstance(callback, self._kind):
             raise TypeError(
-                f"`callbacks` must have callbacks of Keras, and not their classes: the class is "
-                f"{self._kind.__module__}.{self._kind.__name__}. Received: {callback!r}"
+                "`callbacks` must have callbacks of the Keras of the model, and not their classes: "
+                f"instances of {self._kind.__module__}.{self._kind.__name__}. "
+                f"Received: {callback!r}"
             )
         if isinstance(callback, SeesTrainings):
             raise TypeError(

@@ -159,7 +159,7 @@ def test_the_statistics_of_the_window():
     assert_equal(actual, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no OnUpdates")
+@keras3_only
 def test_callbacks_that_count_updates(tmp_path):
     model, (x, y) = dense_model(), (array[:20] for array in data())
     run("callbacks that count updates", model=model, x=x, y=y, path=str(tmp_path / "saved.keras"))
