@@ -35,7 +35,7 @@ _OTHERS = {
     "AccumulationSchedule": "every Keras",
     "GrowWithNoiseScale": _NEWER,
     "MicroBatchWeights": _NEWER,
-    "MicroBatches": "Keras 3",
+    "MicroBatches": _NEWER,
     "OnUpdates": _NEWER,
     "PythonGate": _NEWER,
     "StateError": "every Keras",

@@ -4,7 +4,8 @@ import contextlib
 
 from keras_accum.base import inner
 from keras_accum.callbacks.base import SubstitutesTrainFunction, accumulating_in
-from keras_accum.train_functions import StepInSlices, Substitute
+from keras_accum.slices import StepInSlices
+from keras_accum.train_functions import Substitute
 
 _NEEDS_TORCH = (
     "AccumulateInBackward needs the PyTorch backend of Keras 3, which runs eagerly and calls a "

@@ -2,7 +2,7 @@
 
 from keras_accum.base import inner
 from keras_accum.callbacks.base import SubstitutesTrainFunction
-from keras_accum.train_functions import StepInSlices
+from keras_accum.slices import StepInSlices
 
 
 class WindowStatistics(SubstitutesTrainFunction):

@@ -3054,6 +3054,12 @@ class MicroBatches(keras.callbacks.Callback):
     This is exact for any loss of `(y_true, y_pred)`, such as a contrastive loss, for one more
     forward pass. The joined outputs of the batch are kept in memory.
 
+    With "auto", the first slice is the whole batch. If a step runs out of memory, what it has
+    changed is undone, and the same batch is taken again in slices of half the size, until they fit.
+    No sample counts twice. The size that was found is printed and used from then on. If memory runs
+    out while the optimizer updates the weights, a step can't be undone, and the training ends with
+    a RuntimeError.
+
     The penalties are the losses that layers add. They count with the slice's share of the samples.
     This is exact for regularizers of weights, and for means over samples, as Keras's activity
     regularizers are. It is not exact if a layer adds a sum over samples: write it as a mean.
@@ -3066,17 +3072,20 @@ class MicroBatches(keras.callbacks.Callback):
     gradients computes them, in inference mode. A gradient with sparse rows becomes a dense one.
 
     Args:
-        size: Integer >= 1. The number of samples of a slice; under a strategy, on each replica.
+        size: Integer >= 1, or "auto". The number of samples of a slice; under a strategy, on each
+            replica.
         loss: "sample" (default) or "batch". What the loss is a function of.
 
     Raises:
-        TypeError: If `size` isn't an integer.
+        TypeError: If `size` is neither an integer nor "auto".
         ValueError: If an argument is out of its range. At the start of training, or in its first
             step, if the training might not be that of the batch: with a `train_step`,
             `compute_loss` or `compute_metrics` of the model's own; with `reduction="weighted"` of
             the optimizer; with arrays that differ in their number of samples. With `loss="sample"`:
             if a loss or a metric makes one value of several samples, or if the loss has no
-            reduction. With `loss="batch"`: if batch normalization trains.
+            reduction. With `loss="batch"`: if batch normalization trains. With "auto": if
+            `steps_per_execution` isn't 1, or under a strategy with several replicas.
+        RuntimeError: With "auto", if memory runs out while the optimizer updates the weights.
 
     Example:
 

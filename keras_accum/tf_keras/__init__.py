@@ -12,6 +12,7 @@ from keras_accum.callbacks import (  # noqa: E402
     caveats,
     epochs,
     grow,
+    micro_batches,
     monitor,
     of_host,
     partial_window,
@@ -22,7 +23,7 @@ from keras_accum.callbacks import (  # noqa: E402
 from keras_accum.callbacks.base import introduce  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
 from keras_accum.states import StateError  # noqa: E402, F401
-from keras_accum.tf_keras import models, saving, stock  # noqa: E402
+from keras_accum.tf_keras import models, saving, slices, stock  # noqa: E402
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras  # noqa: E402
 from keras_accum.tf_keras.optimizer import AccumulatingOptimizer  # noqa: E402, F401
 from keras_accum.tf_keras.port import NO_TRAIN_FUNCTION  # noqa: E402
@@ -38,12 +39,15 @@ family.hand_on(keras.mixed_precision.LossScaleOptimizer)
 
 
 class _InTrainFunction:
-    """A callback that needs the model's train function."""
+    """A callback that needs the model's train function, with any or an accumulating optimizer."""
+
+    _with_any_optimizer = False
 
     def on_train_begin(self, logs=None):
         found = base.accumulating_in(self.model.optimizer)
         accumulates = any(optimizer._accumulation.options.accumulates for optimizer in found)
-        if accumulates and not tf.compat.v1.executing_eagerly_outside_functions():
+        needed = accumulates or self._with_any_optimizer
+        if needed and not tf.compat.v1.executing_eagerly_outside_functions():
             raise ValueError(NO_TRAIN_FUNCTION.format(type(self).__name__))
         super().on_train_begin(logs)
 
@@ -93,6 +97,14 @@ AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor, _InTrainFunction)
 GrowWithNoiseScale = _callback(grow.GrowWithNoiseScale)
+MicroBatches = _callback(
+    micro_batches.MicroBatches,
+    _InTrainFunction,
+    _with_any_optimizer=True,
+    _models=keras.Model,
+    _step_class=slices.Step,
+    _of_optimizer=("minimize", "compute_gradients", "_compute_gradients", "_get_gradients"),
+)
 OnUpdates = _callback(
     updates.OnUpdates,
     _InTrainFunction,
