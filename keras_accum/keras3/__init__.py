@@ -24,6 +24,7 @@ keras = host.import_keras_3()  # first, because its error is the clearest
 
 from keras_accum import docs, family, names  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
+    caveats,
     epochs,
     grow,
     in_backward,
@@ -74,6 +75,7 @@ family.hand_on(keras.optimizers.LossScaleOptimizer)
 
 _callback = of_host(keras, "keras3", "import keras")
 monitor.introduce(keras.callbacks.CallbackList)
+caveats.watch(keras, keras.tree.flatten)
 
 AccumulateInBackward = _callback(
     in_backward.AccumulateInBackward,

@@ -9,6 +9,7 @@ import tensorflow as tf  # noqa: E402
 from keras_accum import family, names, train_functions  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
     base,
+    caveats,
     epochs,
     grow,
     monitor,
@@ -45,8 +46,20 @@ class _InTrainFunction:
         super().on_train_begin(logs)
 
 
+_without_waiting = tf.distribute.experimental.ParameterServerStrategy
 _callback = of_host(keras, "tf_keras", IMPORT_KERAS)
 monitor.introduce(keras.callbacks.CallbackList)
+
+
+def _reads_steps(model):
+    """True if Python can read what a train step has written when Keras calls the callbacks."""
+    strategy = model.distribute_strategy
+    return tf.compat.v1.executing_eagerly_outside_functions() and not isinstance(
+        strategy, _without_waiting
+    )
+
+
+caveats.watch(keras, tf.nest.flatten, _reads_steps)
 
 AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
@@ -56,7 +69,7 @@ PythonGate = _callback(
     python_gate.PythonGate,
     _InTrainFunction,
     _picker=train_functions.Picker,
-    _without_waiting=tf.distribute.experimental.ParameterServerStrategy,
+    _without_waiting=_without_waiting,
 )
 MicroBatchWeights = _callback(
     weights.MicroBatchWeights,
