@@ -27,7 +27,7 @@ class Step(slices.Step):
         variables = model.trainable_weights[:]
         one_pass = self._of_outputs if self.loss == "batch" else self._of_samples
         sums = one_pass(variables, data, rows)
-        model.zero_grad()
+        _forget_gradients(variables)
         gradients = [s if s is None else s.to(v.value.dtype) for s, v in zip(sums, variables)]
         with torch.no_grad():
             model.optimizer.apply(gradients, variables)
@@ -39,7 +39,7 @@ class Step(slices.Step):
         divisors = self._divisors(data, rows)
         for (x, y, sample_weight), count in self._slices(data, rows):
             y_pred = slices.call(model, x, training=True)
-            model.zero_grad()
+            _forget_gradients(variables)
             with self.losses.as_parts(count, rows, divisors):
                 loss = model.compute_loss(x, y, y_pred, sample_weight, training=True)
                 model.optimizer.scale_loss(loss).backward()
@@ -71,7 +71,7 @@ class Step(slices.Step):
         start = 0
         for (x_of_slice, _, _), count in self._slices(data, rows):
             y_pred = slices.call(model, x_of_slice, training=True)
-            model.zero_grad()
+            _forget_gradients(variables)
             of_slice = [g if g is None else g[start : start + count] for g in of_arrays]
             penalties = model.optimizer.scale_loss(self.penalties(model.losses, count / rows))
             (self.product(keras.tree.flatten(y_pred), of_slice) + penalties).backward()
@@ -122,3 +122,9 @@ class Step(slices.Step):
                 both = zip(sums or [0] * len(found), found)
                 sums = [None if f is None else s + f for s, f in both]
         return sums
+
+
+def _forget_gradients(variables):
+    """What `model.zero_grad()` does, which leaves out one of two variables of the same path."""
+    for variable in variables:
+        variable.value.grad = None

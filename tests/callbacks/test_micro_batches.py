@@ -190,6 +190,32 @@ def test_equals_the_whole_batch(name):
     assert_equal(actual, expected)
 
 
+def two_towers():
+    """Two models whose layers have the same names, so that their variables have the same paths."""
+    inputs = layers.Input((3,))
+    return keras.Model(inputs, layers.Add()([tower()(inputs) for _ in range(2)]))
+
+
+def tower():
+    inputs = layers.Input((3,))
+    hidden = layers.Dense(4, "tanh", name="hidden")(inputs)
+    return keras.Model(inputs, layers.Dense(2, name="out")(hidden))
+
+
+@pytest.mark.parametrize("loss", ["sample", "batch"])
+def test_variables_of_the_same_path(loss):
+    """One batch: Keras on PyTorch doesn't forget all gradients of such variables after a batch."""
+    case = two_towers, (X, Y), {}, {}
+    trained = []
+    for callbacks in [], [MicroBatches(SIZE, loss=loss)]:
+        optimizer = hosts.stock("SGD", learning_rate=0.1)
+        model, _ = train(case, callbacks, optimizer, batch_size=SAMPLES, epochs=1)
+        trained.append(model.get_weights())
+    assert len({v.path for v in model.variables}) < len(model.variables)
+    for actual, expected in zip(*trained):
+        np.testing.assert_allclose(actual, expected, **hosts.TOLERANCE)
+
+
 def optimizers():
     rates = keras.optimizers.schedules.ExponentialDecay(0.02, 2, 0.5)
     return {
