@@ -1,7 +1,8 @@
 """An optimizer without a model, applied to given gradients. This module runs on Python 3.7.
 
 Each function returns an `Alone`: `step()` applies the gradients once, and `size()` is the number of
-operations in TensorFlow's graph, or of equations in JAX's program.
+operations in TensorFlow's graph, or of equations in JAX's program. In `step(is_update)`, Python
+decides whether the step makes an update.
 """
 
 from collections import namedtuple
@@ -32,14 +33,18 @@ def make(host, keras, optimizer, shapes, xla=False):
     return made[backend](keras, optimizer, shapes)
 
 
-def windows(host, keras, optimizer, micro_batches, xla=False):
-    """Return a function that applies gradients of 20 M parameters this many times."""
+def windows(host, keras, optimizer, micro_batches, xla=False, decide=None):
+    """Return a function that applies gradients of 20 M parameters this many times.
+
+    If Python decides, `decide` is the length of the windows.
+    """
     step = make(host, keras, optimizer, SHAPES, xla).step
+    decisions = [[i % decide == 0] if decide else [] for i in range(1, micro_batches + 1)]
 
     def run():
-        for _ in range(micro_batches - 1):
-            step()
-        wait(step())
+        for decision in decisions[:-1]:
+            step(*decision)
+        wait(step(*decisions[-1]))
 
     return run
 
@@ -60,7 +65,9 @@ def on_tensorflow(keras, optimizer, shapes, jit_compile=False):
         optimizer.build(variables)
 
     @tf.function(jit_compile=jit_compile)
-    def step():
+    def step(is_update=None):
+        if is_update is not None:
+            optimizer.decide(is_update)
         optimizer.apply_gradients(zip(grads, variables))
 
     def size():
@@ -83,15 +90,17 @@ def on_jax(keras, optimizer, shapes):
     grads = [keras.random.normal(shape) for shape in shapes]
     optimizer.build(variables)
 
-    def apply(weights, state):
+    def apply(weights, state, is_update=None):
+        if is_update is not None:
+            optimizer.decide(is_update)
         return optimizer.stateless_apply(state, grads, weights)
 
-    compiled = jax.jit(apply, donate_argnums=(0, 1))
+    compiled = jax.jit(apply, donate_argnums=(0, 1), static_argnums=2)
     values = [v.value for v in variables], [v.value for v in optimizer.variables]
 
-    def step():
+    def step(is_update=None):
         nonlocal values
-        values = compiled(*values)
+        values = compiled(*values, is_update)
         return values[0]
 
     return Alone(step, lambda: _equations(jax.make_jaxpr(apply)(*values).jaxpr))

@@ -22,7 +22,8 @@ CONFIGURATIONS = {
     "tf_keras": {"TF_USE_LEGACY_KERAS": "1"},
 }
 ONE = "accum_iters=1"
-COLUMNS = ONE, SELECT, CONDITIONAL, PYTHON, OWN
+IN_BACKWARD = "in backward"
+COLUMNS = ONE, SELECT, CONDITIONAL, PYTHON, IN_BACKWARD, OWN
 WIDTH, LAYERS, WINDOW = 5000, 4, 4
 PARAMETERS = LAYERS * (WIDTH + 1) * WIDTH
 
@@ -30,6 +31,7 @@ PARAMETERS = LAYERS * (WIDTH + 1) * WIDTH
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=3, help="processes of each contender")
+    parser.add_argument("--host", choices=CONFIGURATIONS, help="one host; all by default")
     parser.add_argument("--inside", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
@@ -37,7 +39,8 @@ def main():
         return
     print(f"| host | {' | '.join(COLUMNS)} |")
     print(f"| --- |{' ---: |' * len(COLUMNS)}")
-    for name, environment in CONFIGURATIONS.items():
+    for name in [options.host] if options.host else CONFIGURATIONS:
+        environment = CONFIGURATIONS[name]
         host = "keras3" if "KERAS_BACKEND" in environment else "tf_keras"
         environment = {**os.environ, **environment}
         peaks = {who: [] for who in (STOCK, *COLUMNS)}
@@ -69,6 +72,11 @@ def train(host, who):
     keras, accum, _ = contenders.load(host)
     found = contenders.find(host)
     found[ONE] = contenders.contender(lambda k: accum.AdamAccumulate(accum_iters=1))
+    if keras.backend.backend() == "torch":
+        found[IN_BACKWARD] = contenders.contender(
+            lambda k: accum.AdamAccumulate(accum_iters=k),
+            callbacks=lambda: [accum.AccumulateInBackward()],
+        )
     contender = found[who]
     layers = [keras.layers.Dense(WIDTH) for _ in range(LAYERS)]
     model = keras.Sequential([keras.layers.Input((WIDTH,)), *layers])

@@ -10,7 +10,8 @@ Only ratios of medians are kept, from rounds in which all contenders take turns 
 single time says more about the machine than about the code. A peer that fails has null ratios.
 
 `nox -f benchmarks/noxfile.py` runs this script on all hosts, with their peers, and draws the plot.
-The script runs on Python 3.7.
+The optimizer alone has no `fit`: there, `decide` does what PythonGate does, under its name. The
+script runs on Python 3.7.
 """
 
 import argparse
@@ -83,9 +84,16 @@ def compare(options, keras, network, k):
     found = contenders.find(options.host)
     if network == alone.NAME:
         steps = {
-            name: alone.windows(options.host, keras, c.optimizer(k), MICRO_BATCHES, options.xla)
+            name: alone.windows(
+                options.host,
+                keras,
+                c.optimizer(k),
+                MICRO_BATCHES,
+                options.xla,
+                decide=k if name == contenders.PYTHON else None,
+            )
             for name, c in found.items()
-            if not (c.big or c.callbacks() or name.startswith("gradient-accumulator, model"))
+            if not (c.big or name.startswith("gradient-accumulator, model"))
         }
     else:
         steps = {

@@ -84,43 +84,44 @@ def long_table(found):
     return "\n".join(lines)
 
 
-def draw(found):
+def draw(found, k=8):
+    """Draw a panel for each network, with a row for each host and a mark for each contender.
+
+    The picture is as wide as a page, so that its letters have the size of the page's letters.
+    """
     import matplotlib
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
-    columns = networks(found)
-    figure, axes = plt.subplots(
-        len(found), len(columns), figsize=(3.2 * len(columns), 2.4 * len(found)), squeeze=False
-    )
+    figure, panels = plt.subplots(2, 2, figsize=(8, 7), sharey=True, layout="constrained")
     names = dict.fromkeys(r["contender"] for host in found.values() for r in host["results"])
     names = [name for name in names if name not in (FLOOR, STOCK, BIG)]
-    colors = dict(zip(names, plt.colormaps["tab10"].colors))
-    lines = {}
-    for row, (host, about) in zip(axes, found.items()):
-        for axis, network in zip(row, columns):
-            ks = sorted({r["k"] for r in about["results"] if r["network"] == network})
+    styles = dict(zip(names, zip("osD^vPX*h", plt.colormaps["tab10"].colors)))
+    for axis, network in zip(panels.flat, networks(found)):
+        axis.axvline(1, color="0.7", linewidth=1)
+        for row, about in enumerate(found.values()):
+            results = of(about, network, k)
             for name in names:
-                values = [of(about, network, k).get(name, {}).get("over_stock") for k in ks]
-                if values and None not in values:
-                    style = "o-" if name in OURS else "s--"
-                    lines[name] = axis.plot(ks, values, style, color=colors[name], markersize=4)[0]
-            floors = [r[STOCK] for r in (of(about, network, k) for k in ks)]
-            floors = [r["over_stock"] / r["over_floor"] for r in floors]
-            lines["floor"] = axis.plot(ks, floors, "k:", linewidth=1)[0]
-            axis.axhline(1, color="0.7", linewidth=1)
-            axis.set_xscale("log", base=2)
-            axis.set_xticks(ks, ks)
-            axis.set_ylim(bottom=0)
-        row[0].set_ylabel(HOSTS[host])
-    for axis, network in zip(axes[0], columns):
-        axis.set_title(network)
-    figure.suptitle("Time of a micro-batch, divided by the time of stock Adam without accumulation")
-    figure.supxlabel("accum_iters", y=0.06)
-    figure.legend(lines.values(), lines, loc="outside lower center", ncols=4)
-    figure.tight_layout(rect=(0, 0.06, 1, 0.99))
-    figure.savefig(RESULTS / "micro_batch.png", dpi=80)
+                ratio = results.get(name, {}).get("over_stock")
+                if ratio is not None:
+                    marker, color = styles[name]
+                    axis.plot(ratio, row, marker, color=color, label=name, alpha=0.8)
+            floor = results[STOCK]["over_stock"] / results[STOCK]["over_floor"]
+            axis.plot(floor, row, "k|", markersize=14, label="floor")
+        axis.set(title=network, xscale="log", xticks=[0.03, 0.1, 0.3, 1, 3, 10])
+        axis.set_xticklabels(["0.03", "0.1", "0.3", "1", "3", "10"])
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.set_yticks(range(len(found)), [HOSTS[host] for host in found])
+        axis.grid(axis="y", color="0.9")
+    panels[0, 0].invert_yaxis()
+    marks = {}
+    for axis in panels.flat:
+        marks.update(zip(*reversed(axis.get_legend_handles_labels())))
+    figure.suptitle(f"Time of a micro-batch, divided by the time of stock Adam, accum_iters={k}")
+    figure.legend(marks.values(), marks, loc="outside lower center", ncols=3)
+    figure.savefig(RESULTS / "micro_batch.png", dpi=100)
 
 
 def main():

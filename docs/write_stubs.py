@@ -70,6 +70,7 @@ ARGUMENTS = {
     "batch_size": "int | None",
     "noise_scale": "bool",
     "smoothing": "float",
+    "maximum": "int",
     "show": "Sequence[str]",
     "size": "int",
     "loss": 'Literal["sample", "batch"]',
@@ -77,6 +78,7 @@ ARGUMENTS = {
     **dict.fromkeys(("args", "kwargs", "arguments"), "Any"),
     "weight": "Any",  # a number or a tensor
     "when": "Any",  # a boolean or a tensor
+    "is_update": "bool",
     "state": "Mapping[str, Any]",
     "optimizer": "keras.optimizers.Optimizer",
     "stock": "bool",
@@ -87,6 +89,8 @@ ARGUMENTS = {
 OF_OPTIMIZERS = {"accum_iters": "int | AccumulationSchedule | Callable[[Any], Any] | None"}
 # The arguments whose type is another one in a class, and on a host.
 OF_CLASS = {"MicroBatchWeights": {"weight": "Callable[..., Any] | None"}}
+# The methods of a callback that aren't Keras's, with the types of what they return.
+OF_CALLBACKS = {"AccumulateInBackward": {"scope": "ContextManager[None]"}}
 OF_HOST = {
     "keras3": {},
     "tf_keras": {
@@ -113,7 +117,7 @@ MEMBERS = {
     "accum_iters": "int | Any",
     **dict.fromkeys(("window_position", "completed_updates"), "int"),
     **dict.fromkeys(("learning_rate", "lr"), "Any"),  # a variable of the host
-    **dict.fromkeys(("apply_partial_window", "close_window", "weigh"), "None"),
+    **dict.fromkeys(("apply_partial_window", "close_window", "decide", "weigh"), "None"),
     "get_state": "dict[str, Any]",  # arrays: with their type, `np.savez(file, **state)` is refused
     "set_state": "None",
     "from_optimizer": "Self",
@@ -144,7 +148,7 @@ __all__ = [
 
 _IMPORTS = {
     "keras3": """
-from typing import Any, Callable, Literal, Mapping, Sequence
+from typing import Any, Callable, ContextManager, Literal, Mapping, Sequence
 
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
@@ -252,7 +256,12 @@ def _class(name, cls, bases, types):
     this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     signature = signature.replace(parameters=[this, *signature.parameters.values()])
     init = _function(signature, "__init__", "None", {**types, **OF_CLASS.get(name, {})})
-    return _block(f"class {name}({bases}):", _quoted(cls) + "\n", init) + "\n"
+    members = [
+        _member(inspect.getattr_static(cls, member), member, result, types)
+        for member, result in OF_CALLBACKS.get(name, {}).items()
+    ]
+    block = _block(f"class {name}({bases}):", _quoted(cls) + "\n", init, *members)
+    return block.rstrip("\n") + "\n\n"
 
 
 def _path(stock, name):

@@ -10,6 +10,7 @@ keras_accum` alone imports no framework. `keras_accum.keras3`, `keras_accum.tf_k
 # `keras_accum` has the names of the Keras in use. An editor doesn't know which Keras that is, so
 # these are the names of Keras 3. For another Keras, import from its own module.
 from keras_accum.keras3 import AccumulateByEpoch as AccumulateByEpoch
+from keras_accum.keras3 import AccumulateInBackward as AccumulateInBackward
 from keras_accum.keras3 import AccumulationMonitor as AccumulationMonitor
 from keras_accum.keras3 import AccumulationSchedule as AccumulationSchedule
 from keras_accum.keras3 import AdadeltaAccumulate as AdadeltaAccumulate
@@ -21,6 +22,7 @@ from keras_accum.keras3 import AdamWAccumulate as AdamWAccumulate
 from keras_accum.keras3 import AMSGradAccumulate as AMSGradAccumulate
 from keras_accum.keras3 import ApplyPartialWindow as ApplyPartialWindow
 from keras_accum.keras3 import FtrlAccumulate as FtrlAccumulate
+from keras_accum.keras3 import GrowWithNoiseScale as GrowWithNoiseScale
 from keras_accum.keras3 import LambAccumulate as LambAccumulate
 from keras_accum.keras3 import LionAccumulate as LionAccumulate
 from keras_accum.keras3 import MicroBatches as MicroBatches
@@ -38,6 +40,7 @@ __version__: str
 __all__ = [
     "AMSGradAccumulate",
     "AccumulateByEpoch",
+    "AccumulateInBackward",
     "AccumulationMonitor",
     "AccumulationSchedule",
     "AdadeltaAccumulate",
@@ -48,6 +51,7 @@ __all__ = [
     "AdamaxAccumulate",
     "ApplyPartialWindow",
     "FtrlAccumulate",
+    "GrowWithNoiseScale",
     "LambAccumulate",
     "LionAccumulate",
     "MicroBatchWeights",

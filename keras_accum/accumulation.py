@@ -1,6 +1,5 @@
 """The engine: what happens in a micro-batch, for every Keras. No host is imported here."""
 
-import contextlib
 import dataclasses
 from itertools import compress
 
@@ -21,9 +20,14 @@ _CLOSED_OUTSIDE = (
     "function, where `when` may be a tensor, or call `apply_partial_window()` between train steps. "
     "Received: when={}"
 )
+_DECIDED_OUTSIDE = (
+    "`decide` was called outside of the traced function that applies the gradients, which would "
+    "make the decision for all its calls. Call `decide` in the traced function, with a static "
+    "argument of the function. Received: is_update={}"
+)
 _DECIDED = (
-    "`close_window` can't be used with PythonGate: Python must know before a micro-batch whether "
-    "the micro-batch closes the window. Leave the callback out. Received: when={}"
+    "`close_window` can't be used with PythonGate or `decide`: Python must know before a "
+    "micro-batch whether the micro-batch closes the window. Use one of them. Received: when={}"
 )
 
 
@@ -40,15 +44,12 @@ class Accumulation:
         self._optimizer, self.options, self.port = optimizer, options, port
         self.window = None
         self.weights, self.norms, self.training = Weights(self), Norms(port), Training(self)
-        self.closings = Said(self, _CLOSED_OUTSIDE)
+        self.closings, self.decisions = Said(self, _CLOSED_OUTSIDE), Said(self, _DECIDED_OUTSIDE)
         self.state, self.running = State(optimizer, self), Running(optimizer, self)
         # False until the optimizer's constructor has ended.
         self.is_ready = False
         # True after a train step was run or traced: from then on its variables are fixed.
         self.has_stepped = False
-        # The decision of PythonGate for the train step that is being run or traced: True if the
-        # step updates, False if it only accumulates. None if the window's counters decide.
-        self.decided = None
 
     def open_window(self):
         """Make the counters and accumulators if the model's variables are known."""
@@ -97,8 +98,9 @@ class Accumulation:
         self.norms.write(MICRO_BATCH_NORM, list(compress(gradients, summed)), counted)
         self.norms.count(SKIPPED, 1 - counted)
         absent = self._absent(keys)
-        step = self._step(counted, weight, absent)
-        self._gate(step)(
+        decision = self.decisions.take()
+        step = self._step(counted, weight, absent, decision)
+        self._gate(step, decision)(
             port,
             step,
             gradients,
@@ -125,13 +127,16 @@ class Accumulation:
         present = set(keys)
         return [index for index, key in enumerate(self.port.keys) if key not in present]
 
-    def _step(self, counted, weight, absent):
+    def _step(self, counted, weight, absent, decision):
         """Return the step of the window, before its counters are written."""
         port, open_window = self.port, self.window
         if open_window is None:  # each micro-batch that counts is an update
             return window.Step(counted, counted, 1, 0, None, None)
-        closes = self._closes()
-        step = window.advance(port.counts_with, *open_window.read(), counted, closes)
+        counters, closes = open_window.read(), self._closes(decision)
+        if decision is None:
+            step = window.advance(port.counts_with, *counters, counted, closes)
+        else:
+            step = window.decided(port.counts_with, *counters, decision)
         if absent:
             counts = map(port.count_of, (open_window.missing, port.updates))
             step = window.miss(port.counts_with, step, *counts, absent, counted)
@@ -140,20 +145,18 @@ class Accumulation:
             step = step._replace(divisor=port.value(open_window.weight) + weight)
         return step
 
-    def _closes(self):
+    def _closes(self, decision):
         """Return the count 1 if a train step said that its micro-batch closes the window."""
         when = self.closings.take()
         if when is None:
             return None
-        if self.decided is not None:
+        if decision is not None:
             raise ValueError(_DECIDED.format(when))
         return self.port.in_any_replica(self.port.count_if(when))
 
-    def _gate(self, step):
+    def _gate(self, step, decision):
         """Return the gate of this step: the one place that decides it."""
-        is_due = self.decided
-        if is_due is None and self.options.always_updates:
-            is_due = True
+        is_due = True if self.options.always_updates else decision
         if is_due is None:
             is_due = self.port.known(step)
         if is_due is not None:
@@ -240,15 +243,6 @@ class Accumulation:
         totals = [self.port.value(open_window.sum_of(v)) for v in variables]
         self._update_from(step, [step] * len(variables), totals, variables, frozen)
         self._count(step)
-
-    @contextlib.contextmanager
-    def deciding(self, is_update):
-        """A scope in which train steps update if `is_update` is True, and else only accumulate."""
-        self.decided = is_update
-        try:
-            yield
-        finally:
-            self.decided = None
 
     def set_next_length(self, length):
         """Set the length of the next window, also before the window's variables exist."""

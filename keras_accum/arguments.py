@@ -471,6 +471,30 @@ NO_LATE_REDUCTION = (
     "on other backends an optimizer doesn't reduce over devices."
 )
 
+_NOT_KNOWN = (
+    "`decide` can't be used with {}: only the device knows whether a micro-batch counts. Leave "
+    "`decide` out: the window's counters decide, with the same numbers."
+)
+
+
+def check_decision(is_update, options):
+    """Raise an error unless Python can decide so whether a micro-batch makes an update."""
+    if not isinstance(is_update, bool):
+        raise TypeError(
+            "`is_update` must be a Python boolean, such as a static argument of the traced "
+            "function. For a tensor, call `close_window(when)`. "
+            f"Received: is_update={is_update!r}"
+        )
+    if options.drops:
+        name = "skip_nonfinite=True" if options.skip_nonfinite else "skip_norm"
+        raise ValueError(_NOT_KNOWN.format(name))
+    if not (is_update or options.accumulates):
+        raise ValueError(
+            "`decide(False)` needs accumulators, and with accum_iters=1 there are none: construct "
+            "the optimizer with another `accum_iters`, or with None. Received: is_update=False"
+        )
+
+
 IS_SCHEDULED = (
     "`accum_iters` can't be set on an optimizer whose `accum_iters` is a function or an "
     "AccumulationSchedule: train steps that are traced already have it. Make a new optimizer with "

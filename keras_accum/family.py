@@ -29,7 +29,7 @@ def hand_on(wrapper):
     LossScaleOptimizer would have no effect.
     """
     names = "accum_iters", "completed_updates", "window_position"
-    names += "apply_partial_window", "close_window", "weigh"
+    names += "apply_partial_window", "close_window", "decide", "weigh"
     options = (name for name, member in vars(Members).items() if isinstance(member, ReadOnly))
     for name in (*names, "lr", *options):
         if not hasattr(wrapper, name):

@@ -42,6 +42,12 @@ class Lists:
         self._optimizer, self._accumulation, self._state = optimizer, accumulation, state
         self._port = accumulation.port
 
+    @property
+    def owner(self):
+        """The optimizer, for messages."""
+        name, accum_iters = type(self._optimizer).__name__, self._accumulation.options.accum_iters
+        return f"this {name}(accum_iters={accum_iters}), whose rule is {self._port.rule_name}"
+
     def unnamed(self, arrays):
         """Return a list of arrays as a state whose rule's arrays wait for their names."""
         rule, options = self._port.rule_name, self._accumulation.options
@@ -98,7 +104,7 @@ class Lists:
 
     def _counted(self, state, is_of_stock):
         """Return a state with the number of updates, also if the list counts something else."""
-        states.check_numbers(state, self._state.owner)
+        states.check_numbers(state, self.owner)
         if is_of_stock:
             self._state.waiting.convert_count(state, self._accumulation.options.accum_iters)
         return state
@@ -111,8 +117,8 @@ class Lists:
         """Return an error that says that a list of arrays isn't a state."""
         first = f", the first of shape {np.shape(arrays[0])}," if len(arrays) else ""
         return states.StateError(
-            f"A list of {len(arrays)} arrays{first} is not a state of {self._state.owner}. The "
-            "list belongs to another optimizer, is truncated, or was written by a newer "
+            f"A list of {len(arrays)} arrays{first} is not a state of {self.owner}. The list "
+            "belongs to another optimizer, is truncated, or was written by a newer "
             "keras_accum. Nothing was changed."
         )
 

@@ -105,6 +105,40 @@ class Members:
         if self._accumulation.options.accumulates:
             self._accumulation.closings.say(when)
 
+    def decide(self, is_update):
+        """Decide in Python whether the next micro-batch closes its window.
+
+        This is what `PythonGate` does in `fit`, for training loops of one's own. A train step calls
+        `decide` each time before `apply_gradients` (or `apply`, or `stateless_apply`). A traced
+        function (`tf.function`, `jax.jit`) takes `is_update` as a static argument, so it is traced
+        twice: one program only adds gradients to the accumulators, and the other one makes the
+        update. This is the cheapest micro-batch. The window has the micro-batches that the caller
+        gives it, whatever its length.
+
+        Args:
+            is_update: Boolean. True: the micro-batch closes its window and makes the update. False:
+                the micro-batch only adds to the window.
+
+        Raises:
+            RuntimeError: On Keras 2.0 to 2.3, whose train step can't be changed.
+            TypeError: If `is_update` isn't a Python boolean. A tensor is for `close_window`.
+            ValueError: With `skip_nonfinite` or `skip_norm`, because only the device knows whether
+                a micro-batch counts. If `is_update` is false with `accum_iters=1`, which has no
+                accumulators. When a train step is traced, if the call was outside of the trace.
+
+        Example:
+
+        A step for JAX, with `jax.jit(step, static_argnames="is_update")`:
+
+        >>> def step(optimizer, state, gradients, weights, is_update):
+        ...     optimizer.decide(is_update)
+        ...     return optimizer.stateless_apply(state, gradients, weights)
+        """
+        accumulation = self._accumulation
+        arguments.check_decision(is_update, accumulation.options)
+        if accumulation.options.accumulates:
+            accumulation.decisions.say(is_update)
+
     def weigh(self, weight):
         """Set the weight of the next micro-batch in its window, with `reduction="weighted"`.
 

@@ -30,8 +30,10 @@ OPTIMIZERS = {
 _OTHERS = {
     "ApplyPartialWindow": "every Keras",
     "AccumulateByEpoch": "every Keras",
+    "AccumulateInBackward": "Keras 3",
     "AccumulationMonitor": _NEWER,
     "AccumulationSchedule": "every Keras",
+    "GrowWithNoiseScale": _NEWER,
     "MicroBatchWeights": _NEWER,
     "MicroBatches": "Keras 3",
     "PythonGate": _NEWER,

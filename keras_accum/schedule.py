@@ -66,6 +66,8 @@ class AccumulationSchedule:
     >>> optimizer = AdamAccumulate(accum_iters=schedule)
     >>> schedule.updates_in(9000)
     3000
+    >>> schedule.micro_batches_in(3000)
+    9000
     """
 
     def __init__(self, lengths):
@@ -122,6 +124,21 @@ class AccumulationSchedule:
                 return done + updates
             micro_batches -= (end - start) * length
             done = end
+
+    def micro_batches_in(self, updates):
+        """Return the number of micro-batches that the first updates of a training take.
+
+        A schedule of the learning rate that calls this method counts samples instead of updates.
+
+        Args:
+            updates: Integer >= 0, or a tensor of integers. The number of completed updates.
+        """
+        count, last = 0, 0
+        for start, length in self._lengths:
+            after = updates - start
+            after = (after + abs(after)) // 2  # 0 before the start
+            count, last = count + (length - last) * after, length
+        return count
 
     @property
     def longest(self):

@@ -8,12 +8,9 @@ import contextlib
 import numpy as np
 
 from keras_accum import arguments, lists, states
+from keras_accum.fitting import FORMAT, OF_LISTS, Fitting
 from keras_accum.pending import PendingState
 from keras_accum.warn import warn
-
-# What a list of arrays has and a state by names hasn't. A state has its format in addition.
-_OF_LISTS = ("state_format", "unapplied")
-_FORMAT = {"state_format": np.asarray(states.FORMAT)}
 
 
 class State:
@@ -27,10 +24,7 @@ class State:
         self._port = accumulation.port
         self.waiting = PendingState()
         self._lists = lists.Lists(optimizer, accumulation, self)
-
-    @property
-    def _options(self):
-        return self._accumulation.options
+        self._fitting = Fitting(accumulation, self._lists)
 
     # -- variables ---------------------------------------------------------------------------------
 
@@ -91,14 +85,14 @@ class State:
         """Return the state as `{name: array}`, with its format."""
         self._port.check_order()
         state = {name: states.portable(array) for name, array in self.read().items()}
-        return {**_FORMAT, **state}
+        return {**FORMAT, **state}
 
     def set(self, state):
         """Continue from a state by names, now or when the variables are created."""
         state = states.as_arrays(state)
         if self.is_built:
             self._port.check_order()
-            self.write(self._fitted_to_built(state))
+            self.write(self._fitting.to_built(state, self.named()))
         else:
             self._keep(state)
 
@@ -108,7 +102,7 @@ class State:
         counts = self.waiting.counts
         try:
             if self.is_built:
-                self.set(self._lists.named(arrays, self._shapes()))
+                self.set(self._lists.named(arrays, self._fitting.shapes(self.named())))
             else:
                 self.set(self._lists.unnamed(arrays))
         except states.StateError:
@@ -155,68 +149,12 @@ class State:
         names = [name for name in variables if name in state and name != "learning_rate"]
         self._port.write_all([(variables[name], state[name]) for name in names])
 
-    # -- what fits ---------------------------------------------------------------------------------
-
-    def _shapes(self):
-        """Return the names and shapes of the built variables, in the order of files."""
-        return {name: self._port.shape_of(variable) for name, variable in self.named().items()}
-
-    def _fitted_to_built(self, state):
-        state = self._fitted(state, self._shapes())
-        self._check_complex(state, self.named())
-        return state
-
-    def _fitted(self, state, shapes):
-        """Return a complete state of an optimizer with these names and shapes."""
-        if states.has_unnamed(state):
-            values = {**_FORMAT, **self._port.rate_state(), **state}
-            arrays = [values[name] for name in lists.order(values)]
-            state = self._lists.named(arrays, shapes)
-        layout = {name: shape for name, shape in shapes.items() if name not in _OF_LISTS}
-        layout.update(dict.fromkeys(self._port.rate_state(), ()))
-        if self._options.accumulates and self._port.counts_missing:
-            layout[states.MISSING] = (states.count(layout) + 1,)
-        if not states.is_fresh(state):
-            return self._completed(state, layout)
-        state = self._completed(state, layout, self._port.initial_values())
-        return {**state, **self._fresh_averages(layout)}
-
-    def _fresh_averages(self, layout):
-        """Return the moving averages before the first update: the weights."""
-        return {
-            name: self._port.read(self._port.variables[states.index_of(name)])
-            for name in layout
-            if name.startswith("moving_average.")
-        }
-
-    def _completed(self, state, layout, initial=None):
-        state = states.fitted(state, layout, self.owner)
-        length = self._options.length_at(int(state["completed_updates"]))
-        return states.completed(state, layout, length, initial)
-
-    @property
-    def owner(self):
-        """The optimizer, for messages."""
-        name, accum_iters = type(self._optimizer).__name__, self._options.accum_iters
-        return f"this {name}(accum_iters={accum_iters}), whose rule is {self._port.rule_name}"
-
-    def _check_complex(self, state, variables):
-        """Raise a StateError if an array is complex and its place is real.
-
-        `variables` has the variables by the names in a state, or by the index of their weight.
-        """
-        if any(map(np.iscomplexobj, state.values())):
-            real = {key for key, v in variables.items() if "complex" not in str(v.dtype)}
-            states.check_complex(
-                state, lambda name: not {name, states.index_of(name)} & real, self.owner
-            )
-
     # -- a state that waits ------------------------------------------------------------------------
 
     def _keep(self, state):
         """Keep a state until the variables are created, and write the variables that exist."""
         has_scalars = any(map(states.is_scalar_of_rule, state))
-        state = self._fitted_before_build(state)
+        state = self._fitting.before_build(state)
         if states.MISSING not in self._port.window_order:  # made only where needed
             state = states.without_idle(state)
         shared = self._port.shared_variables()
@@ -228,26 +166,14 @@ class State:
             else:
                 names = [*shared, *(n for n in state if n not in shared and n != "learning_rate")]
                 if "accum_iters" in state:
-                    names += [name for name in self._port.window_order if name in _OF_LISTS]
+                    names += [name for name in self._port.window_order if name in OF_LISTS]
             self.waiting.hold(state, names, shared, self._port.add_waiting)
         self._port.note_waiting()
-
-    def _fitted_before_build(self, state):
-        if self._port.knows_names and (states.count(state) or not states.has_unnamed(state)):
-            return self._fitted(state, self._port.shapes_for(states.by_index(state)))
-        layout = states.loose_layout(
-            state,
-            {*self._port.shared_variables(), *self._port.rate_state()},
-            self._port.rule_name,
-            self._options,
-            keeps_sums=self._options.accumulates or self._port.accumulates_itself,
-        )
-        return self._completed(state, layout)
 
     def recount(self):
         """Complete the state, after accum_iters was set that a file didn't hold."""
         if self.waiting or self.waiting.micro_batches is not None:
-            self.set(self.waiting.recounted(self.get(), self._options.accum_iters))
+            self.set(self.waiting.recounted(self.get(), self._accumulation.options.accum_iters))
             self.waiting.micro_batches = None
 
     @contextlib.contextmanager
@@ -265,12 +191,11 @@ class State:
         waiting = self.waiting.take()
         try:
             if port.knows_names:
-                state = self._fitted(state, port.shapes_for(variables))
-                self._check_complex(state, dict(enumerate(variables)))
+                state = self._fitting.to_variables(state, variables)
             yield
             with port.eagerly():
                 if not port.knows_names:
-                    state = self._fitted_to_built(state)
+                    state = self._fitting.to_built(state, self.named())
                 self.write(state)
                 self._accumulation.training.start()
         except Exception:

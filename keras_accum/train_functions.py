@@ -4,6 +4,7 @@ No host is imported here.
 """
 
 import contextlib
+import functools
 
 import numpy as np
 
@@ -45,8 +46,8 @@ def own_train_function(model, around=lambda train_step: train_step):
 class Substitute:
     """A function that a callback puts in place of a model's train function during `fit`."""
 
-    # True if no other callback may substitute this function in turn.
-    is_last = False
+    # The name of the callback if no other callback may substitute this function in turn.
+    last = None
 
     def __init__(self, in_place_of):
         self.in_place_of = in_place_of
@@ -68,20 +69,23 @@ class TracedAnew(Substitute):
 class Picker(Substitute):
     """Two train functions in place of the model's. Python picks one for each micro-batch."""
 
-    is_last = True
+    last = "PythonGate"
 
     def __init__(self, model, in_place_of):
         super().__init__(in_place_of)
         self._model, self._optimizer = model, model.optimizer
         self._optimizer._accumulation.running.start_counting()
-        self._functions = [own_train_function(model, self._checked) for _ in range(2)]
+        self._functions = [
+            own_train_function(model, functools.partial(self._decided, is_update=is_update))
+            for is_update in (False, True)
+        ]
 
     def __call__(self, *arguments):
         position, length, next_length = self._before(arguments)
         step = window.advance(np, position, length, next_length, counted=1)
-        checked = self._checked(self._model.train_step)  # Keras 2 looks it up while tracing
-        deciding = self._optimizer._accumulation.deciding(bool(step.switch))
-        with deciding, train_step_of(self._model, checked):
+        # Keras 2 looks the train step up while it traces.
+        decided = self._decided(self._model.train_step, bool(step.switch))
+        with train_step_of(self._model, decided):
             results = self._functions[int(step.switch)](*arguments)
         self._keep(step, results)
         return results
@@ -96,11 +100,12 @@ class Picker(Substitute):
     def check(self):
         """Raise an error if the window's counters differ from the remembered counters."""
 
-    def _checked(self, train_step):
-        """Wrap a train step: tracing raises an error unless the step makes one micro-batch."""
+    def _decided(self, train_step, is_update):
+        """Wrap a train step, which must make one micro-batch: with or without an update."""
 
-        def checked_train_step(*arguments):
+        def decided_train_step(*arguments):
             before = self._optimizer._accumulation.running.micro_batches()
+            self._optimizer.decide(is_update)
             result = train_step(*arguments)
             calls = self._optimizer._accumulation.running.micro_batches() - before
             if calls != 1:
@@ -109,7 +114,7 @@ class Picker(Substitute):
                 )
             return result
 
-        return checked_train_step
+        return decided_train_step
 
 
 class StepInSlices:

@@ -1,4 +1,4 @@
-"""A training that ends with no update gets a warning. No host is imported here."""
+"""What a user is warned of in a training. No host is imported here."""
 
 import sys
 
@@ -21,6 +21,13 @@ class Training:
         # Completed updates and position at the start of the training or, where a host doesn't know
         # the start, at the end of the last training.
         self._at_start = (0, 0)
+        self._said = set()
+
+    def warn_once(self, what, message):
+        """Warn, unless this was said in an earlier training."""
+        if what not in self._said:
+            self._said.add(what)
+            warn(message)
 
     def start(self):
         self._at_start = self._accumulation.progress()

@@ -48,6 +48,13 @@ def advance(ops, position, length, accum_iters, counted, closes=None):
     return Step(switch, count, length, count * (1 - switch), None, None)
 
 
+def decided(ops, position, length, accum_iters, is_update):
+    """Return the step of one micro-batch, of which Python says whether it closes the window."""
+    length = ops.where(ops.equal(position, 0), accum_iters, length)
+    count, switch = position + 1, int(is_update)
+    return Step(switch, count, length, count * (1 - switch), None, None)
+
+
 def close(position, length):
     """Return the step that closes the open window early, with the micro-batches it has."""
     return Step(1, position, length, 0, None, None)

@@ -69,10 +69,6 @@ FEW = {"adam": ADAM}
 LATE = {"gate": "conditional", "all_reduce": "per_window"}
 NAMES = sorted({case.name for case in CASES.values()})
 _OF_RULES = {CASES[name].name for name in RULES if name in CASES}
-every_name = pytest.mark.parametrize(
-    "name", [n if n in _OF_RULES else pytest.param(n, marks=pytest.mark.thorough) for n in NAMES]
-)
-
 
 def keras2_has_no(what):
     return pytest.mark.skipif(hosts.IS_KERAS2, reason=f"Keras 2.0 to 2.3 has no {what}")
@@ -100,6 +96,11 @@ once = pytest.mark.once
 # Keras 3.
 once_on_keras3 = pytest.mark.skipif(
     hosts.IS_KERAS3 and hosts.BACKEND != "jax", reason="the same on all backends of Keras 3"
+)
+# For tests of arguments and configs.
+every_name = pytest.mark.parametrize(
+    "name",
+    [n if n in _OF_RULES else pytest.param(n, marks=(thorough, once_on_keras3)) for n in NAMES],
 )
 
 

@@ -4,6 +4,7 @@ No host is imported here.
 """
 
 from keras_accum.base import inner
+from keras_accum.convert import accumulates
 from keras_accum.train_functions import Substitute, TracedAnew
 
 
@@ -11,7 +12,7 @@ def accumulating_in(optimizer):
     """Return the accumulating optimizers that a model's optimizer is or wraps."""
     found = inner(optimizer)
     candidates = getattr(found, "optimizers", [found])  # several in a MultiOptimizer
-    return [candidate for candidate in candidates if hasattr(candidate, "apply_partial_window")]
+    return list(filter(accumulates, candidates))
 
 
 class SeesTrainings:
@@ -84,6 +85,7 @@ class SubstitutesTrainFunction(SeesTrainings):
         if isinstance(found, Substitute) and found.training is not self.params:
             self._put_back()
             found = self.model.train_function
-        if getattr(found, "is_last", False):
-            raise ValueError(f"{type(self).__name__} must come before PythonGate in `callbacks`.")
+        last = getattr(found, "last", None)
+        if last is not None:
+            raise ValueError(f"{type(self).__name__} must come before {last} in `callbacks`.")
         return found

@@ -3,10 +3,10 @@
 from keras_accum.callbacks.base import SeesTrainings, accumulating_in
 from keras_accum.schedule import AccumulationSchedule
 
-_IS_SCHEDULED = (
-    "AccumulateByEpoch needs an optimizer whose `accum_iters` is a number, and this optimizer has "
-    "a function or an AccumulationSchedule, which counts updates: leave the callback out, or "
-    "construct the optimizer with a number. Received: optimizer={!r}"
+IS_SCHEDULED = (
+    "{} needs an optimizer whose `accum_iters` is a number, and this optimizer has a function or "
+    "an AccumulationSchedule, which counts updates: leave the callback out, or construct the "
+    "optimizer with a number. Received: optimizer={!r}"
 )
 _NO_ACCUMULATORS = (
     "AccumulateByEpoch({0}) needs accumulators, and an optimizer with accum_iters=1 has none: "
@@ -61,7 +61,7 @@ class AccumulateByEpoch(SeesTrainings):
         for optimizer in accumulating_in(self.model.optimizer):
             options, longest = optimizer._accumulation.options, self._schedule.longest
             if options.is_scheduled:
-                raise ValueError(_IS_SCHEDULED.format(optimizer))
+                raise ValueError(IS_SCHEDULED.format(type(self).__name__, optimizer))
             if longest > 1 and not options.accumulates:
                 lengths = dict(self._schedule.get_config()["lengths"])
                 raise ValueError(_NO_ACCUMULATORS.format(lengths, longest, optimizer))

@@ -8,6 +8,15 @@ _BY_COUNT = ("mean", "sum_over_batch_size", "auto")
 _BY_SAMPLE_WEIGHT = "mean_with_sample_weight"
 
 
+def are_means(losses):
+    """True if all of these losses are means, whatever they divide by."""
+    return _reductions(losses) <= {*_BY_COUNT, _BY_SAMPLE_WEIGHT}
+
+
+def _reductions(losses):
+    return {getattr(loss, "reduction", "mean") for loss in losses}
+
+
 class MicroBatchWeights(SubstitutesTrainFunction):
     """Set the weight of each micro-batch of `fit`, for `reduction="weighted"`.
 
@@ -105,8 +114,9 @@ class MicroBatchWeights(SubstitutesTrainFunction):
             attributes.update(own)
 
     def _weight_of_loss(self, losses):
-        kinds = {getattr(loss, "reduction", "mean") for loss in self._flatten(losses)}
-        if losses is None or len(kinds) != 1 or not kinds <= {*_BY_COUNT, _BY_SAMPLE_WEIGHT}:
+        found = self._flatten(losses)
+        kinds = _reductions(found)
+        if losses is None or len(kinds) != 1 or not are_means(found):
             raise ValueError(
                 "MicroBatchWeights can't tell what the model's loss is divided by. Give the "
                 "callback `weight`, a function of (x, y, y_pred, sample_weight). For a loss that "

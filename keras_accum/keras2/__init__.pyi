@@ -107,6 +107,16 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
             RuntimeError: In any case. Between train steps, call `apply_partial_window()`.
         """
 
+    def decide(self, is_update: bool) -> None:
+        """Not available on this Keras, whose train step can't be changed.
+
+        Args:
+            is_update: Anything.
+
+        Raises:
+            RuntimeError: In any case. The cheapest gate here is `gate="conditional"`.
+        """
+
     def weigh(self, weight: Any) -> None:
         """Set the weight of the next micro-batch in its window, with `reduction="weighted"`.
 

@@ -49,6 +49,20 @@ class AccumulatingOptimizer(base.Optimizer):
             "changed: call `apply_partial_window()` between train steps."
         )
 
+    def decide(self, is_update):
+        """Not available on this Keras, whose train step can't be changed.
+
+        Args:
+            is_update: Anything.
+
+        Raises:
+            RuntimeError: In any case. The cheapest gate here is `gate="conditional"`.
+        """
+        raise RuntimeError(
+            "`decide` isn't available on Keras 2.0 to 2.3, whose train step can't be changed: "
+            "construct the optimizer with gate='conditional'."
+        )
+
     @property
     def learning_rate(self):
         """The learning rate, a variable. A number that is assigned applies to the next update."""

@@ -10,6 +10,7 @@
 | `state` | the part of the port for a state: variables and their names |
 | `kept` | what other people's optimizers keep in other objects |
 | `stock` | the part of the port for stock optimizers: arguments, conversion |
+| `in_backward_torch` | sums to which `backward` itself adds, on PyTorch |
 | `masks` | the mask of a model's output |
 | `slices` | train steps that take their batch in slices: the losses of a slice |
 | `slices_<name>` | train steps in slices on a single backend |
@@ -23,7 +24,10 @@ keras = host.import_keras_3()  # first, because its error is the clearest
 
 from keras_accum import docs, family, names  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
+    caveats,
     epochs,
+    grow,
+    in_backward,
     micro_batches,
     monitor,
     of_host,
@@ -71,10 +75,16 @@ family.hand_on(keras.optimizers.LossScaleOptimizer)
 
 _callback = of_host(keras, "keras3", "import keras")
 monitor.introduce(keras.callbacks.CallbackList)
+caveats.watch(keras, keras.tree.flatten)
 
+AccumulateInBackward = _callback(
+    in_backward.AccumulateInBackward,
+    _in_backward=getattr(optimizer.backend, "InBackward", None),
+)
 AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor)
+GrowWithNoiseScale = _callback(grow.GrowWithNoiseScale)
 MicroBatches = _callback(
     micro_batches.MicroBatches,
     _models=keras.Model,

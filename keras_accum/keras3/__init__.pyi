@@ -10,6 +10,7 @@
 | `state` | the part of the port for a state: variables and their names |
 | `kept` | what other people's optimizers keep in other objects |
 | `stock` | the part of the port for stock optimizers: arguments, conversion |
+| `in_backward_torch` | sums to which `backward` itself adds, on PyTorch |
 | `masks` | the mask of a model's output |
 | `slices` | train steps that take their batch in slices: the losses of a slice |
 | `slices_<name>` | train steps in slices on a single backend |
@@ -17,7 +18,7 @@
 
 # Made by `python docs/write_stubs.py` from keras 3.15. Don't edit this file.
 
-from typing import Any, Callable, Literal, Mapping, Sequence
+from typing import Any, Callable, ContextManager, Literal, Mapping, Sequence
 
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
@@ -120,6 +121,36 @@ class AccumulatingOptimizer(keras.optimizers.Optimizer):
         Example:
 
         A window by tokens, in a train step: `optimizer.close_window(tokens >= 100000)`.
+        """
+
+    def decide(self, is_update: bool) -> None:
+        """Decide in Python whether the next micro-batch closes its window.
+
+        This is what `PythonGate` does in `fit`, for training loops of one's own. A train step calls
+        `decide` each time before `apply_gradients` (or `apply`, or `stateless_apply`). A traced
+        function (`tf.function`, `jax.jit`) takes `is_update` as a static argument, so it is traced
+        twice: one program only adds gradients to the accumulators, and the other one makes the
+        update. This is the cheapest micro-batch. The window has the micro-batches that the caller
+        gives it, whatever its length.
+
+        Args:
+            is_update: Boolean. True: the micro-batch closes its window and makes the update. False:
+                the micro-batch only adds to the window.
+
+        Raises:
+            RuntimeError: On Keras 2.0 to 2.3, whose train step can't be changed.
+            TypeError: If `is_update` isn't a Python boolean. A tensor is for `close_window`.
+            ValueError: With `skip_nonfinite` or `skip_norm`, because only the device knows whether
+                a micro-batch counts. If `is_update` is false with `accum_iters=1`, which has no
+                accumulators. When a train step is traced, if the call was outside of the trace.
+
+        Example:
+
+        A step for JAX, with `jax.jit(step, static_argnames="is_update")`:
+
+        >>> def step(optimizer, state, gradients, weights, is_update):
+        ...     optimizer.decide(is_update)
+        ...     return optimizer.stateless_apply(state, gradients, weights)
         """
 
     def weigh(self, weight: Any) -> None:
@@ -2748,6 +2779,82 @@ class AccumulateByEpoch(keras.callbacks.Callback):
 
     def __init__(self, lengths: Mapping[int, int] | Sequence[Sequence[int]]) -> None: ...
 
+class AccumulateInBackward(keras.callbacks.Callback):
+    """Add each gradient to its accumulator inside of `backward`, on PyTorch, and free it at once.
+
+    Without this callback, `backward` makes all gradients of a micro-batch, and then the optimizer
+    adds them to the accumulators. With the callback, a gradient g_i of a window's sum
+
+        a_i <- a_i + g_i,    g_i <- none
+
+    is added as soon as it is complete, while `backward` goes on. So the gradients never exist all
+    at once, which saves nearly one copy of the parameters at the peak. Weights, state and files are
+    the same to the bit.
+
+    The callback is for `fit`, and `train_on_batch` isn't affected. In a loop of your own,
+    `AccumulateInBackward.scope(optimizer)` does the same. List the callback last. With
+    `accum_iters=1`, the callback does nothing.
+
+    After `backward`, `variable.value.grad` is None, so code that reads or changes gradients between
+    `backward` and the optimizer has nothing to see. Clip by the arguments of the optimizer.
+
+    If a micro-batch ends with an error after `backward` has begun, the open window is dropped, with
+    a warning. Without the callback, only the micro-batch would be lost.
+
+    Raises:
+        TypeError: At the start of training, if the model's optimizer isn't of this package.
+        ValueError: If the backend isn't PyTorch. At the start of training, or in its first step,
+            with what needs all gradients of a micro-batch at once, or changes them before they are
+            added: `skip_nonfinite`, `skip_norm`, `reduction="weighted"`, a LossScaleOptimizer,
+            `jit_compile=True`, MicroBatches, AccumulationMonitor with `noise_scale=True`, and
+            `torch.distributed` with DistributedDataParallel. In a train step that calls `backward`
+            twice before the optimizer, or that doesn't call the optimizer for a variable with a
+            gradient.
+
+    Warns:
+        UserWarning: If an error in a micro-batch makes the open window be dropped.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras
+    >>> from keras_accum.keras3 import AccumulateInBackward, AdamAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.ones((70, 3)), np.ones((70, 1))
+    >>> callbacks = []
+    >>> if keras.backend.backend() == "torch":
+    ...     callbacks = [AccumulateInBackward()]
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=callbacks)
+    >>> model.optimizer.completed_updates
+    1
+    """
+
+    def __init__(self) -> None: ...
+    @classmethod
+    def scope(cls, optimizer: keras.optimizers.Optimizer) -> ContextManager[None]:
+        """Return a scope in which `backward` adds gradients to the accumulators of an optimizer.
+
+        The scope has one train step or many. Each train step calls `backward` once, and then the
+        optimizer, with `variable.value.grad` of each variable. The optimizer must be built:
+        `optimizer.build(model.trainable_variables)`. With `accum_iters=1`, the scope does nothing.
+
+        Args:
+            optimizer: An optimizer of this package, not one in a LossScaleOptimizer.
+
+        Raises:
+            TypeError: If the optimizer isn't of this package.
+            ValueError: As the callback does. If the optimizer isn't built. At the end of the scope,
+                if the optimizer wasn't called after the last `backward`.
+
+        Example:
+
+            with AccumulateInBackward.scope(optimizer):
+                for x, y in batches:
+                    loss_of(model(x), y).backward()
+                    optimizer.apply([v.value.grad for v in variables], variables)
+        """
+
 class AccumulationMonitor(keras.callbacks.Callback):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
 
@@ -2832,6 +2939,51 @@ class AccumulationMonitor(keras.callbacks.Callback):
         smoothing: float = 0.99,
         show: Sequence[str] = ("completed_updates",),
     ) -> None: ...
+
+class GrowWithNoiseScale(keras.callbacks.Callback):
+    """An experiment: raise `accum_iters` to the noise scale that AccumulationMonitor measures.
+
+    At the end of each epoch, with the noise scale B in samples and micro-batches of b samples:
+
+        accum_iters <- max(accum_iters, min(round(B / b), 2 accum_iters, maximum))
+
+    A window thus grows towards B samples, at most doubles in an epoch, and never becomes shorter.
+    The new value takes effect with the next window. It is part of the state: a training that is
+    continued goes on with it.
+
+    This is an experiment, because the estimate from micro-batches is noisy, and because B is the
+    critical batch size only under strong assumptions (William Merrill and others, 2025,
+    arXiv:2505.23971, who measure the critical batch size itself). Take an AccumulationSchedule if
+    you know a good one. The learning rate isn't changed.
+
+    List the callback after AccumulationMonitor.
+
+    Args:
+        maximum: Integer >= 2 and below `2**31`. The greatest `accum_iters`.
+
+    Raises:
+        TypeError: If `maximum` isn't a number. At the start of training, if the model's optimizer
+            isn't of this package.
+        ValueError: If `maximum` is out of its range. At the start of training, if the optimizer's
+            `accum_iters` is a function or an AccumulationSchedule, is None, or isn't from 2 to
+            `maximum`; at its first micro-batch, if no noise scale is in the logs.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras
+    >>> from keras_accum.keras3 import AccumulationMonitor, GrowWithNoiseScale, SGDAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=SGDAccumulate(accum_iters=2), loss="mse")
+    >>> monitor = AccumulationMonitor(batch_size=10, noise_scale=True)
+    >>> growth = GrowWithNoiseScale(maximum=16)
+    >>> x, y = np.ones((70, 3)), np.ones((70, 1))
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[monitor, growth])
+    >>> model.optimizer.accum_iters  # equal samples have no noise
+    2
+    """
+
+    def __init__(self, maximum: int) -> None: ...
 
 class MicroBatchWeights(keras.callbacks.Callback):
     """Set the weight of each micro-batch of `fit`, for `reduction="weighted"`.

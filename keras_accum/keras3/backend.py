@@ -107,6 +107,10 @@ class Port(StatePort):
 
     # -- values ------------------------------------------------------------------------------------
 
+    def taking(self, gradients, variables):
+        """Return a scope in which the gradients that a train step gives are taken."""
+        return contextlib.nullcontext(gradients)
+
     def value(self, variable):
         return variable.value
 

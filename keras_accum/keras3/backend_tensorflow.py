@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import ops
 from tensorflow.python.ops import control_flow_util
 
-from keras_accum import kernels, rules, train_functions
+from keras_accum import gates, kernels, rules, train_functions
 from keras_accum.keras3 import backend
 from keras_accum.keras3.selection import SelectAfter, SelectWrites
 from keras_accum.ranges import is_of_keras
@@ -88,8 +88,8 @@ class Port(TensorFlowPort, backend.Port):
 
     def update(self, step, averages, variables, switches):
         # A step that finds no more data must not write: see `kernels.after`.
-        is_picked = self.accumulation.decided
-        with kernels.after(averages) if is_picked else contextlib.nullcontext():
+        is_certain = gates.is_certain(step.switch)
+        with kernels.after(averages) if is_certain else contextlib.nullcontext():
             super().update(step, averages, variables, switches)
 
     def rest(self, total, hold, written):

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_accum import window
 from keras_accum.keras3 import backend
+from keras_accum.keras3.in_backward_torch import IN_SUM, InBackward  # noqa: F401, for callbacks
 from keras_accum.keras3.selection import SelectAfter
 
 Picker = None  # an eager train step needs no second version
@@ -25,6 +26,7 @@ class Port(backend.Port):
     """Keras 3 on PyTorch."""
 
     steps_return_state = False
+    in_backward = None  # the scope in which `backward` adds gradients to their sums, if any
 
     def is_traced(self):
         return _is_compiling()
@@ -74,6 +76,23 @@ class Port(backend.Port):
             "gates have the same state."
         )
 
+    def taking(self, gradients, variables):
+        scope = self.in_backward
+        taking = super().taking if scope is None else scope.taking
+        return taking(gradients, variables)
+
+    def check_order(self):
+        super().check_order()
+        self._check_whole()
+
+    def check_between_steps(self):
+        super().check_between_steps()
+        self._check_whole()
+
+    def _check_whole(self):
+        if self.in_backward is not None:
+            self.in_backward.check_whole()
+
     def copy(self, variable):
         return variable.value.clone()
 
@@ -85,6 +104,8 @@ class Port(backend.Port):
     def add_all(self, sums, gradients, variables):
         summed, summands = [], []
         for total, gradient, variable in zip(sums, gradients, variables):
+            if gradient is IN_SUM:
+                continue
             if self.overwrites(variable):
                 total.value.copy_(torch.maximum(total.value, gradient))
             else:

@@ -32,8 +32,9 @@ class Hooks(backend.Hooks):
         with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
             self.build(trainable_variables)
             self._check_variables_are_known(trainable_variables)
-            pairs = self._filter_empty_gradients(grads, trainable_variables)
-            accumulation.micro_batch(*map(list, pairs))
+            with accumulation.port.taking(grads, trainable_variables) as grads:
+                pairs = self._filter_empty_gradients(grads, trainable_variables)
+                accumulation.micro_batch(*map(list, pairs))
 
     def _get_current_learning_rate(self):
         # Not the property `learning_rate`: weight decay on PyTorch calls this method.

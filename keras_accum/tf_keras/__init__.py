@@ -6,9 +6,12 @@ host.import_keras_2()  # first, because its error is the clearest
 
 import tensorflow as tf  # noqa: E402
 
-from keras_accum import base, family, names, train_functions  # noqa: E402
+from keras_accum import family, names, train_functions  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
+    base,
+    caveats,
     epochs,
+    grow,
     monitor,
     of_host,
     partial_window,
@@ -36,24 +39,37 @@ class _InTrainFunction:
     """A callback that needs the model's train function."""
 
     def on_train_begin(self, logs=None):
-        accumulation = getattr(base.inner(self.model.optimizer), "_accumulation", None)
-        accumulates = accumulation is not None and accumulation.options.accumulates
+        found = base.accumulating_in(self.model.optimizer)
+        accumulates = any(optimizer._accumulation.options.accumulates for optimizer in found)
         if accumulates and not tf.compat.v1.executing_eagerly_outside_functions():
             raise ValueError(NO_TRAIN_FUNCTION.format(type(self).__name__))
         super().on_train_begin(logs)
 
 
+_without_waiting = tf.distribute.experimental.ParameterServerStrategy
 _callback = of_host(keras, "tf_keras", IMPORT_KERAS)
 monitor.introduce(keras.callbacks.CallbackList)
+
+
+def _reads_steps(model):
+    """True if Python can read what a train step has written when Keras calls the callbacks."""
+    strategy = model.distribute_strategy
+    return tf.compat.v1.executing_eagerly_outside_functions() and not isinstance(
+        strategy, _without_waiting
+    )
+
+
+caveats.watch(keras, tf.nest.flatten, _reads_steps)
 
 AccumulateByEpoch = _callback(epochs.AccumulateByEpoch)
 ApplyPartialWindow = _callback(partial_window.ApplyPartialWindow)
 AccumulationMonitor = _callback(monitor.AccumulationMonitor, _InTrainFunction)
+GrowWithNoiseScale = _callback(grow.GrowWithNoiseScale)
 PythonGate = _callback(
     python_gate.PythonGate,
     _InTrainFunction,
     _picker=train_functions.Picker,
-    _without_waiting=tf.distribute.experimental.ParameterServerStrategy,
+    _without_waiting=_without_waiting,
 )
 MicroBatchWeights = _callback(
     weights.MicroBatchWeights,

@@ -98,6 +98,36 @@ class AccumulatingOptimizer(keras.optimizers.legacy.Optimizer):
         A window by tokens, in a train step: `optimizer.close_window(tokens >= 100000)`.
         """
 
+    def decide(self, is_update: bool) -> None:
+        """Decide in Python whether the next micro-batch closes its window.
+
+        This is what `PythonGate` does in `fit`, for training loops of one's own. A train step calls
+        `decide` each time before `apply_gradients` (or `apply`, or `stateless_apply`). A traced
+        function (`tf.function`, `jax.jit`) takes `is_update` as a static argument, so it is traced
+        twice: one program only adds gradients to the accumulators, and the other one makes the
+        update. This is the cheapest micro-batch. The window has the micro-batches that the caller
+        gives it, whatever its length.
+
+        Args:
+            is_update: Boolean. True: the micro-batch closes its window and makes the update. False:
+                the micro-batch only adds to the window.
+
+        Raises:
+            RuntimeError: On Keras 2.0 to 2.3, whose train step can't be changed.
+            TypeError: If `is_update` isn't a Python boolean. A tensor is for `close_window`.
+            ValueError: With `skip_nonfinite` or `skip_norm`, because only the device knows whether
+                a micro-batch counts. If `is_update` is false with `accum_iters=1`, which has no
+                accumulators. When a train step is traced, if the call was outside of the trace.
+
+        Example:
+
+        A step for JAX, with `jax.jit(step, static_argnames="is_update")`:
+
+        >>> def step(optimizer, state, gradients, weights, is_update):
+        ...     optimizer.decide(is_update)
+        ...     return optimizer.stateless_apply(state, gradients, weights)
+        """
+
     def weigh(self, weight: Any) -> None:
         """Set the weight of the next micro-batch in its window, with `reduction="weighted"`.
 
@@ -322,6 +352,36 @@ class _AccumulatingNewStyleOptimizer(keras.optimizers.Optimizer):
         Example:
 
         A window by tokens, in a train step: `optimizer.close_window(tokens >= 100000)`.
+        """
+
+    def decide(self, is_update: bool) -> None:
+        """Decide in Python whether the next micro-batch closes its window.
+
+        This is what `PythonGate` does in `fit`, for training loops of one's own. A train step calls
+        `decide` each time before `apply_gradients` (or `apply`, or `stateless_apply`). A traced
+        function (`tf.function`, `jax.jit`) takes `is_update` as a static argument, so it is traced
+        twice: one program only adds gradients to the accumulators, and the other one makes the
+        update. This is the cheapest micro-batch. The window has the micro-batches that the caller
+        gives it, whatever its length.
+
+        Args:
+            is_update: Boolean. True: the micro-batch closes its window and makes the update. False:
+                the micro-batch only adds to the window.
+
+        Raises:
+            RuntimeError: On Keras 2.0 to 2.3, whose train step can't be changed.
+            TypeError: If `is_update` isn't a Python boolean. A tensor is for `close_window`.
+            ValueError: With `skip_nonfinite` or `skip_norm`, because only the device knows whether
+                a micro-batch counts. If `is_update` is false with `accum_iters=1`, which has no
+                accumulators. When a train step is traced, if the call was outside of the trace.
+
+        Example:
+
+        A step for JAX, with `jax.jit(step, static_argnames="is_update")`:
+
+        >>> def step(optimizer, state, gradients, weights, is_update):
+        ...     optimizer.decide(is_update)
+        ...     return optimizer.stateless_apply(state, gradients, weights)
         """
 
     def weigh(self, weight: Any) -> None:
@@ -2446,6 +2506,51 @@ class AccumulationMonitor(keras.callbacks.Callback):
         smoothing: float = 0.99,
         show: Sequence[str] = ("completed_updates",),
     ) -> None: ...
+
+class GrowWithNoiseScale(keras.callbacks.Callback):
+    """An experiment: raise `accum_iters` to the noise scale that AccumulationMonitor measures.
+
+    At the end of each epoch, with the noise scale B in samples and micro-batches of b samples:
+
+        accum_iters <- max(accum_iters, min(round(B / b), 2 accum_iters, maximum))
+
+    A window thus grows towards B samples, at most doubles in an epoch, and never becomes shorter.
+    The new value takes effect with the next window. It is part of the state: a training that is
+    continued goes on with it.
+
+    This is an experiment, because the estimate from micro-batches is noisy, and because B is the
+    critical batch size only under strong assumptions (William Merrill and others, 2025,
+    arXiv:2505.23971, who measure the critical batch size itself). Take an AccumulationSchedule if
+    you know a good one. The learning rate isn't changed.
+
+    List the callback after AccumulationMonitor.
+
+    Args:
+        maximum: Integer >= 2 and below `2**31`. The greatest `accum_iters`.
+
+    Raises:
+        TypeError: If `maximum` isn't a number. At the start of training, if the model's optimizer
+            isn't of this package.
+        ValueError: If `maximum` is out of its range. At the start of training, if the optimizer's
+            `accum_iters` is a function or an AccumulationSchedule, is None, or isn't from 2 to
+            `maximum`; at its first micro-batch, if no noise scale is in the logs.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import tf_keras as keras
+    >>> from keras_accum.tf_keras import AccumulationMonitor, GrowWithNoiseScale, SGDAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=SGDAccumulate(accum_iters=2), loss="mse")
+    >>> monitor = AccumulationMonitor(batch_size=10, noise_scale=True)
+    >>> growth = GrowWithNoiseScale(maximum=16)
+    >>> x, y = np.ones((70, 3)), np.ones((70, 1))
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[monitor, growth])
+    >>> model.optimizer.accum_iters  # equal samples have no noise
+    2
+    """
+
+    def __init__(self, maximum: int) -> None: ...
 
 class MicroBatchWeights(keras.callbacks.Callback):
     """Set the weight of each micro-batch of `fit`, for `reduction="weighted"`.

@@ -1,6 +1,7 @@
 """The code in docs/guide.md runs unchanged."""
 
 import functools
+import importlib
 import re
 
 import hosts
@@ -11,6 +12,8 @@ from hosts import keras
 from training import (
     MICRO,
     assert_equal,
+    assert_moved,
+    batches,
     compiled,
     data,
     dense_model,
@@ -40,7 +43,11 @@ def test_all_blocks_are_tested():
         "another optimizer",
         "the big batch in one train step",
         "windows that grow",
+        "a schedule of samples",
+        "accumulation inside backward",
         "a window by tokens",
+        "a loop for JAX",
+        "a loop for TensorFlow",
         "first the head, then everything",
     } | {f"weights in {where}" for where in ("fit", "a train step")}
     assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
@@ -50,6 +57,28 @@ def test_all_blocks_are_tested():
 def test_windows_that_grow():
     found = run("windows that grow")
     assert (found["optimizer"].accum_iters, found["updates"]) == (1, 100 + 200 + 1100 // 16)
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no schedules")
+def test_a_schedule_of_samples():
+    """Equal to the stock optimizer that is given the rate and the batch of each update."""
+    block = BLOCKS["a schedule of samples"].replace("100: 4, 300: 16", "2: 3, 4: 2")
+    block = block.replace(
+        "samples, epochs, batch_size = 1000, 20, 10", "samples, epochs, batch_size = 24, 1, 2"
+    )
+    names = {"__name__": "guide"}
+    exec(block.replace("import keras\n", hosts.IMPORT_KERAS + "\n"), names)
+    config = names["optimizer"].get_config()  # as from a file
+    ours = compiled(dense_model(), type(names["optimizer"]).from_config(config))
+    go_on(ours)
+    stock, (x, y) = compiled(dense_model(), hosts.stock("Adam", learning_rate=1.0)), data()
+    cosine = keras.optimizers.schedules.CosineDecay(1e-3, 12)
+    ends = np.cumsum([0, 1, 1, 3, 3, 2, 2])
+    for start, end in zip(ends, ends[1:]):
+        stock.optimizer.learning_rate = float(cosine(start))
+        stock.train_on_batch(x[MICRO * start : MICRO * end], y[MICRO * start : MICRO * end])
+    assert ours.optimizer.completed_updates == 6
+    assert_equal(weights(ours), weights(stock), atol=1e-6)
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="a loop of TensorFlow")
@@ -68,9 +97,50 @@ def test_a_window_by_tokens():
         assert optimizer.completed_updates == updates
 
 
+@pytest.mark.skipif(
+    not (hosts.IS_TENSORFLOW or hosts.BACKEND == "jax") or hosts.IS_KERAS2,
+    reason="loops of TensorFlow and JAX",
+)
+def test_loops_of_your_own():
+    """Two windows of five micro-batches are two steps of the stock optimizer."""
+    x, y = (array[:20] for array in data())
+    micro_batches = batches(2, (x, y))
+    model = initialize(dense_model())
+    optimizer = hosts.ours("Adam", learning_rate=0.05, accum_iters=None)
+    hosts.build_on(optimizer, model.trainable_variables)
+    stock = compiled(dense_model(), hosts.stock("Adam", learning_rate=0.05))
+    stock.fit(x, y, batch_size=10, shuffle=False, verbose=0)
+    before = weights(initialize(dense_model()))
+    names = {"model": model, "optimizer": optimizer, "micro_batches": micro_batches}
+    if hosts.IS_TENSORFLOW:
+
+        def loss_of(model, x, y):
+            return hosts.tf.reduce_mean((model(x, training=True) - y) ** 2)
+
+        run("a loop for TensorFlow", **names, tf=hosts.tf, loss_of=loss_of)
+    else:
+        import jax
+
+        def loss_of(trainable, others, x, y):
+            outputs, others = model.stateless_call(trainable, others, x, training=True)
+            return ((outputs - y) ** 2).mean(), others
+
+        variables = model.trainable_variables, model.non_trainable_variables, optimizer.variables
+        state = tuple([v.value for v in group] for group in variables)
+        names.update(functools=functools, jax=jax, loss_of=loss_of, state=state)
+        found = run("a loop for JAX", **names)["state"]
+        for v, value in zip(model.trainable_variables, found[0]):
+            v.assign(value)
+        for v, value in zip(optimizer.variables, found[2]):
+            v.assign(value)
+    assert optimizer.completed_updates == 2
+    assert_equal(weights(model), weights(stock))
+    assert_moved(weights(model), before)
+
+
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no AccumulationMonitor")
 def test_noise_scale():
-    x, y = data()
+    x, y = (array[:20] for array in data())
     model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
     assert len(run("the noise scale", model=model, x=x, y=y)["history"].history["noise_scale"]) == 5
 
@@ -134,6 +204,16 @@ def test_the_big_batch_in_one_train_step():
     model = initialize(dense_model())
     run("the big batch in one train step", model=model, x=x, y=y)
     assert int(model.optimizer.iterations) == -(-len(x) // 50)
+
+
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="for PyTorch")
+def test_accumulation_inside_backward():
+    torch = importlib.import_module("torch")
+    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
+    names = {"optimizer": model.optimizer, "loss_of": keras.losses.MeanSquaredError()}
+    x, y = data()
+    run("accumulation inside backward", torch=torch, model=model, batches=[(x, y)] * 5, **names)
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (2, 1)
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no reduction='weighted'")

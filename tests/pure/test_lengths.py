@@ -16,6 +16,14 @@ def test_a_tensor_has_the_length_of_a_number():
     assert [found(n) for n in updates] == [2, 2, 2, 1, 5, 5, 5, 5, 5, 3, 3, 3]
 
 
+def test_micro_batches_in_adds_up_the_lengths():
+    found = AccumulationSchedule(LENGTHS)
+    sums = np.cumsum([0, *(found(n) for n in range(20))])
+    assert [found.micro_batches_in(n) for n in range(21)] == list(sums)
+    np.testing.assert_array_equal(found.micro_batches_in(np.arange(21, dtype="int32")), sums)
+    assert found.updates_in(found.micro_batches_in(17)) == 17
+
+
 def test_updates_in_counts_windows_that_are_complete():
     found = AccumulationSchedule(LENGTHS)
     ends = np.cumsum([found(n) for n in range(20)])

@@ -5,7 +5,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, each_version, thorough
+from cases import CASES, each_version, once_on_keras3, thorough
 from hosts import accum, keras
 from training import LENGTH, go_on
 from write_files import (
@@ -97,6 +97,7 @@ def test_the_files_of_a_release_are_complete(release):
 # Keras 3 warns about the one-element list of inputs in Keras 2.2's and 2.3's files.
 @thorough
 @each_version
+@once_on_keras3
 @pytest.mark.filterwarnings("ignore:The structure of `inputs` doesn't match")
 @pytest.mark.parametrize(("release", "writer", "form", "row"), READ)
 def test_a_kept_file_is_read(release, writer, form, row):

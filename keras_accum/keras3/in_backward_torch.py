@@ -1,0 +1,155 @@
+"""Gradients that `backward` itself adds to the sums of a window, on PyTorch.
+
+PyTorch calls a hook as soon as the gradient of a parameter is complete. The hook adds the gradient
+to its sum and frees it, while `backward` goes on: the gradients never exist all at once.
+"""
+
+import contextlib
+
+import torch
+
+from keras_accum import states
+from keras_accum.norms import MICRO_BATCH_NORM
+from keras_accum.warn import warn
+
+# Stands for a gradient that is in its sum already. A missing gradient is None.
+IN_SUM = object()
+
+_REFUSED = "AccumulateInBackward can't be used with {}, {}. Leave one of them out."
+_WHOLE = "which needs all gradients of a micro-batch before one is added"
+_WEIGHT = "whose weights are known only when the optimizer is called"
+_AVERAGES = "which averages gradients over processes after `backward` has made them"
+_COMPILED = "which compiles a program that has all gradients at once"
+_TWICE = (
+    "`backward` has added the gradient of {} to its sum, and `backward` ran again before the "
+    "optimizer was called. With AccumulateInBackward, each train step calls `backward` once and "
+    "then the optimizer."
+)
+_GIVEN = (
+    "The optimizer got a gradient of {}, and `backward` has added a gradient of the variable "
+    "already. With AccumulateInBackward, give the optimizer `variable.value.grad`."
+)
+_ELSEWHERE = (
+    "`backward` has added the gradient of {} to its sum, and the optimizer wasn't called for the "
+    "variable. With AccumulateInBackward, call the optimizer for all variables that `backward` "
+    "reaches, or freeze the others."
+)
+_NOT_APPLIED = (
+    "AccumulateInBackward.scope ended after `backward` and before the optimizer was called. The "
+    "open window was dropped. Call the optimizer in the scope."
+)
+_DROPPED = (
+    "The open window was dropped: its micro-batch ended with an error after `backward` had added "
+    "gradients to the sums. The next micro-batch starts a new window."
+)
+_IN_A_MICRO_BATCH = (
+    "With AccumulateInBackward, the window has a part of a micro-batch between `backward` and the "
+    "call of the optimizer. Read the state and close windows after the optimizer was called."
+)
+
+
+class InBackward:
+    """A scope in which `backward` adds the gradients of an optimizer's variables to their sums.
+
+    added: the variables whose gradients of this micro-batch are in their sums, by their keys.
+    """
+
+    def __init__(self, optimizer):
+        self._accumulation, self._port = optimizer._accumulation, optimizer._accumulation.port
+        self.added = {}
+        self._handles = []
+
+    def __enter__(self):
+        self._check()
+        for variable in self._port.variables:
+            parameter = variable.value
+            if parameter.requires_grad:  # a frozen variable has no gradient to add
+                hook = parameter.register_post_accumulate_grad_hook(self._hook_of(variable))
+                self._handles.append(hook)
+        self._port.in_backward = self
+
+    def __exit__(self, kind, error, traceback):
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._port.in_backward = None
+        if self.added:
+            self._drop_window()
+            if kind is None:
+                raise ValueError(_NOT_APPLIED)
+            warn(_DROPPED)
+
+    def _check(self):
+        port = self._port
+        self._refuse_trace()
+        options = self._accumulation.options
+        for what, why, refused in (
+            ("skip_nonfinite=True", _WHOLE, options.skip_nonfinite),
+            ("skip_norm", _WHOLE, options.skip_norm is not None),
+            ("reduction='weighted'", _WEIGHT, options.weighs),
+            ("AccumulationMonitor(noise_scale=True)", _WHOLE, self._sees_micro_batches),
+            ("torch.distributed, such as DistributedDataParallel", _AVERAGES, _is_distributed()),
+        ):
+            if refused:
+                raise ValueError(_REFUSED.format(what, why))
+        self._accumulation.state.check_is_built("AccumulateInBackward.scope")
+        if port.in_backward is not None:
+            raise ValueError(
+                "AccumulateInBackward is in use already for this optimizer: use either the "
+                "callback or the scope, once."
+            )
+
+    @property
+    def _sees_micro_batches(self):
+        return MICRO_BATCH_NORM in self._accumulation.norms.watched
+
+    def _refuse_trace(self):
+        if self._port.is_traced():
+            raise ValueError(_REFUSED.format("torch.compile", _COMPILED))
+
+    def _hook_of(self, variable):
+        port, key = self._port, self._port.key(variable)
+        total = self._accumulation.window.sum_of(variable)
+
+        def add(parameter):
+            if key in self.added:
+                raise ValueError(_TWICE.format(port.name_of(variable)))
+            with torch.no_grad():
+                port.add_all([total], [parameter.grad], [variable])
+            parameter.grad = None
+            self.added[key] = variable
+
+        return add
+
+    def taking(self, gradients, variables):
+        """Return a scope for the gradients of a micro-batch; see the port."""
+        self._refuse_trace()
+        return self._taking(gradients, variables)
+
+    @contextlib.contextmanager
+    def _taking(self, gradients, variables):
+        keys = [self._port.key(variable) for variable in variables]
+        for key, variable in self.added.items():
+            if key not in keys:
+                raise ValueError(_ELSEWHERE.format(self._port.name_of(variable)))
+            if gradients[keys.index(key)] is not None:
+                raise ValueError(_GIVEN.format(self._port.name_of(variable)))
+        yield [IN_SUM if key in self.added else g for key, g in zip(keys, gradients)]
+        self.added.clear()  # not after an error: then the sums have what no counter counts
+
+    def check_whole(self):
+        """Raise an error if the window has a part of a micro-batch."""
+        if self.added:
+            raise RuntimeError(_IN_A_MICRO_BATCH)
+
+    def _drop_window(self):
+        self.added.clear()
+        emptied = {"window_position", states.MISSING}
+        with torch.no_grad():
+            for name, variable in self._accumulation.window.named.items():
+                if name in emptied or name.startswith("accumulator."):
+                    variable.value.zero_()
+
+
+def _is_distributed():
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -1,0 +1,165 @@
+"""The scripts in docs/recipes.md run unchanged, in this process. Most equal their big batch."""
+
+import re
+from pathlib import Path
+
+import hosts
+import numpy as np
+import pytest
+from cases import thorough
+from hosts import keras
+
+if not hosts.IS_KERAS3:
+    pytest.skip("the recipes are for Keras 3", allow_module_level=True)
+
+PAGE = hosts.PROJECT / "docs" / "recipes.md"
+BLOCK = r"```python\n# ([^\n,]+)(?:, on ([^\n]+))?\n(.*?)```"
+FOUND = re.findall(BLOCK, PAGE.read_text("utf-8"), re.S)
+BACKENDS = {"TensorFlow": "tensorflow", "JAX": "jax", "PyTorch": "torch"}
+SCRIPTS = {
+    name: script
+    for name, on, script in FOUND
+    if not on or hosts.BACKEND in [BACKENDS[backend] for backend in on.split(" and ")]
+}
+OURS = r"Adam(W?)Accumulate\(1e-3, accum_iters=\w+(?:, reduction=\"weighted\")?\)"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """What a script expects: Keras's own data type, and a folder for its files."""
+    hosts.set_floatx("float32")
+    keras.config.set_dtype_policy("float32")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    keras.config.set_dtype_policy(hosts.FLOATX)
+
+
+def run(script):
+    names = {"__name__": "recipe"}
+    exec(script, names)
+    return names
+
+
+def recipe(name):
+    """A mark for the test of a script: it runs where the script does."""
+    skip = pytest.mark.skipif(name not in SCRIPTS, reason="a recipe for another backend")
+    return lambda test: thorough(skip(test))
+
+
+def with_stock(script, *more):
+    """The script with the stock optimizer and with big batches in place of micro-batches."""
+    script, count = re.subn(OURS, r"keras.optimizers.Adam\1(1e-3)", script)
+    assert count == 1
+    script = re.sub(r"^optimizer\.apply_partial_window.*\n|^print.*\n", "", script, flags=re.M)
+    for old, new in (("from keras_accum import", "#"), *more):
+        assert old in script
+        script = script.replace(old, new)
+    return script
+
+
+def assert_same(found, expected):
+    pairs = list(zip(found.get_weights(), expected.get_weights()))
+    assert pairs
+    for weight, other in pairs:
+        np.testing.assert_allclose(weight, other, rtol=0, atol=2e-6)
+
+
+def test_each_script_has_a_test():
+    tested = re.findall(r'^@recipe\("(.+)"\)', Path(__file__).read_text("utf-8"), re.M)
+    assert sorted({name for name, *_ in FOUND}) == sorted(tested)
+
+
+@recipe("fine-tuning")
+def test_fine_tuning():
+    script = SCRIPTS["fine-tuning"]
+    big = ("batch_size=10", "batch_size=50"), ("[ApplyPartialWindow()]", "[]")
+    found, stock = run(script), run(with_stock(script, *big))
+    assert_same(found["model"], stock["model"])
+    assert found["optimizer"].completed_updates == 2 * 2 * 3
+
+
+@recipe("a loop")
+def test_loop():
+    script = SCRIPTS["a loop"]
+    big = {
+        "tensorflow": [(".batch(10", ".batch(50")],
+        "jax": [("100, 10)", "100, 50)"), ("i + 10", "i + 50")],
+        "torch": [("batch_size=10", "batch_size=50")],
+    }[hosts.BACKEND]
+    found = run(script)
+    assert_same(found["model"], run(with_stock(script, *big))["model"])
+    assert found["optimizer"].completed_updates == 4
+
+
+@recipe("mixed precision")
+def test_mixed_precision():
+    found = run(SCRIPTS["mixed precision"])
+    optimizer = found["optimizer"]
+    assert isinstance(found["model"].optimizer, keras.optimizers.LossScaleOptimizer)
+    # The first loss scales overflow.
+    assert 2 <= optimizer.completed_updates <= 4
+    assert found["model"].layers[0].compute_dtype == "float16"
+
+
+@recipe("several devices")
+def test_several_devices(request, monkeypatch):
+    strategy = request.getfixturevalue("strategy")
+    monkeypatch.setattr(hosts.tf.distribute, "MirroredStrategy", lambda: strategy)
+    script = SCRIPTS["several devices"]
+    found = run(script)
+    stock = run(with_stock(script, ("batch_size=10", "batch_size=50")))
+    assert_same(found["model"], stock["model"])
+    assert found["model"].optimizer.completed_updates == 4
+
+
+@recipe("resume")
+def test_resume(folder, monkeypatch):
+    """Killed in its third epoch, in a window, and started again: the same as without the kill."""
+    whole = run(SCRIPTS["resume"])["model"]
+    fit = keras.Model.fit
+
+    class Kill(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            if (self.epoch, batch) == (2, 6):
+                raise KeyboardInterrupt
+
+    def killed(model, *arguments, callbacks, **keywords):
+        return fit(model, *arguments, callbacks=[*callbacks, Kill()], **keywords)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(keras.Model, "fit", killed)
+        run(SCRIPTS["resume"])
+    assert list(folder.glob("backup/*"))
+    again = run(SCRIPTS["resume"])["model"]
+    for weight, other in zip(again.get_weights(), whole.get_weights()):
+        np.testing.assert_array_equal(weight, other)
+    assert again.optimizer.completed_updates == whole.optimizer.completed_updates == 48 // 5
+
+
+@recipe("serving")
+def test_serving(folder):
+    found = run(SCRIPTS["serving"])
+    x, expected = found["x"], found["model"].predict(found["x"], verbose=0)
+    np.testing.assert_array_equal(found["served"].predict(x, verbose=0), expected)
+    assert not found["served"].compiled
+    stock = keras.models.load_model(folder / "stock.keras")
+    assert type(stock.optimizer) is keras.optimizers.Adam and int(stock.optimizer.iterations) == 2
+    exported = hosts.tf.saved_model.load(str(folder / "exported"))
+    np.testing.assert_allclose(exported.serve(x), expected, rtol=0, atol=1e-6)
+
+
+@recipe("a window by tokens")
+def test_a_window_by_tokens():
+    """Windows of 64, 60 and 52 tokens, each a batch of its tokens for the stock optimizer."""
+    found = run(SCRIPTS["a window by tokens"])
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((None, 8)), keras.layers.Dense(2)])
+    model.compile(keras.optimizers.Adam(1e-3), loss="mse")
+    for window in (slice(0, 3), slice(3, 6), slice(6, 8)):
+        pairs = [[a.reshape(1, -1, a.shape[-1]) for a in pair] for pair in found["micro_batches"]]
+        model.train_on_batch(*(np.concatenate(part, 1) for part in zip(*pairs[window])))
+    assert_same(found["model"], model)
+    assert found["optimizer"].completed_updates == 3
