@@ -23,7 +23,7 @@ RUNS = 4
 
 
 def versions():
-    return {"runai": "0.4.1", "keras ": keras.__version__}
+    return {"runai": "0.4.1", "standalone Keras": keras.__version__}
 
 
 def columns():

@@ -9,7 +9,7 @@ FLOATX = "float64"
 
 
 def versions():
-    return {"gradient-accumulator": "0.5.2", "tensorflow ": tf.__version__}
+    return {"gradient-accumulator": "0.5.2", "tf.keras": tf.__version__}
 
 
 def columns():
