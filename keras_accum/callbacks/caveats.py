@@ -13,7 +13,8 @@ from keras_accum.callbacks.base import accumulating_in
 _NORMALIZES = (
     "Batch normalization trains in {}. The layer takes its statistics from each micro-batch, so "
     "this training isn't the training with the big batch. Use GroupNormalization or "
-    "LayerNormalization, or freeze the layer with `trainable=False`."
+    "LayerNormalization, or freeze the layer with `trainable=False`. On Keras 3, "
+    "`with_window_statistics(model)` makes at least the moving statistics those of the big batch."
 )
 _WEIGH = (
     "Construct the optimizer with reduction='weighted', and give `fit` the callback "
