@@ -79,7 +79,14 @@ REST = {
     "keras3_torch": ALL,
     "tf_keras_2_15": SECOND_VERSION,
     "tensorflow_addons": ("-m", "", "-k", "test_addons"),
+    "works_with": (),
 }
+# What `works_with` installs and docs/works_with.md names.
+WORKS_WITH = (
+    *("keras==3.15.1", "tensorflow==2.21.0", "keras-hub==0.32.0", "keras-tuner==1.4.8"),
+    *("mlflow-skinny==3.17.2", "pandas==3.1.1", "wandb==0.31.0", "tensorboard==2.21.0"),
+    *("orbax-checkpoint==0.12.8", "jax-privacy==2.0.0"),
+)
 nox.options.sessions = ["pure", *QUICK, "summary"]
 
 
@@ -150,6 +157,26 @@ def tensorflow_addons(session):
         skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
     packages = "tensorflow-cpu==2.15.*", "tensorflow-addons==0.23.*"
     check_host(session, "tf_keras", None, *packages)
+
+
+@nox.session(python=find_python("3.11"))
+def works_with(session):
+    """Other people's packages, on TensorFlow; JAX Privacy on JAX. Prints docs/works_with.md's rows.
+
+    `nox -s works_with -- tensorflow jax torch` runs all tests on these backends.
+    """
+    if not session.python:
+        skip(session, "the packages are pinned for Python 3.11; it isn't installed")
+    torch = ["torch==2.13.0"] if "torch" in session.posargs else []
+    session.install("--no-compile", f"{PROJECT}[jax,test]", *WORKS_WITH, *torch)
+    folders = dict.fromkeys(session.posargs, "works_with")
+    folders = folders or {"tensorflow": "works_with", "jax": "works_with/test_jax_privacy.py"}
+    rows = {backend: Path(session.create_tmp(), f"{backend}.json").resolve() for backend in folders}
+    for backend, folder in folders.items():
+        rows[backend].unlink(missing_ok=True)
+        settings = {"KERAS_BACKEND": backend, "KERAS_ACCUM_TEST_WORKS_WITH": str(rows[backend])}
+        check(session, "keras3", folder, "-m", "thorough", posargs=(), **settings)
+    session.run("python", "docs/rows_of_works_with.py", *map(str, rows.values()))
 
 
 @nox.session(python=find_python("3.7"))
@@ -227,7 +254,7 @@ def check_host(session, host, extras, *requirements, **environment):
     check(session, host, ".", *WORKERS, **environment)
 
 
-def check(session, host, folder, *options, python="python", **environment):
+def check(session, host, folder, *options, python="python", posargs=None, **environment):
     settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
     settings.update(KERAS_ACCUM_TEST_HOST=host, TF_CPP_MIN_LOG_LEVEL="2")
     # The folder for files that one host saves and another one loads.
@@ -235,9 +262,10 @@ def check(session, host, folder, *options, python="python", **environment):
     files.mkdir(exist_ok=True)
     settings["KERAS_ACCUM_TEST_FILES"] = str(files)
     settings["KERAS_ACCUM_TEST_SUMMARY"] = str(said(session, "did not finish"))
-    chosen = *SECOND_TIER, *session.posargs  # pytest uses the last `-m` of several
+    posargs = session.posargs if posargs is None else posargs
+    chosen = *SECOND_TIER, *options, *posargs  # pytest uses the last `-m` of several
     with session.chdir(TESTS):
-        command = python, "-m", "pytest", folder, *options, *chosen
+        command = python, "-m", "pytest", folder, *chosen
         session.run(*command, env=settings, external=python != "python")
 
 

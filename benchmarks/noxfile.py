@@ -59,6 +59,40 @@ def report(session):
     session.run("python", str(HERE / "report.py"))
 
 
+# The packages of each group of `everybody.py`.
+EVERYBODY = {
+    "keras3": [f"{HERE.parent}[tensorflow]"],
+    "optax": ["jax==0.10.2", "optax==0.2.8"],
+    "torch": ["torch==2.13.0", "accelerate==1.15.0", "lightning==2.6.6", "transformers==5.23.0"],
+    "tf_keras_2_15": ["tensorflow-cpu==2.15.*"],
+    "keras2": [f"{HERE.parent}[keras2,peers]", "keras==2.2.4", "pytest"],
+}
+PYTHONS = {"tf_keras_2_15": ("3.11", "3.10", "3.9"), "keras2": ("3.7",)}
+
+
+@nox.session(default=False)
+def everybody(session):
+    """How far everybody's accumulation ends from the big batch: the table of docs/exactness.md."""
+    script = str(HERE / "everybody.py")
+    for group, packages in EVERYBODY.items():
+        interpreter = find_python(*PYTHONS.get(group, ("3.11", "3.12", "3.13")))
+        if not interpreter:
+            session.warn(f"{group} needs another Python; its figures stay as they are")
+            continue
+        folder = Path(session.create_tmp(), group).resolve()
+        session.run(interpreter, "-m", "venv", str(folder), external=True)
+        python = str(folder / "bin" / "python")
+        install = python, "-m", "pip", "install", "--quiet", "--no-compile"
+        session.run(*install, *packages, external=True)
+        if group == "tf_keras_2_15":  # it requires numpy<=1.23.2, but runs without
+            needed = "--no-deps", "gradient-accumulator==0.5.2"
+            session.run(*install, *needed, external=True)
+        environment = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        session.run(python, script, group, env=environment, external=True)
+    session.install("numpy")
+    session.run("python", script, "table")
+
+
 def measure(session, host, name, *options, **environment):
     settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
     settings["TF_CPP_MIN_LOG_LEVEL"] = "3"

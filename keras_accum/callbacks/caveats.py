@@ -13,7 +13,8 @@ from keras_accum.callbacks.base import accumulating_in
 _NORMALIZES = (
     "Batch normalization trains in {}. The layer takes its statistics from each micro-batch, so "
     "this training isn't the training with the big batch. Use GroupNormalization or "
-    "LayerNormalization, or freeze the layer with `trainable=False`."
+    "LayerNormalization, or freeze the layer with `trainable=False`. On Keras 3, "
+    "`with_window_statistics(model)` makes at least the moving statistics those of the big batch."
 )
 _WEIGH = (
     "Construct the optimizer with reduction='weighted', and give `fit` the callback "
@@ -25,9 +26,9 @@ _MASKS = (
     f"window. {_WEIGH}"
 )
 _SHORT = (
-    "The last micro-batch of an epoch has {} samples, the others have {}, and the optimizer has "
-    "reduction='mean': the samples of the short micro-batch count more than other samples of its "
-    f"window. {_WEIGH} Or train on whole micro-batches."
+    "The {} micro-batches of an epoch have {} samples together, and the first one has {}. The "
+    "optimizer has reduction='mean', so a shorter micro-batch, usually the last, counts as much as "
+    f"each of the others in its window. {_WEIGH} Or train on whole micro-batches."
 )
 
 _HOOKS = "on_train_batch_end", "on_test_begin", "on_epoch_end"
@@ -81,10 +82,11 @@ class Caveats:
         if not batches or not self._is_mean:
             return
         model = self._callbacks.model
-        last = self._samples(model) - (batches - 1) * self._size
-        # Anything else than a short batch is another count, as after `evaluate` in a callback.
-        if 0 < last < self._size:
-            _say(model, "short", _SHORT.format(int(last), int(self._size)), in_means=True, alone=1)
+        samples = self._samples(model)
+        # Other numbers of samples aren't of this epoch, as after `evaluate` in a callback.
+        if (batches - 1) * self._size < samples < batches * self._size:
+            message = _SHORT.format(batches, int(samples), int(self._size))
+            _say(model, "short", message, in_means=True, alone=1)
 
     def _samples(self, model):
         """Return the number of samples of this epoch so far, 0 if it isn't known."""
@@ -119,7 +121,10 @@ def _say(model, what, message, in_means=False, alone=None):
 
 
 def _normalizes_batches(layer):
-    return any(cls.__name__.startswith("BatchNormalization") for cls in type(layer).__mro__)
+    kinds = [cls.__name__ for cls in type(layer).__mro__]
+    # Who uses WindowBatchNormalization knows.
+    is_known = "WindowBatchNormalization" in kinds
+    return not is_known and any(kind.startswith("BatchNormalization") for kind in kinds)
 
 
 def _is_mean(model, models, flatten):

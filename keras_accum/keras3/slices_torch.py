@@ -31,7 +31,7 @@ class Step(slices.Step):
             return self.own(data)
         variables = model.trainable_weights[:]
         sums = self.gradients(data, rows)
-        model.zero_grad()
+        _forget_gradients(variables)
         gradients = [s if s is None else s.to(v.value.dtype) for s, v in zip(sums, variables)]
         with torch.no_grad():
             model.optimizer.apply(gradients, variables)
@@ -44,7 +44,7 @@ class Step(slices.Step):
     def gradient(self, objective):
         """Return the gradients of `objective()`, and what it returns besides."""
         loss, found = objective()
-        self.model.zero_grad()
+        _forget_gradients(self.model.trainable_weights)
         loss.backward()
         return [v.value.grad for v in self.model.trainable_weights], found
 
@@ -122,3 +122,9 @@ class Step(slices.Step):
     @staticmethod
     def _part(data, start, stop):
         return keras.tree.map_structure(lambda a: a if a is None else a[start:stop], data)
+
+
+def _forget_gradients(variables):
+    """What `model.zero_grad()` does, which leaves out one of two variables of the same path."""
+    for variable in variables:
+        variable.value.grad = None

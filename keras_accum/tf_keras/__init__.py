@@ -17,8 +17,10 @@ from keras_accum.callbacks import (  # noqa: E402
     of_host,
     partial_window,
     python_gate,
+    updates,
     weights,
 )
+from keras_accum.callbacks.base import introduce  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
 from keras_accum.states import StateError  # noqa: E402, F401
 from keras_accum.tf_keras import models, saving, slices, stock  # noqa: E402
@@ -50,9 +52,35 @@ class _InTrainFunction:
         super().on_train_begin(logs)
 
 
+def _counts_micro_batches(callback):
+    """Return why a callback of this Keras can't count updates, or None.
+
+    These callbacks read or write Keras's own count of batches.
+    """
+    if isinstance(callback, keras.callbacks.TensorBoard) and callback.update_freq != "epoch":
+        return (
+            "with an integer `update_freq`, it counts micro-batches by itself on this Keras. Use "
+            "update_freq='epoch', or list it beside OnUpdates. "
+            f"Received: update_freq={callback.update_freq!r}"
+        )
+    backup = getattr(keras.callbacks, "BackupAndRestore", ())  # TensorFlow 2.4 has none
+    if isinstance(callback, backup) and _saves_in_epochs(callback):
+        return (
+            "on this Keras, `fit` continues inside an epoch at the micro-batch with the saved "
+            "number, which would be the number of an update. Use save_freq='epoch', or list it "
+            f"beside OnUpdates. Received: save_freq={callback.save_freq!r}"
+        )
+    return None
+
+
+def _saves_in_epochs(backup):
+    is_early = getattr(backup, "save_before_preemption", False)
+    return is_early or getattr(backup, "save_freq", "epoch") != "epoch"
+
+
 _without_waiting = tf.distribute.experimental.ParameterServerStrategy
 _callback = of_host(keras, "tf_keras", IMPORT_KERAS)
-monitor.introduce(keras.callbacks.CallbackList)
+introduce(keras.callbacks.CallbackList)
 
 
 def _reads_steps(model):
@@ -76,6 +104,13 @@ MicroBatches = _callback(
     _models=keras.Model,
     _step_class=slices.Step,
     _of_optimizer=("minimize", "compute_gradients", "_compute_gradients", "_get_gradients"),
+)
+OnUpdates = _callback(
+    updates.OnUpdates,
+    _InTrainFunction,
+    _kind=keras.callbacks.Callback,
+    _models=keras.Model,
+    _refusal=staticmethod(_counts_micro_batches),
 )
 PythonGate = _callback(
     python_gate.PythonGate,

@@ -2667,6 +2667,63 @@ class MicroBatches(keras.callbacks.Callback):
 
     def __init__(self, size: int, loss: Literal["sample", "batch"] = "sample") -> None: ...
 
+class OnUpdates(keras.callbacks.Callback):
+    """Call other callbacks once per update, as `fit` at the big batch would call them.
+
+    The callbacks in the list get `on_train_batch_begin` before the first micro-batch of a window,
+    and `on_train_batch_end` after the update. The number that they get is that of the update in its
+    epoch, from 0. So ModelCheckpoint with an integer `save_freq`, TensorBoard with an integer
+    `update_freq`, a learning rate by step, and callbacks of your own count updates. The hooks for
+    epochs, validation and prediction are handed on as they are.
+
+    The metrics of Keras's train step are means since the start of the epoch, weighted by samples.
+    At the end of a window, their values are therefore the logs of the big batch:
+
+        log(update) = sum over samples since the start of the epoch / number of samples
+
+    This is exact also for short micro-batches. The loss of masked samples is different: Keras
+    averages it over the unmasked elements of a micro-batch, and then by the number of samples. A
+    log of a train step of your own that isn't the value of one of the model's metrics is the mean
+    over the micro-batches of the window.
+
+    `params["steps"]` is the number of updates in an epoch. It is None if epochs may differ in that
+    number: if windows vary in length, or go on in the next epoch. A window that goes on in the next
+    epoch begins with its number in the first epoch and ends as update 0 of the second epoch, with
+    the logs of the second epoch.
+
+    List ApplyPartialWindow before OnUpdates. Callbacks of this package count micro-batches: list
+    them beside OnUpdates, and AccumulationMonitor before it. OnUpdates reads the counters of the
+    optimizer after each micro-batch, for which JAX waits for the device.
+
+    Args:
+        callbacks: List of callbacks of Keras. What the training calls once per update.
+
+    Raises:
+        TypeError: If `callbacks` isn't a list of callbacks, or has one of this package. At the
+            start of training, if the model's optimizer isn't of this package.
+        ValueError: On `tf_keras`, if a callback counts micro-batches by itself: TensorBoard with an
+            integer `update_freq`, BackupAndRestore with an integer `save_freq`. At the start of
+            training, if ApplyPartialWindow comes after OnUpdates, or with `steps_per_execution`
+            other than 1, because one call of the train function may then end inside a window.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import tf_keras as keras
+    >>> from keras_accum.tf_keras import AdamAccumulate, OnUpdates
+    >>> said = keras.callbacks.LambdaCallback(
+    ...     on_train_batch_end=lambda update, logs: print("update", update, sorted(logs))
+    ... )
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.ones((100, 3)), np.ones((100, 1))
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[OnUpdates([said])])
+    update 0 ['loss']
+    update 1 ['loss']
+    """
+
+    def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None: ...
+
 class PythonGate(keras.callbacks.Callback):
     """Let Python choose one of two traced train functions for each micro-batch of `fit`.
 

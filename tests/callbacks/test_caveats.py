@@ -19,7 +19,7 @@ skip_file_on_keras2("a CallbackList that knows the model")
 SIZE, LENGTH = 4, 3
 BATCHES = "Batch normalization trains in normalizes"
 MASK = "output has a mask"
-SHORT = "last micro-batch of an epoch has 2 samples, the others have 4"
+SHORT = "samples together, and the first one has 4"
 
 layers = keras.layers
 
@@ -43,7 +43,7 @@ def said(model, data, size=SIZE, **arguments):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         fit(model, size, data, **{"epochs": 2, **arguments})
-    texts = ("Batch normalization", "has a mask", "last micro-batch")
+    texts = ("Batch normalization", "has a mask", "samples together")
     found = [warning for warning in found if any(t in str(warning.message) for t in texts)]
     assert all(not w.filename.startswith(str(hosts.PROJECT / "keras_accum")) for w in found)
     return [str(warning.message) for warning in found]
@@ -147,6 +147,7 @@ def test_a_loss_of_the_model_itself():
     assert said(eager(model, ours()), arrays(5 * SIZE - 2)) == []
 
 
+@pytest.mark.skipif(hosts.IS_TORCH, reason="Keras runs one step at a time on PyTorch")
 def test_several_micro_batches_in_an_execution():
     model, data = dense_model(), arrays(6 * SIZE - 2)
     model = compiled(model, ours(accum_iters=4), steps_per_execution=2)

@@ -22,6 +22,12 @@ def test_the_table_in_the_documentation_is_the_table_of_the_report():
     assert path.read_text("utf-8") == report.long_table(found)
 
 
+def test_the_table_of_everybody_is_that_of_its_results():
+    import everybody
+
+    assert everybody.table() in (PROJECT / "docs/exactness.md").read_text("utf-8")
+
+
 def test_contenders():
     import contenders
 

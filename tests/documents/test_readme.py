@@ -65,5 +65,5 @@ def test_scripts(tmp_path):
     accumulated, micro_batches, mean, weighted = (float(number) for _, number in printed)
     assert accumulated < 1e-4 < 0.1 < micro_batches
     assert weighted < 1e-4 < 1e-3 < mean
-    assert done.stderr.count("has 7 samples, the others have 10") == 1
+    assert done.stderr.count("have 1797 samples together, and the first one has 10") == 1
     assert done.stdout.splitlines()[-1] == "1 update, 2 micro-batches"

@@ -1,0 +1,37 @@
+"""Tests on other people's packages, which only `nox -s works_with` installs.
+
+A test has a mark `row(package, what, result)`. It becomes a row of docs/works_with.md.
+"""
+
+import json
+import os
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+# The file for the rows. Without it, the packages aren't there, and nothing is collected.
+ROWS = os.environ.get("KERAS_ACCUM_TEST_WORKS_WITH")
+collect_ignore_glob = [] if ROWS else ["test_*.py"]
+
+# Other packages warn of each other. Our own warnings stay errors.
+IGNORED = "DeprecationWarning", "PendingDeprecationWarning", "FutureWarning", "ResourceWarning"
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("row"):
+            for category in IGNORED:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::{category}"))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    row = item.get_closest_marker("row")
+    if row and report.when == "call":
+        package, what, result = row.args
+        found = [package, version(package), what, result if report.passed else "**fails**"]
+        path = Path(ROWS)
+        rows = json.loads(path.read_text("utf-8")) if path.exists() else []
+        path.write_text(json.dumps([*rows, found]), "utf-8")
