@@ -15,6 +15,7 @@ STOCK, FLOOR, OWN = "stock Adam", "acc += g", "Keras's own"
 SELECT, CONDITIONAL, PYTHON = "select", "conditional", "PythonGate"
 OURS = SELECT, CONDITIONAL, PYTHON
 BIG, LOOP = "stock, big batch", "PyTorch loop"
+IN_SLICES = "MicroBatches"
 NEEDED = *OURS, STOCK, FLOOR, BIG
 
 
@@ -47,6 +48,14 @@ def find(host):
     if host == "keras3":
         found[OWN] = contender(lambda k: stock.Adam(gradient_accumulation_steps=k))
     return {**found, **_peers(host, stock)}
+
+
+def in_slices(host, size):
+    """Return stock Adam at the big batch, which the train step takes in slices of this size."""
+    _, accum, stock = load(host)
+    return contender(
+        lambda k: stock.Adam(), callbacks=lambda: [accum.MicroBatches(size)], big=True
+    )
 
 
 def _peers(host, stock):

@@ -13,7 +13,7 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from contenders import CONDITIONAL, OWN, PYTHON, SELECT, STOCK
+from contenders import CONDITIONAL, IN_SLICES, OWN, PYTHON, SELECT, STOCK
 
 CONFIGURATIONS = {
     "Keras 3, TensorFlow": {"KERAS_BACKEND": "tensorflow"},
@@ -23,7 +23,7 @@ CONFIGURATIONS = {
 }
 ONE = "accum_iters=1"
 IN_BACKWARD = "in backward"
-COLUMNS = ONE, SELECT, CONDITIONAL, PYTHON, IN_BACKWARD, OWN
+COLUMNS = ONE, SELECT, CONDITIONAL, PYTHON, IN_BACKWARD, OWN, IN_SLICES
 WIDTH, LAYERS, WINDOW = 5000, 4, 4
 PARAMETERS = LAYERS * (WIDTH + 1) * WIDTH
 
@@ -32,22 +32,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=3, help="processes of each contender")
     parser.add_argument("--host", choices=CONFIGURATIONS, help="one host; all by default")
+    parser.add_argument("--columns", nargs="+", default=COLUMNS, choices=COLUMNS)
     parser.add_argument("--inside", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
         train(*options.inside)
         return
-    print(f"| host | {' | '.join(COLUMNS)} |")
-    print(f"| --- |{' ---: |' * len(COLUMNS)}")
+    columns = options.columns
+    print(f"| host | {' | '.join(columns)} |")
+    print(f"| --- |{' ---: |' * len(columns)}")
     for name in [options.host] if options.host else CONFIGURATIONS:
         environment = CONFIGURATIONS[name]
         host = "keras3" if "KERAS_BACKEND" in environment else "tf_keras"
         environment = {**os.environ, **environment}
-        peaks = {who: [] for who in (STOCK, *COLUMNS)}
+        peaks = {who: [] for who in (STOCK, *columns)}
         for _ in range(options.rounds):
             for who, found in peaks.items():
                 found.append(peak(host, who, environment))
-        cells = [over(peaks[who], peaks[STOCK]) for who in COLUMNS]
+        cells = [over(peaks[who], peaks[STOCK]) for who in columns]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
@@ -71,6 +73,7 @@ def train(host, who):
 
     keras, accum, _ = contenders.load(host)
     found = contenders.find(host)
+    found[IN_SLICES] = contenders.in_slices(host, 1)
     found[ONE] = contenders.contender(lambda k: accum.AdamAccumulate(accum_iters=1))
     if keras.backend.backend() == "torch":
         found[IN_BACKWARD] = contenders.contender(
@@ -82,7 +85,8 @@ def train(host, who):
     model = keras.Sequential([keras.layers.Input((WIDTH,)), *layers])
     model.compile(contender.optimizer(WINDOW), "mse")
     x = np.ones((3 * WINDOW, WIDTH), "float32")
-    model.fit(x, x, batch_size=1, verbose=0, callbacks=contender.callbacks())
+    size = WINDOW if contender.big else 1
+    model.fit(x, x, batch_size=size, verbose=0, callbacks=contender.callbacks())
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 

@@ -6,6 +6,8 @@ two ratios as JSON. One is the time of a micro-batch divided by that of stock Ad
 every micro-batch. The other is the time divided by the floor, the least that is possible: for a
 window of k micro-batches, k - 1 bare accumulations `acc += g` and one stock update.
 
+With `--slices`, the contender is `MicroBatches`, which takes a batch of k micro-batches in slices.
+
 Only ratios of medians are kept, from rounds in which all contenders take turns in one process: a
 single time says more about the machine than about the code. A peer that fails has null ratios.
 
@@ -38,6 +40,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, choices=WINDOWS)
     parser.add_argument("--networks", nargs="+", default=[*NETWORKS, alone.NAME])
+    parser.add_argument("--slices", action="store_true", help="only MicroBatches and the floor")
     parser.add_argument("--xla", action="store_true", help="compile on TensorFlow, as on a GPU")
     parser.add_argument("--write", type=Path, help="the JSON file to write")
     options = parser.parse_args()
@@ -82,6 +85,10 @@ def compare(options, keras, network, k):
     """
     keras.backend.clear_session()
     found = contenders.find(options.host)
+    if options.slices:
+        needed = contenders.STOCK, contenders.FLOOR, contenders.BIG
+        found = {name: found[name] for name in needed}
+        found[contenders.IN_SLICES] = contenders.in_slices(options.host, MICRO_BATCH)
     if network == alone.NAME:
         steps = {
             name: alone.windows(
@@ -99,7 +106,7 @@ def compare(options, keras, network, k):
         steps = {
             name: fits(keras, NETWORKS[network], c, k, options.xla) for name, c in found.items()
         }
-    if keras.backend.backend() == "torch":
+    if keras.backend.backend() == "torch" and not options.slices:
         steps[contenders.LOOP] = pytorch_loop.windows(network, k, MICRO_BATCH, MICRO_BATCHES)
     failed = {name for name, step in steps.items() if not runs(name, step)}
     median = medians({n: step for n, step in steps.items() if n not in failed}, options.rounds)

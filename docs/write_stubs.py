@@ -67,6 +67,7 @@ ARGUMENTS = {
     "gradient_transformers": "Sequence[Callable[..., Any]] | None",
     "lengths": "Mapping[int, int] | Sequence[Sequence[int]]",
     # of callbacks
+    "callbacks": "Sequence[keras.callbacks.Callback]",
     "batch_size": "int | None",
     "noise_scale": "bool",
     "smoothing": "float",
@@ -83,6 +84,7 @@ ARGUMENTS = {
     "optimizer": "keras.optimizers.Optimizer",
     "stock": "bool",
     "optimizer_class": "type[keras.optimizers.Optimizer]",
+    "model": "keras.Model",
 }
 
 # The arguments of constructors only.
@@ -105,6 +107,9 @@ OF_HOST = {
         "lr": "float | None",
     },
 }
+
+# The base class of each layer.
+LAYERS = {"WindowBatchNormalization": "keras.layers.BatchNormalization"}
 
 _OPTIONS = "reduction", "skip_nonfinite", "skip_norm", "window_transforms", "gate", "all_reduce"
 
@@ -234,7 +239,13 @@ def host_stub(host_name):
         parts.append(_class(name, cls, f"{bases[cls.__bases__[0]]}, {stock}", of_class))
     for name, cls in callbacks.items():
         parts.append(_class(name, cls, "keras.callbacks.Callback", types))
+    for name, cls in classes.items():
+        if name in LAYERS:
+            parts.append(_class(name, cls, LAYERS[name], types))
     parts.append(_documented(module.accumulating, "accumulating", made, types))
+    if "with_window_statistics" in public:
+        function = public["with_window_statistics"]
+        parts.append(_documented(function, function.__name__, "keras.Model", types))
     return "".join(parts).rstrip("\n") + "\n"
 
 

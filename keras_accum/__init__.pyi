@@ -29,12 +29,16 @@ from keras_accum.keras3 import MicroBatches as MicroBatches
 from keras_accum.keras3 import MicroBatchWeights as MicroBatchWeights
 from keras_accum.keras3 import MuonAccumulate as MuonAccumulate
 from keras_accum.keras3 import NadamAccumulate as NadamAccumulate
+from keras_accum.keras3 import OnUpdates as OnUpdates
 from keras_accum.keras3 import PythonGate as PythonGate
 from keras_accum.keras3 import RMSpropAccumulate as RMSpropAccumulate
 from keras_accum.keras3 import ScheduleFreeAdamWAccumulate as ScheduleFreeAdamWAccumulate
 from keras_accum.keras3 import SGDAccumulate as SGDAccumulate
 from keras_accum.keras3 import StateError as StateError
+from keras_accum.keras3 import WindowBatchNormalization as WindowBatchNormalization
+from keras_accum.keras3 import WindowStatistics as WindowStatistics
 from keras_accum.keras3 import accumulating as accumulating
+from keras_accum.keras3 import with_window_statistics as with_window_statistics
 
 __version__: str
 __all__ = [
@@ -58,10 +62,14 @@ __all__ = [
     "MicroBatches",
     "MuonAccumulate",
     "NadamAccumulate",
+    "OnUpdates",
     "PythonGate",
     "RMSpropAccumulate",
     "SGDAccumulate",
     "ScheduleFreeAdamWAccumulate",
     "StateError",
+    "WindowBatchNormalization",
+    "WindowStatistics",
     "accumulating",
+    "with_window_statistics",
 ]

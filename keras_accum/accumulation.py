@@ -50,6 +50,8 @@ class Accumulation:
         self.is_ready = False
         # True after a train step was run or traced: from then on its variables are fixed.
         self.has_stepped = False
+        # Functions that are called after a window was closed between train steps.
+        self.closing_watchers = []
 
     def open_window(self):
         """Make the counters and accumulators if the model's variables are known."""
@@ -233,6 +235,8 @@ class Accumulation:
             indices = np.flatnonzero(window.was_seen(missing, *self.progress())).tolist()
         covered, frozen = self._apart_from_frozen(list(indices))
         port.between_steps(self._update_from_sums, [port.variables[i] for i in covered], frozen)
+        for watcher in self.closing_watchers:
+            watcher()
 
     def _update_from_sums(self, variables, frozen):
         open_window = self.window

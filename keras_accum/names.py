@@ -35,10 +35,14 @@ _OTHERS = {
     "AccumulationSchedule": "every Keras",
     "GrowWithNoiseScale": _NEWER,
     "MicroBatchWeights": _NEWER,
-    "MicroBatches": "Keras 3",
+    "MicroBatches": _NEWER,
+    "OnUpdates": _NEWER,
     "PythonGate": _NEWER,
     "StateError": "every Keras",
+    "WindowBatchNormalization": "Keras 3",
+    "WindowStatistics": "Keras 3",
     "accumulating": "every Keras",
+    "with_window_statistics": "Keras 3",
 }
 
 WHERE = {**{f"{name}Accumulate": where for name, where in OPTIMIZERS.items()}, **_OTHERS}

@@ -13,13 +13,15 @@ class Said:
         # Each value with True if a traced function said it. By replica, because `tf.distribute`
         # runs the step of each replica in turn.
         self._values = {}
+        # True after something was said. Who wants to know of a single step, sets it to False.
+        self.is_used = False
 
     def __bool__(self):
         return bool(self._values)
 
     def say(self, value):
         """Keep a value, a number or a tensor, for the next micro-batch."""
-        port = self._accumulation.port
+        port, self.is_used = self._accumulation.port, True
         self._values[port.replica()] = port.without_gradient(value), port.is_traced()
 
     def take(self):

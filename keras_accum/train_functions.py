@@ -9,6 +9,7 @@ import functools
 import numpy as np
 
 from keras_accum import window
+from keras_accum.halving import Halving
 
 ONE_CALL = (
     "PythonGate needs a train step that calls the model's optimizer once, whatever happens in the "
@@ -35,12 +36,20 @@ def own_train_function(model, around=lambda train_step: train_step):
 
     `around` wraps the model's train step.
     """
-    step = around(model.train_step)
-    # JAX caches traces by function equality, and bound methods compare equal; a fresh lambda forces
-    # a new trace.
-    with train_step_of(model, lambda *arguments: step(*arguments)):
-        model.make_train_function(force=True)
-    return model.train_function
+
+    own = model.train_step
+
+    def make():
+        step, in_use = around(own), model.train_function
+        # JAX caches traces by function equality, and bound methods compare equal; a fresh lambda
+        # forces a new trace.
+        with train_step_of(model, lambda *arguments: step(*arguments)):
+            model.make_train_function(force=True)
+        made, model.train_function = model.train_function, in_use
+        return made
+
+    searches = getattr(own, "searches", False)  # in slices of a size to be found
+    return Halving(own, make) if searches else make()
 
 
 class Substitute:
@@ -115,30 +124,3 @@ class Picker(Substitute):
             return result
 
         return decided_train_step
-
-
-class StepInSlices:
-    """A model's train step that takes its batch in slices."""
-
-    def __init__(self, model, size, loss):
-        self.model, self.size, self.loss = model, size, loss
-        self.own = model.train_step
-
-    def rows(self, arrays):
-        """Return the number of samples of a batch, None if it isn't known before the program runs.
-
-        The arrays of a batch must agree about it.
-        """
-        counts = {array.shape[0] if len(array.shape) else 1 for array in arrays}
-        if len(counts - {None}) > 1:
-            raise ValueError(
-                "MicroBatches takes slices of samples: the first dimension of all arrays of a "
-                f"batch must be the number of samples. Received first dimensions: {counts}"
-            )
-        return None if None in counts else counts.pop()
-
-
-def restore_train_step(model):
-    """Restore the model's own train step."""
-    if isinstance(vars(model).get("train_step"), StepInSlices):
-        del vars(model)["train_step"]

@@ -3,6 +3,8 @@
 No host is imported here.
 """
 
+import functools
+
 from keras_accum.base import inner
 from keras_accum.convert import accumulates
 from keras_accum.train_functions import Substitute, TracedAnew
@@ -51,6 +53,34 @@ def steps_per_execution(model):
         return "auto"
     variable = getattr(model, "_steps_per_execution", None)  # on Keras 2
     return model.steps_per_execution if variable is None else int(variable.numpy())
+
+
+class KnowsOthers:
+    """A callback that knows the callbacks which are before and after it in a training."""
+
+    _before = _after = ()
+
+
+def introduce(callback_list):
+    """Make Keras's class CallbackList tell callbacks which others are before and after them.
+
+    Keras doesn't tell a callback of the others. A progress bar is a callback, too.
+    """
+    on_train_begin = callback_list.on_train_begin
+
+    @functools.wraps(on_train_begin)
+    def introduce_and_begin(self, logs=None):
+        for i, callback in enumerate(self.callbacks):
+            if isinstance(callback, KnowsOthers):
+                callback._before, callback._after = self.callbacks[:i], self.callbacks[i + 1 :]
+        on_train_begin(self, logs)
+
+    callback_list.on_train_begin = introduce_and_begin
+
+
+def is_named(callback, name):
+    """True if a class of the callback has this name. The classes themselves are a host's."""
+    return any(cls.__name__ == name for cls in type(callback).__mro__)
 
 
 class SubstitutesTrainFunction(SeesTrainings):

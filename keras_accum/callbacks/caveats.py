@@ -13,7 +13,8 @@ from keras_accum.callbacks.base import accumulating_in
 _NORMALIZES = (
     "Batch normalization trains in {}. The layer takes its statistics from each micro-batch, so "
     "this training isn't the training with the big batch. Use GroupNormalization or "
-    "LayerNormalization, or freeze the layer with `trainable=False`."
+    "LayerNormalization, or freeze the layer with `trainable=False`. On Keras 3, "
+    "`with_window_statistics(model)` makes at least the moving statistics those of the big batch."
 )
 _WEIGH = (
     "Construct the optimizer with reduction='weighted', and give `fit` the callback "
@@ -120,7 +121,10 @@ def _say(model, what, message, in_means=False, alone=None):
 
 
 def _normalizes_batches(layer):
-    return any(cls.__name__.startswith("BatchNormalization") for cls in type(layer).__mro__)
+    kinds = [cls.__name__ for cls in type(layer).__mro__]
+    # Who uses WindowBatchNormalization knows.
+    is_known = "WindowBatchNormalization" in kinds
+    return not is_known and any(kind.startswith("BatchNormalization") for kind in kinds)
 
 
 def _is_mean(model, models, flatten):

@@ -4,7 +4,8 @@ import contextlib
 
 from keras_accum.base import inner
 from keras_accum.callbacks.base import SubstitutesTrainFunction, accumulating_in
-from keras_accum.train_functions import StepInSlices, Substitute
+from keras_accum.slices import StepInSlices
+from keras_accum.train_functions import Substitute
 
 _NEEDS_TORCH = (
     "AccumulateInBackward needs the PyTorch backend of Keras 3, which runs eagerly and calls a "
@@ -27,8 +28,10 @@ class AccumulateInBackward(SubstitutesTrainFunction):
         a_i <- a_i + g_i,    g_i <- none
 
     is added as soon as it is complete, while `backward` goes on. So the gradients never exist all
-    at once, which saves nearly one copy of the parameters at the peak. Weights, state and files are
-    the same to the bit.
+    at once, which saves one copy of the parameters. The update at the end of a window treats the
+    variables in groups, so that its temporary tensors never exist all at once either; optimizers
+    whose variables share state, such as Nadam, and those that aren't Keras's own make it as a
+    whole. Weights, state and files are the same to the bit.
 
     The callback is for `fit`, and `train_on_batch` isn't affected. In a loop of your own,
     `AccumulateInBackward.scope(optimizer)` does the same. List the callback last. With

@@ -1,8 +1,9 @@
 """The callback `MicroBatches`, for all hosts. No host is imported here."""
 
+from keras_accum import ranges
 from keras_accum.base import inner
-from keras_accum.callbacks.base import SubstitutesTrainFunction
-from keras_accum.train_functions import restore_train_step
+from keras_accum.callbacks.base import SubstitutesTrainFunction, steps_per_execution
+from keras_accum.slices import restore_train_step
 
 
 class MicroBatches(SubstitutesTrainFunction):
@@ -33,6 +34,12 @@ class MicroBatches(SubstitutesTrainFunction):
     This is exact for any loss of `(y_true, y_pred)`, such as a contrastive loss, for one more
     forward pass. The joined outputs of the batch are kept in memory.
 
+    With "auto", the first slice is the whole batch. If a step runs out of memory, what it has
+    changed is undone, and the same batch is taken again in slices of half the size, until they fit.
+    No sample counts twice. The size that was found is printed and used from then on. If memory runs
+    out while the optimizer updates the weights, a step can't be undone, and the training ends with
+    a RuntimeError.
+
     The penalties are the losses that layers add. They count with the slice's share of the samples.
     This is exact for regularizers of weights, and for means over samples, as Keras's activity
     regularizers are. It is not exact if a layer adds a sum over samples: write it as a mean.
@@ -45,17 +52,20 @@ class MicroBatches(SubstitutesTrainFunction):
     gradients computes them, in inference mode. A gradient with sparse rows becomes a dense one.
 
     Args:
-        size: Integer >= 1. The number of samples of a slice; under a strategy, on each replica.
+        size: Integer >= 1, or "auto". The number of samples of a slice; under a strategy, on each
+            replica.
         loss: "sample" (default) or "batch". What the loss is a function of.
 
     Raises:
-        TypeError: If `size` isn't an integer.
+        TypeError: If `size` is neither an integer nor "auto".
         ValueError: If an argument is out of its range. At the start of training, or in its first
             step, if the training might not be that of the batch: with a `train_step`,
             `compute_loss` or `compute_metrics` of the model's own; with `reduction="weighted"` of
             the optimizer; with arrays that differ in their number of samples. With `loss="sample"`:
             if a loss or a metric makes one value of several samples, or if the loss has no
-            reduction. With `loss="batch"`: if batch normalization trains.
+            reduction. With `loss="batch"`: if batch normalization trains. With "auto": if
+            `steps_per_execution` isn't 1, or under a strategy with several replicas.
+        RuntimeError: With "auto", if memory runs out while the optimizer updates the weights.
 
     Example:
 
@@ -70,17 +80,20 @@ class MicroBatches(SubstitutesTrainFunction):
     2
     """
 
-    # A host defines: its class of models, and the class of train steps in slices.
+    # A host defines: its class of models, the class of train steps in slices, and the methods of an
+    # optimizer by which Keras's train step computes gradients, and a step in slices doesn't.
     _models = _step_class = None
+    _of_optimizer = ()
     _step = None
 
     def __init__(self, size, loss="sample"):
         super().__init__()
-        if isinstance(size, bool) or not isinstance(size, int):
+        if size != "auto" and (isinstance(size, bool) or not isinstance(size, int)):
             raise TypeError(
-                f"`size` must be an integer, the number of samples of a slice. Received: {size!r}"
+                '`size` must be an integer, the number of samples of a slice, or "auto". '
+                f"Received: {size!r}"
             )
-        if size < 1:
+        if size != "auto" and size < 1:
             raise ValueError(f"`size` must be at least 1. Received: size={size}")
         if loss not in ("sample", "batch"):
             raise ValueError(f'`loss` must be "sample" or "batch". Received: loss={loss!r}')
@@ -88,8 +101,10 @@ class MicroBatches(SubstitutesTrainFunction):
 
     @property
     def size(self):
-        """The number of samples of a slice."""
-        return self._size
+        """The number of samples of a slice. With "auto", None while whole batches have fitted."""
+        if self._size != "auto":
+            return self._size
+        return None if self._step is None else self._step.size
 
     def _check_optimizer(self, optimizer):
         """Take any optimizer."""
@@ -99,7 +114,7 @@ class MicroBatches(SubstitutesTrainFunction):
         restore_train_step(self.model)  # after a training that was aborted
         self._check_model()
         if self._step is None or self._step.model is not self.model:
-            self._step = self._step_class(self.model, self.size, self._loss)
+            self._step = self._step_class(self.model, self._size, self._loss)
         self._step.check()
         vars(self.model)["train_step"] = self._step
         self._put_substitute()
@@ -110,9 +125,18 @@ class MicroBatches(SubstitutesTrainFunction):
 
     def _check_model(self):
         for name in ("train_step", "compute_loss", "compute_metrics"):
+            if not hasattr(self._models, name):
+                self._refuse(f"this version of Keras, whose models have no `{name}`")
             own = getattr(type(self.model), name) is not getattr(self._models, name)
             if own or name in vars(self.model):
                 self._refuse(f"a model that has its own `{name}`")
+        for optimizer in (self.model.optimizer, inner(self.model.optimizer)):
+            for name in self._of_optimizer:
+                if not _is_of_keras(type(optimizer), name):
+                    self._refuse(f"an optimizer that has its own `{name}`")
+        steps = steps_per_execution(self.model)
+        if self._size == "auto" and steps != 1:
+            self._refuse(f'"auto" and steps_per_execution={steps!r}, which takes several batches')
         if getattr(inner(self.model.optimizer), "reduction", None) == "weighted":
             self._refuse("an optimizer with reduction='weighted', whose weights are of batches")
         for variable in self.model.trainable_variables:
@@ -125,3 +149,9 @@ class MicroBatches(SubstitutesTrainFunction):
             "whole batch. Leave the callback out, and use micro-batches as batches with an "
             "optimizer of keras_accum."
         )
+
+
+def _is_of_keras(cls, name):
+    """Whether the class that defines this method, if there is one, is Keras's own."""
+    found = next((base for base in cls.__mro__ if name in vars(base)), None)
+    return found is None or ranges.is_of_keras(found)

@@ -1,11 +1,15 @@
 """The callback `AccumulationMonitor`, for all hosts. No host is imported here."""
 
-import functools
 import math
 import numbers
 
 from keras_accum.base import inner
-from keras_accum.callbacks.base import SubstitutesTrainFunction, steps_per_execution
+from keras_accum.callbacks.base import (
+    KnowsOthers,
+    SubstitutesTrainFunction,
+    is_named,
+    steps_per_execution,
+)
 from keras_accum.norms import MICRO_BATCH_NORM, SKIPPED, UPDATE_NORM
 from keras_accum.schedule import ENDLESS
 from keras_accum.warn import warn
@@ -66,7 +70,7 @@ class NoiseScale:
         self._trace += (1 - self._smoothing) * (trace - self._trace)
 
 
-class AccumulationMonitor(SubstitutesTrainFunction):
+class AccumulationMonitor(KnowsOthers, SubstitutesTrainFunction):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
 
     At the end of each micro-batch and of each epoch, the monitor adds these logs:
@@ -142,9 +146,6 @@ class AccumulationMonitor(SubstitutesTrainFunction):
     >>> [history[name][-1] for name in ("completed_updates", "window_position", "effective_batch")]
     [1, 2, 50]
     """
-
-    # The callbacks before and after the monitor, which `introduce` sets.
-    _before = _after = ()
 
     def __init__(
         self, batch_size=None, noise_scale=False, smoothing=0.99, show=("completed_updates",)
@@ -226,7 +227,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
     @property
     def _bars(self):
         callbacks = [*self._before, *self._after]
-        return [callback for callback in callbacks if _is(callback, "ProgbarLogger")]
+        return [callback for callback in callbacks if is_named(callback, "ProgbarLogger")]
 
     def _check_order(self):
         """Warn if the order of the callbacks keeps logs from a callback."""
@@ -237,7 +238,7 @@ class AccumulationMonitor(SubstitutesTrainFunction):
                 f"{type(self).__name__} is after {names} in `callbacks`, so {names} can't see the "
                 f"logs of {type(self).__name__}. List {type(self).__name__} first.",
             )
-        if any(_is(callback, "ApplyPartialWindow") for callback in self._after):
+        if any(is_named(callback, "ApplyPartialWindow") for callback in self._after):
             warn(
                 f"{type(self).__name__} is before ApplyPartialWindow in `callbacks`, so the logs "
                 "of an epoch don't count the update that ApplyPartialWindow makes at the end of "
@@ -283,23 +284,6 @@ class AccumulationMonitor(SubstitutesTrainFunction):
             logs["effective_batch"] = self._batch_size * length
         if self._noise_scale:
             logs["noise_scale"] = self._noise_scale.value
-
-
-def introduce(callback_list):
-    """Make Keras's class CallbackList tell a monitor which callbacks are before and after it.
-
-    Keras doesn't tell a callback of the others. A progress bar is a callback, too.
-    """
-    on_train_begin = callback_list.on_train_begin
-
-    @functools.wraps(on_train_begin)
-    def introduce_and_begin(self, logs=None):
-        for i, callback in enumerate(self.callbacks):
-            if isinstance(callback, AccumulationMonitor):
-                callback._before, callback._after = self.callbacks[:i], self.callbacks[i + 1 :]
-        on_train_begin(self, logs)
-
-    callback_list.on_train_begin = introduce_and_begin
 
 
 # The methods of a progress bar that get the logs of a training.
@@ -354,12 +338,11 @@ def _check_noise_scale(model, optimizer):
 def _reads_logs(callback):
     """True if a callback of Keras uses the logs of the monitor."""
     writes = ("CSVLogger", "TensorBoard", "RemoteMonitor", "History")
-    return any(_is(callback, name) for name in writes) or getattr(callback, "monitor", "") in LOGGED
-
-
-def _is(callback, name):
-    """True if a class of the callback has this name. The classes themselves are a host's."""
-    return any(cls.__name__ == name for cls in type(callback).__mro__)
+    if any(is_named(callback, name) for name in writes):
+        return True
+    if is_named(callback, "OnUpdates"):
+        return any(map(_reads_logs, callback.callbacks))
+    return getattr(callback, "monitor", "") in LOGGED
 
 
 _FILES = "save_own_variables", "load_own_variables"

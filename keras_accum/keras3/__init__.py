@@ -10,6 +10,8 @@
 | `state` | the part of the port for a state: variables and their names |
 | `kept` | what other people's optimizers keep in other objects |
 | `stock` | the part of the port for stock optimizers: arguments, conversion |
+| `batch_normalization` | batch normalization that moves its statistics once per window |
+| `statistics` | train steps that tell these layers when a window has closed |
 | `in_backward_torch` | sums to which `backward` itself adds, on PyTorch |
 | `masks` | the mask of a model's output |
 | `slices` | train steps that take their batch in slices: the losses of a slice |
@@ -33,9 +35,16 @@ from keras_accum.callbacks import (  # noqa: E402
     of_host,
     partial_window,
     python_gate,
+    updates,
     weights,
+    window_statistics,
 )
-from keras_accum.keras3 import masks, optimizer, stock  # noqa: E402
+from keras_accum.callbacks.base import introduce  # noqa: E402
+from keras_accum.keras3 import masks, optimizer, statistics, stock  # noqa: E402
+from keras_accum.keras3.batch_normalization import (  # noqa: E402
+    WindowBatchNormalization,  # noqa: F401, public
+    with_window_statistics,  # noqa: F401, public
+)
 from keras_accum.keras3.optimizer import AccumulatingOptimizer  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401, public
 from keras_accum.states import StateError  # noqa: E402, F401, public
@@ -74,7 +83,7 @@ for _name in names.OPTIMIZERS:
 family.hand_on(keras.optimizers.LossScaleOptimizer)
 
 _callback = of_host(keras, "keras3", "import keras")
-monitor.introduce(keras.callbacks.CallbackList)
+introduce(keras.callbacks.CallbackList)
 caveats.watch(keras, keras.tree.flatten)
 
 AccumulateInBackward = _callback(
@@ -92,6 +101,7 @@ MicroBatches = _callback(
         f"keras_accum.keras3.slices_{keras.backend.backend()}"
     ).Step,
 )
+OnUpdates = _callback(updates.OnUpdates, _kind=keras.callbacks.Callback, _models=keras.Model)
 PythonGate = _callback(python_gate.PythonGate, _picker=optimizer.backend.Picker)
 MicroBatchWeights = _callback(
     weights.MicroBatchWeights,
@@ -100,5 +110,6 @@ MicroBatchWeights = _callback(
     _flatten=staticmethod(keras.tree.flatten),
     _mask=staticmethod(masks.mask_of),
 )
+WindowStatistics = _callback(window_statistics.WindowStatistics, _step_class=statistics.Step)
 
 __getattr__ = names.fallback(__name__)

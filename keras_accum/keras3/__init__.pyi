@@ -10,6 +10,8 @@
 | `state` | the part of the port for a state: variables and their names |
 | `kept` | what other people's optimizers keep in other objects |
 | `stock` | the part of the port for stock optimizers: arguments, conversion |
+| `batch_normalization` | batch normalization that moves its statistics once per window |
+| `statistics` | train steps that tell these layers when a window has closed |
 | `in_backward_torch` | sums to which `backward` itself adds, on PyTorch |
 | `masks` | the mask of a model's output |
 | `slices` | train steps that take their batch in slices: the losses of a slice |
@@ -2788,8 +2790,10 @@ class AccumulateInBackward(keras.callbacks.Callback):
         a_i <- a_i + g_i,    g_i <- none
 
     is added as soon as it is complete, while `backward` goes on. So the gradients never exist all
-    at once, which saves nearly one copy of the parameters at the peak. Weights, state and files are
-    the same to the bit.
+    at once, which saves one copy of the parameters. The update at the end of a window treats the
+    variables in groups, so that its temporary tensors never exist all at once either; optimizers
+    whose variables share state, such as Nadam, and those that aren't Keras's own make it as a
+    whole. Weights, state and files are the same to the bit.
 
     The callback is for `fit`, and `train_on_batch` isn't affected. In a loop of your own,
     `AccumulateInBackward.scope(optimizer)` does the same. List the callback last. With
@@ -3052,6 +3056,12 @@ class MicroBatches(keras.callbacks.Callback):
     This is exact for any loss of `(y_true, y_pred)`, such as a contrastive loss, for one more
     forward pass. The joined outputs of the batch are kept in memory.
 
+    With "auto", the first slice is the whole batch. If a step runs out of memory, what it has
+    changed is undone, and the same batch is taken again in slices of half the size, until they fit.
+    No sample counts twice. The size that was found is printed and used from then on. If memory runs
+    out while the optimizer updates the weights, a step can't be undone, and the training ends with
+    a RuntimeError.
+
     The penalties are the losses that layers add. They count with the slice's share of the samples.
     This is exact for regularizers of weights, and for means over samples, as Keras's activity
     regularizers are. It is not exact if a layer adds a sum over samples: write it as a mean.
@@ -3064,17 +3074,20 @@ class MicroBatches(keras.callbacks.Callback):
     gradients computes them, in inference mode. A gradient with sparse rows becomes a dense one.
 
     Args:
-        size: Integer >= 1. The number of samples of a slice; under a strategy, on each replica.
+        size: Integer >= 1, or "auto". The number of samples of a slice; under a strategy, on each
+            replica.
         loss: "sample" (default) or "batch". What the loss is a function of.
 
     Raises:
-        TypeError: If `size` isn't an integer.
+        TypeError: If `size` is neither an integer nor "auto".
         ValueError: If an argument is out of its range. At the start of training, or in its first
             step, if the training might not be that of the batch: with a `train_step`,
             `compute_loss` or `compute_metrics` of the model's own; with `reduction="weighted"` of
             the optimizer; with arrays that differ in their number of samples. With `loss="sample"`:
             if a loss or a metric makes one value of several samples, or if the loss has no
-            reduction. With `loss="batch"`: if batch normalization trains.
+            reduction. With `loss="batch"`: if batch normalization trains. With "auto": if
+            `steps_per_execution` isn't 1, or under a strategy with several replicas.
+        RuntimeError: With "auto", if memory runs out while the optimizer updates the weights.
 
     Example:
 
@@ -3090,6 +3103,63 @@ class MicroBatches(keras.callbacks.Callback):
     """
 
     def __init__(self, size: int, loss: Literal["sample", "batch"] = "sample") -> None: ...
+
+class OnUpdates(keras.callbacks.Callback):
+    """Call other callbacks once per update, as `fit` at the big batch would call them.
+
+    The callbacks in the list get `on_train_batch_begin` before the first micro-batch of a window,
+    and `on_train_batch_end` after the update. The number that they get is that of the update in its
+    epoch, from 0. So ModelCheckpoint with an integer `save_freq`, TensorBoard with an integer
+    `update_freq`, a learning rate by step, and callbacks of your own count updates. The hooks for
+    epochs, validation and prediction are handed on as they are.
+
+    The metrics of Keras's train step are means since the start of the epoch, weighted by samples.
+    At the end of a window, their values are therefore the logs of the big batch:
+
+        log(update) = sum over samples since the start of the epoch / number of samples
+
+    This is exact also for short micro-batches. The loss of masked samples is different: Keras
+    averages it over the unmasked elements of a micro-batch, and then by the number of samples. A
+    log of a train step of your own that isn't the value of one of the model's metrics is the mean
+    over the micro-batches of the window.
+
+    `params["steps"]` is the number of updates in an epoch. It is None if epochs may differ in that
+    number: if windows vary in length, or go on in the next epoch. A window that goes on in the next
+    epoch begins with its number in the first epoch and ends as update 0 of the second epoch, with
+    the logs of the second epoch.
+
+    List ApplyPartialWindow before OnUpdates. Callbacks of this package count micro-batches: list
+    them beside OnUpdates, and AccumulationMonitor before it. OnUpdates reads the counters of the
+    optimizer after each micro-batch, for which JAX waits for the device.
+
+    Args:
+        callbacks: List of callbacks of Keras. What the training calls once per update.
+
+    Raises:
+        TypeError: If `callbacks` isn't a list of callbacks, or has one of this package. At the
+            start of training, if the model's optimizer isn't of this package.
+        ValueError: On `tf_keras`, if a callback counts micro-batches by itself: TensorBoard with an
+            integer `update_freq`, BackupAndRestore with an integer `save_freq`. At the start of
+            training, if ApplyPartialWindow comes after OnUpdates, or with `steps_per_execution`
+            other than 1, because one call of the train function may then end inside a window.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras
+    >>> from keras_accum.keras3 import AdamAccumulate, OnUpdates
+    >>> said = keras.callbacks.LambdaCallback(
+    ...     on_train_batch_end=lambda update, logs: print("update", update, sorted(logs))
+    ... )
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.ones((100, 3)), np.ones((100, 1))
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[OnUpdates([said])])
+    update 0 ['loss']
+    update 1 ['loss']
+    """
+
+    def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None: ...
 
 class PythonGate(keras.callbacks.Callback):
     """Let Python choose one of two traced train functions for each micro-batch of `fit`.
@@ -3132,6 +3202,93 @@ class PythonGate(keras.callbacks.Callback):
 
     def __init__(self) -> None: ...
 
+class WindowStatistics(keras.callbacks.Callback):
+    """Tell the layers WindowBatchNormalization of a model when a window closes.
+
+    A layer moves its statistics in the train step in which the optimizer's number of updates rises,
+    after the update, and when `apply_partial_window` closes a window. A micro-batch that the
+    optimizer drops is dropped from the statistics. The train step has no conditional. The callback
+    substitutes the train function while `fit` runs, so `train_on_batch` isn't affected: there the
+    layer raises an error.
+
+    List WindowStatistics before PythonGate.
+
+    Raises:
+        TypeError: At the start of training, if the model's optimizer isn't of this package.
+        ValueError: At the start of training, if the model has no WindowBatchNormalization or
+            isn't built, or with MicroBatches. In a train step, with `close_window` and
+            `skip_nonfinite` or `skip_norm`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras
+    >>> from keras_accum.keras3 import AdamAccumulate, WindowStatistics, with_window_statistics
+    >>> stock = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])
+    >>> model = with_window_statistics(stock)
+    >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+    >>> x = np.ones((50, 3))
+    >>> statistics = WindowStatistics()
+    >>> history = model.fit(x, x, batch_size=10, verbose=0, callbacks=[statistics])
+    >>> round(float(model.layers[0].moving_mean[0]), 6)  # one update: 0.99 * 0 + 0.01 * 1
+    0.01
+    """
+
+    def __init__(self) -> None: ...
+
+class WindowBatchNormalization(keras.layers.BatchNormalization):
+    """Normalize by the micro-batch, as the stock layer does, and move the statistics by the window.
+
+    Accumulation can't normalize by the big batch: what a micro-batch is divided by is known before
+    the next one is seen. But the moving statistics, by which the layer normalizes in inference, can
+    be those of the big batch. They move once per update, to the pooled moments of everything that
+    the layer saw in the window. With n_i elements of mean m_i and variance v_i in micro-batch i:
+
+        n        = sum of n_i
+        mean     = sum of n_i m_i / n
+        variance = sum of n_i (v_i + (m_i - mean)^2) / n
+        moving mean     <- momentum moving mean     + (1 - momentum) mean
+        moving variance <- momentum moving variance + (1 - momentum) variance
+
+    The sums are updated micro-batch by micro-batch, without cancellation (Chan, Golub and LeVeque,
+    1979). Where the layer's inputs don't depend on batch normalization before it, the moving
+    statistics are those of the stock layer at the big batch, up to rounding. The mean of the
+    variances, which the stock layer converges to, leaves out (m_i - mean)^2 and is too small.
+
+    The callback WindowStatistics tells the layer when a window closes, from the counters of the
+    optimizer. With `accum_iters=1`, the layer is the stock layer, to the bit. The open window is
+    part of the layer's weights, so files continue in its middle.
+
+    Under MirroredStrategy, each replica has its own statistics, as with the stock layer, and those
+    of the first replica are saved.
+
+    Args:
+        args, kwargs: The arguments of `keras.layers.BatchNormalization`, without `renorm` and
+            `synchronized`.
+
+    Raises:
+        ValueError: With `renorm=True` or `synchronized=True`. When the layer is called in training
+            without the callback WindowStatistics.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras
+    >>> from keras_accum.keras3 import (
+    ...     WindowBatchNormalization, SGDAccumulate, WindowStatistics
+    ... )
+    >>> layer = WindowBatchNormalization(momentum=0.0)
+    >>> model = keras.Sequential([keras.Input((1,)), layer])
+    >>> model.compile(optimizer=SGDAccumulate(accum_iters=2), loss="mse")
+    >>> x = np.array([[0.0], [2.0], [4.0], [6.0]])
+    >>> statistics = WindowStatistics()
+    >>> history = model.fit(x, x, batch_size=2, shuffle=False, verbose=0, callbacks=[statistics])
+    >>> float(layer.moving_mean[0]), float(layer.moving_variance[0])  # of all four samples
+    (3.0, 5.0)
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
 def accumulating(
     optimizer_class: type[keras.optimizers.Optimizer],
 ) -> type[AccumulatingOptimizer]:
@@ -3164,4 +3321,27 @@ def accumulating(
     >>> LionAccumulate = accumulating(keras.optimizers.Lion)
     >>> LionAccumulate(accum_iters=5).accum_iters
     5
+    """
+
+def with_window_statistics(model: keras.Model) -> keras.Model:
+    """Return a copy of a model with WindowBatchNormalization for each BatchNormalization.
+
+    The copy has the weights of the model. Compile the copy, with an optimizer of its own. Load a
+    file of the stock model before this call. Files of the copy load as those of any model, after
+    `import keras_accum.keras3` or with `custom_objects`.
+
+    Args:
+        model: Functional or Sequential model, also with such models as layers.
+
+    Raises:
+        ValueError: If batch normalization is left: inside a layer or a model of another kind, or as
+            a subclass of BatchNormalization. If a layer has `renorm` or `synchronized`.
+
+    Example:
+
+    >>> import keras
+    >>> from keras_accum.keras3 import with_window_statistics
+    >>> stock = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization()])
+    >>> type(with_window_statistics(stock).layers[0]).__name__
+    'WindowBatchNormalization'
     """

@@ -157,7 +157,12 @@ class Hooks(backend.Hooks):
             # The fused updates need gradients of the variables' data types.
             pairs = zip(grads, trainable_variables)
             grads = [gradient.to(variable.value.dtype) for gradient, variable in pairs]
-        super()._backend_update_step(grads, trainable_variables, learning_rate)
+        scope, groups = self._accumulation.port.in_backward, [range(len(grads))]
+        if scope is not None:
+            groups = scope.groups(trainable_variables)
+        for group in groups:
+            parts = [[tensors[i] for i in group] for tensors in (grads, trainable_variables)]
+            super()._backend_update_step(*parts, learning_rate)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         # The fused additions write in place, and the caller's tensors must not change.

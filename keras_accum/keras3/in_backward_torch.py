@@ -5,11 +5,13 @@ to its sum and frees it, while `backward` goes on: the gradients never exist all
 """
 
 import contextlib
+import math
 
 import torch
 
 from keras_accum import states
 from keras_accum.norms import MICRO_BATCH_NORM
+from keras_accum.ranges import is_of_keras
 from keras_accum.warn import warn
 
 # Stands for a gradient that is in its sum already. A missing gradient is None.
@@ -67,6 +69,7 @@ class InBackward:
                 hook = parameter.register_post_accumulate_grad_hook(self._hook_of(variable))
                 self._handles.append(hook)
         self._port.in_backward = self
+        return self
 
     def __exit__(self, kind, error, traceback):
         for handle in self._handles:
@@ -141,6 +144,31 @@ class InBackward:
         """Raise an error if the window has a part of a micro-batch."""
         if self.added:
             raise RuntimeError(_IN_A_MICRO_BATCH)
+
+    # -- the update --------------------------------------------------------------------------------
+
+    def groups(self, variables):
+        """Return the groups of variables, as lists of indices, that an update treats in turn.
+
+        An update has temporary tensors for a group at a time. No group is larger than the largest
+        variable. There is one group if the update might not be the same in parts: if the optimizer
+        isn't Keras's own, has state that variables share, or takes the data type from the first
+        variable and there are several.
+        """
+        stock = type(self._port.optimizer)._stock_class
+        names = self._port.rule_variables()
+        shares = any(states.index_of(name) is None for name in names)
+        if not is_of_keras(stock) or shares or len({v.dtype for v in variables}) > 1:
+            return [list(range(len(variables)))]
+        sizes = [math.prod(variable.shape) for variable in variables]
+        groups, room = [], 0
+        for index, size in enumerate(sizes):
+            if size > room or not groups:
+                groups.append([])
+                room = max(sizes)
+            groups[-1].append(index)
+            room -= size
+        return groups
 
     def _drop_window(self):
         self.added.clear()

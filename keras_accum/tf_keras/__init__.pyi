@@ -2591,6 +2591,139 @@ class MicroBatchWeights(keras.callbacks.Callback):
 
     def __init__(self, weight: Callable[..., Any] | None = None) -> None: ...
 
+class MicroBatches(keras.callbacks.Callback):
+    """Split each batch of `fit` inside the train step: the big batch in the memory of a slice.
+
+    The memory is that of a slice and one sum of gradients; the training is that of the batch. `fit`
+    counts batches: steps, progress bar, logs, schedules and callbacks are those of the batch. The
+    optimizer may be any optimizer, of Keras or of this package. An optimizer with `accum_iters=5`
+    makes an update every 5 batches.
+
+    With `loss="sample"`, slice s has n_s of the batch's n samples, and the gradient is
+
+        gradient = sum over s of (n_s / n) gradient of loss_s
+        loss_s   = (n / n_s) sum of the losses of the slice / divisor of the batch + penalties_s
+
+    The divisor is what Keras divides the loss of the whole batch by: the number of samples, of
+    unmasked elements, or the sum of sample weights, for each output. So the sum is the gradient of
+    the batch, whatever the slices' sizes and masks. A loss and a metric must have one value per
+    sample, or per element of a sample, which doesn't depend on other samples.
+
+    With `loss="batch"`, the model first runs on all slices without gradients. The loss of the
+    joined outputs gives the gradient of the outputs. Then the model runs on each slice again, with
+    the same dropout draws, and the chain rule gives the gradient of the batch:
+
+        gradient = sum over s of (d outputs_s / d weights)^T (d loss / d outputs_s)
+                                 + (n_s / n) gradient of penalties_s
+
+    This is exact for any loss of `(y_true, y_pred)`, such as a contrastive loss, for one more
+    forward pass. The joined outputs of the batch are kept in memory.
+
+    With "auto", the first slice is the whole batch. If a step runs out of memory, what it has
+    changed is undone, and the same batch is taken again in slices of half the size, until they fit.
+    No sample counts twice. The size that was found is printed and used from then on. If memory runs
+    out while the optimizer updates the weights, a step can't be undone, and the training ends with
+    a RuntimeError.
+
+    The penalties are the losses that layers add. They count with the slice's share of the samples.
+    This is exact for regularizers of weights, and for means over samples, as Keras's activity
+    regularizers are. It is not exact if a layer adds a sum over samples: write it as a mean.
+
+    Layers see slices. Batch normalization takes the moments of a slice, and moves its averages once
+    a slice. Dropout draws for each slice. A callable metric sees slices with `loss="sample"`.
+
+    On TensorFlow and JAX, equal slices run in a loop of the program. If outputs have masks, the
+    divisors aren't known before the model runs: with `loss="sample"`, one more forward pass without
+    gradients computes them, in inference mode. A gradient with sparse rows becomes a dense one.
+
+    Args:
+        size: Integer >= 1, or "auto". The number of samples of a slice; under a strategy, on each
+            replica.
+        loss: "sample" (default) or "batch". What the loss is a function of.
+
+    Raises:
+        TypeError: If `size` is neither an integer nor "auto".
+        ValueError: If an argument is out of its range. At the start of training, or in its first
+            step, if the training might not be that of the batch: with a `train_step`,
+            `compute_loss` or `compute_metrics` of the model's own; with `reduction="weighted"` of
+            the optimizer; with arrays that differ in their number of samples. With `loss="sample"`:
+            if a loss or a metric makes one value of several samples, or if the loss has no
+            reduction. With `loss="batch"`: if batch normalization trains. With "auto": if
+            `steps_per_execution` isn't 1, or under a strategy with several replicas.
+        RuntimeError: With "auto", if memory runs out while the optimizer updates the weights.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import tf_keras as keras
+    >>> from keras_accum.tf_keras import MicroBatches
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer="adam", loss="mse")
+    >>> x, y = np.ones((100, 3)), np.ones((100, 1))
+    >>> history = model.fit(x, y, batch_size=50, verbose=0, callbacks=[MicroBatches(10)])
+    >>> int(model.optimizer.iterations)
+    2
+    """
+
+    def __init__(self, size: int, loss: Literal["sample", "batch"] = "sample") -> None: ...
+
+class OnUpdates(keras.callbacks.Callback):
+    """Call other callbacks once per update, as `fit` at the big batch would call them.
+
+    The callbacks in the list get `on_train_batch_begin` before the first micro-batch of a window,
+    and `on_train_batch_end` after the update. The number that they get is that of the update in its
+    epoch, from 0. So ModelCheckpoint with an integer `save_freq`, TensorBoard with an integer
+    `update_freq`, a learning rate by step, and callbacks of your own count updates. The hooks for
+    epochs, validation and prediction are handed on as they are.
+
+    The metrics of Keras's train step are means since the start of the epoch, weighted by samples.
+    At the end of a window, their values are therefore the logs of the big batch:
+
+        log(update) = sum over samples since the start of the epoch / number of samples
+
+    This is exact also for short micro-batches. The loss of masked samples is different: Keras
+    averages it over the unmasked elements of a micro-batch, and then by the number of samples. A
+    log of a train step of your own that isn't the value of one of the model's metrics is the mean
+    over the micro-batches of the window.
+
+    `params["steps"]` is the number of updates in an epoch. It is None if epochs may differ in that
+    number: if windows vary in length, or go on in the next epoch. A window that goes on in the next
+    epoch begins with its number in the first epoch and ends as update 0 of the second epoch, with
+    the logs of the second epoch.
+
+    List ApplyPartialWindow before OnUpdates. Callbacks of this package count micro-batches: list
+    them beside OnUpdates, and AccumulationMonitor before it. OnUpdates reads the counters of the
+    optimizer after each micro-batch, for which JAX waits for the device.
+
+    Args:
+        callbacks: List of callbacks of Keras. What the training calls once per update.
+
+    Raises:
+        TypeError: If `callbacks` isn't a list of callbacks, or has one of this package. At the
+            start of training, if the model's optimizer isn't of this package.
+        ValueError: On `tf_keras`, if a callback counts micro-batches by itself: TensorBoard with an
+            integer `update_freq`, BackupAndRestore with an integer `save_freq`. At the start of
+            training, if ApplyPartialWindow comes after OnUpdates, or with `steps_per_execution`
+            other than 1, because one call of the train function may then end inside a window.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import tf_keras as keras
+    >>> from keras_accum.tf_keras import AdamAccumulate, OnUpdates
+    >>> said = keras.callbacks.LambdaCallback(
+    ...     on_train_batch_end=lambda update, logs: print("update", update, sorted(logs))
+    ... )
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.ones((100, 3)), np.ones((100, 1))
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[OnUpdates([said])])
+    update 0 ['loss']
+    update 1 ['loss']
+    """
+
+    def __init__(self, callbacks: Sequence[keras.callbacks.Callback]) -> None: ...
+
 class PythonGate(keras.callbacks.Callback):
     """Let Python choose one of two traced train functions for each micro-batch of `fit`.
 

@@ -5,7 +5,7 @@ import contextlib
 import hosts
 import numpy as np
 import pytest
-from cases import ADAM, quick_first, thorough
+from cases import ADAM, on_every_optimizer, quick_first, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -106,6 +106,37 @@ def test_equals_the_big_batch():
     callbacks = [AccumulateInBackward()]
     actual = train(adam(LENGTH), MICRO, callbacks=callbacks)
     assert_same_training(actual, big_batch(ADAM))
+
+
+@on_every_optimizer
+def test_the_update_in_groups(case):
+    """Of variables, at most as large as the largest: to the bit for each optimizer."""
+
+    def trained(scope):
+        model = built(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments))
+        with scope(model.optimizer):
+            for batch in batches(MICRO):
+                step(model, batch)
+        return model
+
+    assert_same_in_both(trained)
+
+
+def test_the_groups():
+    """Kernels of 3 x 4 and 4 x 2, biases of 4 and 2."""
+
+    def groups(optimizer):
+        model = built(optimizer)
+        with scope(model.optimizer) as found:
+            return found.groups(model.trainable_variables)
+
+    assert groups(adam()) == [[0], [1, 2], [3]]
+    assert groups(hosts.ours("Nadam", accum_iters=2)) == [[0, 1, 2, 3]]  # has a product of rates
+
+    class Mine(type(hosts.stock("Adam"))):
+        pass
+
+    assert groups(hosts.accum.accumulating(Mine)(accum_iters=2)) == [[0, 1, 2, 3]]
 
 
 def bfloat16():

@@ -7,12 +7,13 @@ from cases import quick_first, thorough
 from hosts import keras
 from training import assert_equal
 
-if not hosts.IS_KERAS3:
-    pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
+if hosts.IS_KERAS2:
+    pytest.skip("Keras 2.0 to 2.3 has no MicroBatches", allow_module_level=True)
 
-from keras_accum import train_functions
+from keras_accum import slices
 
-layers, ops = keras.layers, keras.ops
+layers = keras.layers
+ops = keras.ops if hosts.IS_KERAS3 else hosts.ops_of_tensorflow()
 MicroBatches = hosts.accum.MicroBatches
 
 SAMPLES, BATCH, SIZE, STEPS = 20, 8, 3, 5  # the last batch is short, and so are last slices
@@ -95,8 +96,11 @@ def mse(reduction):
     return keras.losses.MeanSquaredError(reduction=reduction)
 
 
+WEIGHTED_MEAN = "mean_with_sample_weight" if hosts.IS_KERAS3 else "sum"
+
+
 def three(**more):
-    losses = ["mse", mse("mean_with_sample_weight"), "mae"]
+    losses = ["mse", mse(WEIGHTED_MEAN), "mae"]
     return {"loss": losses, "loss_weights": [1, 2, 0.5], **more}
 
 
@@ -154,6 +158,8 @@ if hosts.IS_TORCH:  # Keras refuses several steps
     del CASES["two steps in one call"]
 if not hosts.IS_TENSORFLOW:  # JAX compiles anyway, and torch.compile takes long
     del CASES["xla"]
+if not hosts.IS_KERAS3:
+    del CASES["weighted mean"]
 
 
 def train(case, callbacks=(), optimizer=None, batch_size=BATCH, epochs=2):
@@ -178,13 +184,18 @@ def train(case, callbacks=(), optimizer=None, batch_size=BATCH, epochs=2):
 
 def values(model, history):
     named = {f"weight {i}": w for i, w in enumerate(model.get_weights())}
-    slots = hosts.slots(model.optimizer, model.trainable_weights)
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    slots = hosts.slots(optimizer, model.trainable_weights)
     named.update({f"slot {i}": hosts.array(v) for i, v in enumerate(slots.values())})
     named.update({f"history {k}": np.array(v) for k, v in history.history.items()})
     return named
 
 
 QUICK = ["sample weights", "penalties", "masks and weights", "contrastive"]
+if not hosts.IS_KERAS3:
+    QUICK = ["masks and weights", "contrastive"]
+# Tests of code that tf_keras shares with Keras 3 on TensorFlow.
+shared = (lambda test: test) if hosts.IS_KERAS3 else thorough
 
 
 def each_of(table):
@@ -229,14 +240,15 @@ def test_variables_of_the_same_path(loss):
 
 def optimizers():
     rates = keras.optimizers.schedules.ExponentialDecay(0.02, 2, 0.5)
+    averaged = {"use_ema": True, "ema_overwrite_frequency": 2} if hosts.HAS_EMA else {}
     return {
-        "AdamW": hosts.stock("AdamW", learning_rate=rates, use_ema=True, ema_overwrite_frequency=2),
+        "Adam": hosts.stock("Adam", learning_rate=rates, **averaged),
         "SGD": hosts.stock("SGD", learning_rate=0.1, momentum=0.9, global_clipnorm=0.1),
         "ours": hosts.ours("Adam", learning_rate=0.01),
     }
 
 
-@quick_first("name", ["AdamW", "SGD", "ours"])
+@quick_first("name", ["Adam", "SGD", "ours"])
 def test_optimizers(name):
     _, expected = train(CASES["plain"], optimizer=optimizers()[name])
     model, actual = train(CASES["plain"], [MicroBatches(SIZE)], optimizers()[name])
@@ -264,6 +276,8 @@ def test_mixed_precision(dtype):
     """Each slice's loss is scaled; the loss scale moves as in plain `fit`."""
 
     def build():
+        if not hosts.IS_KERAS3:
+            return sequential(dtype=keras.mixed_precision.Policy(dtype))
         policy = keras.dtype_policies.DTypePolicy(dtype)
         model = sequential(dtype=policy)
         model.dtype_policy = policy
@@ -275,14 +289,14 @@ def test_mixed_precision(dtype):
         sgd = hosts.stock("SGD", learning_rate=0.05)
         if dtype != "mixed_float16":
             return sgd
-        return keras.optimizers.LossScaleOptimizer(sgd, initial_scale=64, dynamic_growth_steps=2)
+        return hosts.loss_scaled(sgd, 64, dynamic_growth_steps=2)
 
     expected = train(case, optimizer=optimizer())
     actual = train(case, [MicroBatches(SIZE)], optimizer())
     models = actual[0], expected[0]
     assert_equal(*[dict(enumerate(model.get_weights())) for model in models], **HALF)
     if dtype == "mixed_float16":
-        scales = [float(model.optimizer.dynamic_scale) for model in models]
+        scales = [float(hosts.loss_scale(model.optimizer)) for model in models]
         assert scales[0] == scales[1] > 64
 
 
@@ -298,6 +312,7 @@ class Seen(layers.Layer):
         return x
 
 
+@shared
 @pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch loops in Python")
 def test_the_program_does_not_grow_with_the_number_of_slices():
     def traced(batch):
@@ -309,6 +324,7 @@ def test_the_program_does_not_grow_with_the_number_of_slices():
     assert traced(18) == traced(9)
 
 
+@shared
 def test_the_model_sees_slices():
     layer = Seen()
     model, _ = train((lambda: sequential(layer), (X, Y), {}, {}), epochs=1)
@@ -318,6 +334,7 @@ def test_the_model_sees_slices():
     assert SIZE in known and known <= {SIZE, BATCH % SIZE, SAMPLES % BATCH % SIZE}
 
 
+@shared
 def test_batch_normalization_moves_with_each_slice():
     def build():
         return sequential(layers.BatchNormalization(momentum=0.5, name="norm"))
@@ -334,6 +351,7 @@ def test_batch_normalization_moves_with_each_slice():
     assert_equal(found, expected)
 
 
+@shared
 def test_dropout_draws_for_each_slice():
     """The gradient of a kernel counts how many of its input's samples are kept."""
 
@@ -341,13 +359,13 @@ def test_dropout_draws_for_each_slice():
         dense = layers.Dense(1, use_bias=False, kernel_initializer="zeros", name="out")
         return keras.Sequential([layers.Input((64,)), layers.Dropout(0.5, seed=1), dense])
 
-    ones, slices = np.ones((4 * SIZE, 64), hosts.FLOATX), 4
+    ones, count = np.ones((4 * SIZE, 64), hosts.FLOATX), 4
     case = build, (ones, ones[:, :1]), {}, {"loss": lambda y_true, y_pred: ops.sum(y_pred, -1)}
     sgd = hosts.stock("SGD", learning_rate=0.5)  # a kept input is twice as large
-    model, _ = train(case, [MicroBatches(SIZE)], sgd, batch_size=slices * SIZE, epochs=1)
-    kept = np.round(-model.get_weights()[0] * slices * SIZE)
-    assert 0 < kept.mean() < slices * SIZE
-    assert (kept % slices).any()  # with equal draws, each slice would keep the same number
+    model, _ = train(case, [MicroBatches(SIZE)], sgd, batch_size=count * SIZE, epochs=1)
+    kept = np.round(-model.get_weights()[0] * count * SIZE)
+    assert 0 < kept.mean() < count * SIZE
+    assert (kept % count).any()  # with equal draws, each slice would keep the same number
 
 
 def scalar(y_true, y_pred):
@@ -377,10 +395,12 @@ REFUSED = {
     "has its own `compute_loss`": {"build": of_class(OwnLoss)},
     "one value per sample of the loss 'scalar'": {"loss": lambda: scalar},
     "one value per sample of the metric 'scalar'": {"metrics": [scalar]},
-    "what the loss 'mean_squared_error' is divided by": {"loss": lambda: mse(None)},
-    "the loss 'circle', which compares": {"loss": keras.losses.Circle},
+    "what the loss 'mean_squared_error' is divided by": {"loss": lambda: mse("none")},
+    "the loss 'circle', which compares": {"loss": getattr(keras.losses, "Circle", None)},
     "reduction='weighted'": {"optimizer": ("Adam", {"accum_iters": 2, "reduction": "weighted"})},
 }
+if not hosts.IS_KERAS3:
+    del REFUSED["the loss 'circle', which compares"]
 
 
 @pytest.mark.parametrize("message", REFUSED)
@@ -407,6 +427,121 @@ def test_arrays_of_different_lengths_are_refused():
         step.rows([X[:4], Y[:6]])
 
 
+# -- "auto" --------------------------------------------------------------------------------------
+
+
+def out_of_memory(where):
+    """The error of the backend."""
+    if hosts.IS_TORCH:
+        import torch
+
+        return torch.cuda.OutOfMemoryError(f"CUDA out of memory in {where}")
+    if hosts.IS_TENSORFLOW:
+        return MemoryError(f"OOM in {where}")  # TensorFlow makes it a ResourceExhaustedError
+    import jax
+
+    return jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: out of memory in {where}")
+
+
+def raising(x, count, fits):
+    """Return x, or raise the error in the program if `fits(rows, count)` is false."""
+    if not hosts.IS_TENSORFLOW:
+        return checked(x, count, fits)
+    tf = hosts.tf
+    arguments = [x, tf.cast(count, tf.int32)]
+    y = tf.numpy_function(lambda x, count: checked(x, count, fits), arguments, x.dtype)
+    y.set_shape(x.shape)
+    return x + tf.stop_gradient(y - x)
+
+
+def checked(x, count, fits):
+    if not fits(x.shape[0], count):
+        raise out_of_memory("this test")
+    return x
+
+
+class Small(layers.Layer):
+    """A layer that needs memory, and counts its calls."""
+
+    def __init__(self, fits, **kwargs):
+        super().__init__(**kwargs)
+        self.fits = fits
+
+    def build(self, shape):
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False, name="count")
+        self.built = True
+
+    def call(self, x, training=False):
+        if training:  # not when Keras 3 builds the model
+            x = raising(x, 1 if hosts.BACKEND == "jax" else self.count, self.fits)
+            self.count.assign(self.count + 1)
+        return x
+
+
+@quick_first("loss", ["sample", "batch"])
+def test_auto_finds_a_size(loss, capsys):
+    """Slices of 8, of 4, and then of 2; the second slice of 4 fails when one is in the sums."""
+
+    def fits(rows, count):  # on JAX, the error comes while it traces
+        return rows <= 2 or rows <= 4 and count == 0
+
+    case = (lambda: sequential(Small(fits, name="small"))), *CASES["sample weights"][1:]
+    callback = MicroBatches("auto", loss=loss)
+    assert callback.size is None
+    model, actual = train(case, [callback])
+    assert callback.size == 2
+    assert capsys.readouterr().out.count("slices of 2 samples") == 1
+    _, expected = train(case, [MicroBatches(2, loss=loss)])
+    assert actual.keys() == expected.keys()
+    assert_equal(actual, expected)
+    model.fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[callback])
+    assert callback.size == 2 and not capsys.readouterr().out
+
+
+@quick_first("in_the_update", [True, False])
+def test_auto_gives_up(in_the_update):
+    """One sample doesn't fit, or an update was made in part: only JAX knows that it wasn't."""
+
+    def build():
+        if not in_the_update:
+            return sequential(Small(lambda rows, count: False, name="small"))
+        return sequential(kernel_constraint=lambda w: raising(w, 0, lambda rows, count: False))
+
+    callback = MicroBatches("auto")
+    undone = not in_the_update or hosts.BACKEND == "jax"
+    message = "this test" if undone else "had begun to update the weights"
+    with pytest.raises(Exception, match=message) as raised:
+        train((build, (X, Y), {}, {}), [callback])
+    assert (type(raised.value) is RuntimeError) != undone
+    assert callback.size == (1 if undone else None)
+
+
+@thorough
+def test_auto_with_windows():
+    """All callbacks that substitute the train function find the size."""
+
+    def build():
+        return sequential(Small(lambda rows, count: rows <= 2, name="small"))
+
+    small = build, (X[: 2 * BATCH], Y[: 2 * BATCH]), {}, {}
+    found = []
+    for size in 2, "auto":
+        others = hosts.accum.AccumulationMonitor(), hosts.accum.PythonGate()
+        callbacks = [MicroBatches(size), *others]
+        ours = hosts.ours("Adam", learning_rate=0.01, accum_iters=2)
+        found.append(train(small, callbacks, ours)[1])
+        assert callbacks[0].size == 2
+    assert_equal(found[1], found[0])
+
+
+@shared
+@pytest.mark.skipif(hosts.IS_TORCH, reason="Keras refuses several steps")
+def test_auto_needs_one_step_in_one_call():
+    case = sequential, (X, Y), {}, {"steps_per_execution": 2}
+    with pytest.raises(ValueError, match='"auto" and steps_per_execution=2'):
+        train(case, [MicroBatches("auto")])
+
+
 # -- loss="batch" --------------------------------------------------------------------------------
 
 
@@ -423,7 +558,7 @@ def correlation(y_true, y_pred):
 
 
 def on_labels():
-    return {"loss": keras.losses.Circle()}
+    return {"loss": keras.losses.Circle()}  # which Keras 2 doesn't have
 
 
 COUPLED = {
@@ -445,6 +580,8 @@ COUPLED = {
 }
 if not hosts.IS_TENSORFLOW:
     del COUPLED["xla"]
+if not hosts.IS_KERAS3:
+    del COUPLED["circle"]
 
 
 @each_of(COUPLED)
@@ -462,16 +599,24 @@ def test_any_loss_of_the_whole_batch(name):
 
 
 def test_both_passes_have_the_same_dropout():
-    """For a loss per sample, each slice's gradient is that of its one pass."""
-    case = lambda: sequential(layers.Dropout(0.5, seed=1)), (X, Y), {}, {}
-    one, two = [train(case, [MicroBatches(SIZE, loss=loss)])[1] for loss in ("sample", "batch")]
-    assert_equal(two, one)
+    """For a loss of degree 2 in the weights w, gradient * w is twice the loss."""
+
+    def build():
+        dense = layers.Dense(1, use_bias=False, kernel_initializer="ones", name="out")
+        return keras.Sequential([layers.Input((64,)), layers.Dropout(0.5, seed=1), dense])
+
+    ones = np.ones((BATCH, 64), hosts.FLOATX)
+    case = build, (ones, ones[:, :1]), {}, {"loss": lambda y_true, y_pred: ops.mean(y_pred**2)}
+    sgd = hosts.stock("SGD", learning_rate=2**-10)
+    model, found = train(case, [MicroBatches(SIZE, loss="batch")], sgd, epochs=1)
+    product = np.sum(1 - model.get_weights()[0]) * 2**10
+    np.testing.assert_allclose(product, 2 * found["history loss"][0], rtol=1e-3)
 
 
 def test_a_loss_scale_acts_on_the_loss_of_the_batch():
     def optimizer():
         sgd = hosts.stock("SGD", learning_rate=0.03)
-        return keras.optimizers.LossScaleOptimizer(sgd, initial_scale=64)
+        return hosts.loss_scaled(sgd, 64)
 
     _, expected = train(COUPLED["contrastive"], optimizer=optimizer())
     batch = [MicroBatches(SIZE, loss="batch")]
@@ -479,6 +624,7 @@ def test_a_loss_scale_acts_on_the_loss_of_the_batch():
     assert_equal(actual, {k: v for k, v in expected.items() if "slot" not in k})
 
 
+@shared
 def test_batch_normalization_must_be_frozen():
     def build(trainable):
         return sequential(layers.BatchNormalization(name="norm", trainable=trainable))
@@ -502,12 +648,13 @@ def test_loss_batch_needs_a_loss():
         MicroBatches(SIZE, loss="mse")
 
 
+@shared
 def test_compiled_again():
     """The callback that trained the model with one loss trains it with another loss."""
     expected, actual = [], []
     for found, callbacks in (expected, []), (actual, [MicroBatches(SIZE)]):
         model, _ = train(CASES["sample weights"], callbacks, epochs=1)
-        model.compile(hosts.stock("SGD", learning_rate=0.1), mse("mean_with_sample_weight"))
+        model.compile(hosts.stock("SGD", learning_rate=0.1), mse(WEIGHTED_MEAN))
         model.fit(X, Y, BATCH, sample_weight=WEIGHTS, shuffle=False, verbose=0, callbacks=callbacks)
         found.extend(model.get_weights())
     assert_equal(dict(enumerate(actual)), dict(enumerate(expected)))
@@ -518,13 +665,14 @@ class Stop(keras.callbacks.Callback):
         raise KeyboardInterrupt
 
 
+@shared
 def test_the_model_gets_back_its_train_step():
     model, _ = train(CASES["plain"], [MicroBatches(SIZE)], epochs=1)
     assert "train_step" not in vars(model)
     callback = MicroBatches(SIZE)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, Y, verbose=0, callbacks=[callback, Stop()])
-    assert isinstance(vars(model)["train_step"], train_functions.StepInSlices)
+    assert isinstance(vars(model)["train_step"], slices.StepInSlices)
     model.fit(X, Y, verbose=0, callbacks=[callback])
     assert "train_step" not in vars(model)
 
@@ -549,15 +697,56 @@ def test_mirrored_strategy_reduces_once():
     assert_equal(actual, plain)
 
 
-@pytest.mark.skipif(hosts.BACKEND != "jax", reason="distributions are JAX's")
-def test_data_parallel():
-    _, expected = train(CASES["plain"])
+@pytest.fixture
+def two_devices():
     keras.distribution.set_distribution(keras.distribution.DataParallel())
-    try:
-        _, actual = train(CASES["plain"], [MicroBatches(SIZE)])
-    finally:
-        keras.distribution.set_distribution(None)
-    assert_equal(actual, expected)
+    assert keras.distribution.distribution().device_mesh.shape[0] == 2
+    yield
+    keras.distribution.set_distribution(None)
+
+
+on_jax = pytest.mark.skipif(hosts.BACKEND != "jax", reason="distributions are JAX's")
+
+
+@on_jax
+@quick_first("size, loss", [(2, "batch"), (SIZE, "sample"), (2, "sample"), ("auto", "sample")])
+def test_data_parallel(size, loss, request):
+    """Equal to the whole batch on one device."""
+
+    def build():
+        return sequential(Small(lambda rows, count: size != "auto" or rows <= 4, name="small"))
+
+    case = sequential, *(COUPLED["contrastive"] if loss == "batch" else CASES["plain"])[1:]
+    _, expected = train(case, optimizer=hosts.stock("SGD", learning_rate=0.03))
+    request.getfixturevalue("two_devices")
+    callback = MicroBatches(size, loss=loss)
+    case = (build if size == "auto" else sequential), *case[1:]
+    _, actual = train(case, [callback], hosts.stock("SGD", learning_rate=0.03))
+    if size == "auto":
+        assert callback.size == 4
+        actual = {name: value for name, value in actual.items() if "weight" not in name}
+    assert_equal(actual, {name: expected[name] for name in actual})
+
+
+@on_jax
+def test_devices_take_parts_of_slices(two_devices):
+    """No device gets samples of another device."""
+    import jax
+
+    model = sequential()
+    model.compile("sgd", "mse", run_eagerly=True)
+    model.train_on_batch(X[:2], Y[:2])
+    kinds = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
+    state = tuple([v.value for v in kind] for kind in (*kinds, model.metrics_variables))
+    of_data = keras.distribution.distribution().get_data_layout((BATCH, 3)).backend_layout
+    data = jax.device_put((X[:BATCH], Y[:BATCH]), of_data)
+
+    def program(size):
+        step = MicroBatches._step_class(model, size, "sample")
+        return jax.jit(lambda *arguments: step(*arguments)).lower(state, data).compile().as_text()
+
+    assert "all-reduce" in program(2) and "all-gather" not in program(2)
+    assert "all-gather" in program(1)  # two devices can't take parts of one sample
 
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="only JAX tells what a program will need")
@@ -565,7 +754,7 @@ def test_data_parallel():
 def test_the_memory_is_that_of_a_slice(loss):
     import jax
 
-    batch, slices = 2048, 16
+    batch, parts = 2048, 16
     x, y = np.ones((batch, 8), "float32"), np.ones((batch, 1), "float32")
     hidden = [layers.Dense(64, "tanh") for _ in range(4)]
     model = keras.Sequential([layers.Input((8,)), *hidden, layers.Dense(1)])
@@ -578,5 +767,5 @@ def test_the_memory_is_that_of_a_slice(loss):
         program = jax.jit(lambda *arguments: step(*arguments)).lower(state, (x, y)).compile()
         return program.memory_analysis().temp_size_in_bytes
 
-    step = MicroBatches._step_class(model, batch // slices, loss)
-    assert needed(step) < 2 / slices * needed(model.train_step)
+    step = MicroBatches._step_class(model, batch // parts, loss)
+    assert needed(step) < 2 / parts * needed(model.train_step)

@@ -46,6 +46,8 @@ def test_all_blocks_are_tested():
         "a schedule of samples",
         "accumulation inside backward",
         "a window by tokens",
+        "callbacks that count updates",
+        "the statistics of the window",
         "a loop for JAX",
         "a loop for TensorFlow",
         "first the head, then everything",
@@ -143,6 +145,25 @@ def test_noise_scale():
     x, y = (array[:20] for array in data())
     model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
     assert len(run("the noise scale", model=model, x=x, y=y)["history"].history["noise_scale"]) == 5
+
+
+@keras3_only
+def test_the_statistics_of_the_window():
+    layers = [keras.layers.BatchNormalization(momentum=0.0), keras.layers.Dense(2)]
+    x, y = (np.concatenate([array] * 3)[:50] for array in data())
+    found = run("the statistics of the window", model=hosts.sequential((3,), layers), x=x, y=y)
+    layer = found["model"].layers[0]
+    actual = {"mean": layer.moving_mean, "variance": layer.moving_variance}
+    expected = {"mean": x.mean(0), "variance": x.var(0)}
+    actual = {name: hosts.array(value) for name, value in actual.items()}
+    assert_equal(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@keras3_only
+def test_callbacks_that_count_updates(tmp_path):
+    model, (x, y) = dense_model(), (array[:20] for array in data())
+    run("callbacks that count updates", model=model, x=x, y=y, path=str(tmp_path / "saved.keras"))
+    assert model.optimizer.completed_updates == 1
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 refuses missing gradients")
