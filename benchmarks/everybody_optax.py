@@ -110,7 +110,8 @@ class Column:
 
 class MultiSteps(Column):
     def train(self, data, average=False, normalized=False, stop=None, skip=None, **of_rule):
-        more = {"should_skip_update_fn": skip} if skip else {}
+        more = {"accumulator_dtype": jnp.float64}  # it would be float32
+        more.update({"should_skip_update_fn": skip} if skip else {})
         optimizer = optax.MultiSteps(rule(**of_rule), every_k_schedule=K, **more)
         weights, mean = first(), None
         state, update = optimizer.init(weights), jax.jit(optimizer.update)
