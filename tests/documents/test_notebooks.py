@@ -22,7 +22,7 @@ def code_cells(notebook):
 
 
 def test_there_are_notebooks():
-    assert len(NOTEBOOKS) == 7
+    assert len(NOTEBOOKS) == 8
 
 
 @every_notebook
