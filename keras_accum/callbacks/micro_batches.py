@@ -41,8 +41,8 @@ class MicroBatches(SubstitutesTrainFunction):
     a RuntimeError.
 
     The penalties are the losses that layers add. They count with the slice's share of the samples.
-    This is exact for regularizers of weights, and for means over samples, as Keras's activity
-    regularizers are. It is not exact if a layer adds a sum over samples: write it as a mean.
+    This is exact for regularizers of weights, and for means over samples, as activity regularizers
+    are in Keras 3.15. It is not exact if a layer adds a sum over samples: write it as a mean.
 
     Layers see slices. Batch normalization takes the moments of a slice, and moves its averages once
     a slice. Dropout draws for each slice. A callable metric sees slices with `loss="sample"`.
