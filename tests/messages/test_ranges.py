@@ -77,7 +77,8 @@ def test_each_default_is_that_of_the_signature(name):
         parameters = inspect.signature(cls).parameters
         for argument, *said in DEFAULT.findall(cls.__doc__):
             default = parameters[argument].default if argument in parameters else None
-            if default is not None and (argument, default) not in EARLIER:  # else the host has the default
+            # If it is None, the host has the default.
+            if default is not None and (argument, default) not in EARLIER:
                 assert ast.literal_eval("".join(said).strip("`")) == default, argument
 
 
