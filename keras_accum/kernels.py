@@ -12,6 +12,11 @@ import tensorflow as tf
 from keras_accum import rules
 
 
+def as_type(value, dtype):
+    """Return a value as a tensor of this type. `tf.cast` makes a Python number a float32 first."""
+    return tf.constant(value, dtype) if isinstance(value, float) else tf.cast(value, dtype)
+
+
 def gate(value, factor):
     """Return value * factor; zero where the factor is zero, even for an infinite or NaN value."""
     if isinstance(value, tf.IndexedSlices):

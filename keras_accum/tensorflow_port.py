@@ -32,7 +32,7 @@ class TensorFlowPort(Port):
         return tf.cast(tf.cast(condition, tf.bool), tf.int64)
 
     def cast(self, value, dtype):
-        return tf.cast(value, dtype)
+        return kernels.as_type(value, dtype)
 
     def times(self, value, factor):
         return kernels.gate(value, factor)

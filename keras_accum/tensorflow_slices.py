@@ -4,6 +4,8 @@ import contextlib
 
 import tensorflow as tf
 
+from keras_accum import kernels
+
 
 class Loops:
     """A train step in slices, which may not know the number of samples while traced.
@@ -94,7 +96,7 @@ class Loops:
             found = gradients(data, count)
             missing.intersection_update(i for i, g in enumerate(found) if g is None)
             return [
-                s if g is None else s + tf.cast(share(count), s.dtype) * tf.cast(g, s.dtype)
+                s if g is None else s + kernels.as_type(share(count), s.dtype) * tf.cast(g, s.dtype)
                 for s, g in zip(sums, found)
             ]
 

@@ -119,7 +119,7 @@ class Step(slices.StepInSlices):
         """Return a slice's share of the losses that layers add."""
         losses = map(self.model._aggregate_additional_loss, self.model.losses)
         total = sum(losses, keras.ops.zeros(()))
-        return keras.ops.cast(share, total.dtype) * total
+        return keras.ops.convert_to_tensor(share, total.dtype) * total
 
     def scaled(self, loss):
         return self.model.optimizer.scale_loss(loss)

@@ -6,7 +6,7 @@ import random
 
 import tensorflow as tf
 
-from keras_accum import slices
+from keras_accum import kernels, slices
 from keras_accum.halving import attribute
 from keras_accum.tensorflow_slices import Loops
 from keras_accum.tf_keras.library import keras
@@ -125,7 +125,7 @@ class Step(Loops, slices.StepInSlices):
         """Return a slice's share of the losses that layers add."""
         total = sum((tf.cast(loss, keras.backend.floatx()) for loss in self.model.losses), 0.0)
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        return tf.cast(share / replicas, keras.backend.floatx()) * total
+        return kernels.as_type(share / replicas, keras.backend.floatx()) * total
 
     def scaled(self, loss):
         return self.model.optimizer.get_scaled_loss(loss) if self._scales() else loss

@@ -51,6 +51,26 @@ def test_a_tensor_that_can_not_be_a_weight_makes_the_update_nan(weight):
     np.testing.assert_allclose(hosts.array(w), np.array([1, 2]) - 2**-3 * 10 / 4, rtol=1e-6)
 
 
+def test_a_python_number_is_not_rounded():
+    """A weight such as 0.1 has the precision of the gradients, not that of float32."""
+    found = []
+    weighted = {"accum_iters": 2, "reduction": "weighted"}
+    for cls, arguments in ((hosts.ours, weighted), (hosts.stock, {})):
+        w = hosts.variable([1.0, 2.0], "w")
+        optimizer = cls("SGD", learning_rate=0.5, **arguments)
+        hosts.build_on(optimizer, [w])
+        gradients = [np.array(g, hosts.FLOATX) for g in ([0.3, -2.0], [1.7, 0.9])]
+        if arguments:
+            for weight, gradient in zip([0.1, 0.7], gradients):
+                optimizer.weigh(weight)
+                hosts.apply(optimizer, [gradient], [w])
+        else:
+            average = np.average(gradients, axis=0, weights=[0.1, 0.7])
+            hosts.apply(optimizer, [average], [w])
+        found.append(hosts.array(w))
+    np.testing.assert_allclose(*found, **hosts.TOLERANCE)
+
+
 @every_gate
 @pytest.mark.parametrize("weight", BAD)
 def test_skip_nonfinite_drops_such_a_micro_batch(weight):
