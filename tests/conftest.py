@@ -12,6 +12,9 @@ import pytest
 HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow") if HOST == "keras3" else "tensorflow"
 
+# Only `nox -s works_with` has the packages of these tests, and gives the file for their rows.
+collect_ignore = [] if os.environ.get("KERAS_ACCUM_TEST_WORKS_WITH") else ["works_with"]
+
 # Warnings are errors in the tests, except for these. Most come from the hosts' own code.
 IGNORED = [
     r"__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # Keras on torch
