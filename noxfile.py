@@ -1,6 +1,6 @@
 """Run the tests of the project, each host in a fresh environment.
 
-    nox                               the quick loop: `pure`, and the second tier on three hosts
+    nox                               the quick loop: `pure`, and the second tier on two hosts
     nox -s keras3_torch               the second tier on another host; `nox -l` lists all sessions
     nox -s keras3_jax -- -k window    some of its tests; arguments after `--` go to pytest
     nox -s keras3_jax -- -m ''        all tests of one host
@@ -54,19 +54,22 @@ SECOND_VERSION = (
     *("-k", " or ".join(f"test_{name}" for name in WHERE_VERSIONS_DIFFER)),
 )
 # The documents and the package are those of tf_keras, whatever the style of its optimizers. So are
-# the order of callbacks, and their warnings.
+# the callbacks that only read counters, the order of callbacks, and their warnings.
 WHATEVER_THE_STYLE = (
     "documents",
     "package",
     "callbacks/test_callback_order.py",
+    "callbacks/test_caveats.py",
+    "callbacks/test_grow.py",
     "callbacks/test_no_update.py",
+    "callbacks/test_updates.py",
 )
 SECOND_STYLE = (
     *("-m", "not thorough or each_version"),
     *(f"--ignore={name}" for name in WHATEVER_THE_STYLE),
 )
 
-QUICK = ("keras3_tensorflow", "keras3_jax", "tf_keras")
+QUICK = ("keras3_tensorflow", "keras3_jax")
 # The arguments of each session of `rest`. Keras 2 comes first: other hosts load the files it saves.
 REST = {
     "docs": (),
@@ -75,11 +78,11 @@ REST = {
     "keras2(keras='2.2.4')": ALL,
     "keras2(keras='2.3.1')": SECOND_VERSION,
     **dict.fromkeys(QUICK, THIRD_TIER),
+    "tf_keras": ALL,
     "tf_keras_new": SECOND_STYLE,
     "keras3_torch": ALL,
     "tf_keras_2_15": SECOND_VERSION,
     "tensorflow_addons": ("-m", "", "-k", "test_addons"),
-    "works_with": (),
 }
 # What `works_with` installs and docs/works_with.md names.
 WORKS_WITH = (
