@@ -138,7 +138,7 @@ class Accumulation:
         if decision is None:
             step = window.advance(port.counts_with, *counters, counted, closes)
         else:
-            step = window.decided(port.counts_with, *counters, decision)
+            step = window.decided(port.counts_with, *counters, counted, decision)
         if absent:
             counts = map(port.count_of, (open_window.missing, port.updates))
             step = window.miss(port.counts_with, step, *counts, absent, counted)

@@ -48,10 +48,13 @@ def advance(ops, position, length, accum_iters, counted, closes=None):
     return Step(switch, count, length, count * (1 - switch), None, None)
 
 
-def decided(ops, position, length, accum_iters, is_update):
-    """Return the step of one micro-batch, of which Python says whether it closes the window."""
+def decided(ops, position, length, accum_iters, counted, is_update):
+    """Return the step of one micro-batch, of which Python says whether it closes the window.
+
+    `counted` is 1, which in a graph is known only after the gradients.
+    """
     length = ops.where(ops.equal(position, 0), accum_iters, length)
-    count, switch = position + 1, int(is_update)
+    count, switch = position + counted, counted * int(is_update)
     return Step(switch, count, length, count * (1 - switch), None, None)
 
 

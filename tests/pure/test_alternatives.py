@@ -1,7 +1,12 @@
 """What docs/do_you_need_accumulation.md says of other ways to save the memory of a sum."""
 
+import sys
+
 import numpy as np
 import pytest
+
+if sys.version_info < (3, 10):
+    pytest.skip("a test of the documents, for Python 3.10 and later", allow_module_level=True)
 
 K = 16
 ALIKE, NOISE = np.full((K, 1), 0.5), np.random.default_rng(0).normal(size=(K, 10000))
