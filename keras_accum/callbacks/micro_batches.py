@@ -139,7 +139,7 @@ class MicroBatches(SubstitutesTrainFunction):
             self._refuse(f'"auto" and steps_per_execution={steps!r}, which takes several batches')
         if getattr(inner(self.model.optimizer), "reduction", None) == "weighted":
             self._refuse("an optimizer with reduction='weighted', whose weights are of batches")
-        # On tf_keras, a model that isn't built raises an error here. Only Keras 3 has such variables.
+        # A model of tf_keras that is not built has no list of variables, and never such variables.
         for variable in self.model.trainable_variables if self.model.built else ():
             if getattr(variable, "overwrite_with_gradient", False):
                 self._refuse(f"{variable.name}, which is overwritten by its gradient")
