@@ -6,13 +6,14 @@ Keras 3 ships these tests in its wheel. Each runs here with our classes under th
 import importlib
 import importlib.util
 import inspect
+import re
 import types
 import unittest
 from pathlib import Path
 
 import hosts
 import pytest
-from cases import NAMES, skip_file_on_keras2, thorough
+from cases import NAMES, once_on_keras3, skip_file_on_keras2, thorough
 
 skip_file_on_keras2("tests of its optimizers in its wheel")
 
@@ -66,6 +67,8 @@ def case(module, suite, test):
         marks += [pytest.mark.skip(reason=OTHERWISE[name])]
     if not suite.__name__.startswith(("SGD", "Adam", "RMSprop", "LossScale")):
         marks += [thorough]
+    if re.search("gradient_accumulation_.*[1-9]$", test):  # rows of one test, for Keras's own option
+        marks += [once_on_keras3]
     return pytest.param(module, suite, test, id=name, marks=marks)
 
 
