@@ -67,7 +67,7 @@ def case(module, suite, test):
         marks += [pytest.mark.skip(reason=OTHERWISE[name])]
     if not suite.__name__.startswith(("SGD", "Adam", "RMSprop", "LossScale")):
         marks += [thorough]
-    if re.search("gradient_accumulation_.*[1-9]$", test):  # rows of one test, for Keras's own option
+    if re.search("gradient_accumulation_.*[1-9]$", test):  # rows of one test
         marks += [once_on_keras3]
     return pytest.param(module, suite, test, id=name, marks=marks)
 
