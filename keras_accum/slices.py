@@ -225,14 +225,15 @@ class StepInSlices(Searches):
             def objective():
                 y_pred = self.call(x)
                 loss = self.loss_of_slice(x, y, y_pred, sample_weight)
-                return self.scaled(loss), (loss, y_pred)
+                # The loss is scaled, not the gradient: XLA then adds sparse rows in place.
+                return self.part(self.scaled(loss), count / rows), (loss, y_pred)
 
             with self.losses.as_parts(count, rows, divisors):
                 found, (loss, y_pred) = self.gradient(objective)
                 self.track(loss, count, x, y, y_pred, sample_weight)
             return found
 
-        return self.sums(gradients, data, rows, lambda count: count / rows)
+        return self.sums(gradients, data, rows)
 
     def _divisors(self, data, rows):
         """Return what each loss of the batch is divided by, None if in proportion to samples."""
@@ -266,7 +267,7 @@ class StepInSlices(Searches):
 
             return self.gradient(objective)[0]
 
-        return self.sums(gradients, (data, of_arrays), rows, lambda count: 1)
+        return self.sums(gradients, (data, of_arrays), rows)
 
     def _gradients_of_outputs(self, data, rows):
         """Return the gradients of the loss with respect to the joined outputs of all slices."""

@@ -4,8 +4,6 @@ import contextlib
 
 import tensorflow as tf
 
-from keras_accum import kernels
-
 
 class Loops:
     """A train step in slices, which may not know the number of samples while traced.
@@ -87,7 +85,7 @@ class Loops:
         zeros = tf.UnconnectedGradients.ZERO
         return tape.gradient(loss, arrays, unconnected_gradients=zeros), found
 
-    def sums(self, gradients, data, rows, share):
+    def sums(self, gradients, data, rows):
         """Return the sums of the gradients of slices, None for variables without a gradient."""
         variables = self.model.trainable_weights
         missing = set(range(len(variables)))
@@ -96,7 +94,7 @@ class Loops:
             found = gradients(data, count)
             missing.intersection_update(i for i, g in enumerate(found) if g is None)
             return [
-                s if g is None else s + kernels.as_type(share(count), s.dtype) * tf.cast(g, s.dtype)
+                s if g is None else s + tf.cast(g, s.dtype)
                 for s, g in zip(sums, found)
             ]
 

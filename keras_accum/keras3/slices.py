@@ -119,7 +119,12 @@ class Step(slices.StepInSlices):
         """Return a slice's share of the losses that layers add."""
         losses = map(self.model._aggregate_additional_loss, self.model.losses)
         total = sum(losses, keras.ops.zeros(()))
-        return keras.ops.convert_to_tensor(share, total.dtype) * total
+        return self.part(total, share)
+
+    @staticmethod
+    def part(loss, share):
+        """Return a slice's share of a loss."""
+        return keras.ops.convert_to_tensor(share, loss.dtype) * loss
 
     def scaled(self, loss):
         return self.model.optimizer.scale_loss(loss)

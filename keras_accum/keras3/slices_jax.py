@@ -53,13 +53,13 @@ class Step(slices.Step):
         self._assign(state)
         return gradients, found
 
-    def sums(self, gradients, data, rows, share):
+    def sums(self, gradients, data, rows):
         """Return the sums of the gradients of slices."""
         weights = [v.value for v in self.model.trainable_variables]
 
         def add(sums, data, count):
             found = gradients(data, count)
-            return [s + share(count) * g.astype(s.dtype) for s, g in zip(sums, found)]
+            return [s + g.astype(s.dtype) for s, g in zip(sums, found)]
 
         zeros = [jnp.zeros_like(w, jnp.promote_types(w.dtype, "float32")) for w in weights]
         sums = self.fold(add, zeros, data, rows)

@@ -56,21 +56,21 @@ class Step(slices.Step):
         loss.backward()
         return [array.grad for array in arrays], found
 
-    def sums(self, gradients, data, rows, share):
+    def sums(self, gradients, data, rows):
         """Return the sums of the gradients of slices, None for variables without a gradient."""
         sums = [None] * len(self.model.trainable_weights)
         for part, count in self._slices(data, rows):
-            sums = [self._add(s, g, share(count)) for s, g in zip(sums, gradients(part, count))]
+            sums = [self._add(s, g) for s, g in zip(sums, gradients(part, count))]
         return sums
 
     @staticmethod
-    def _add(total, gradient, share):
+    def _add(total, gradient):
         if gradient is None:
             return total
         if total is None:
             wide = torch.promote_types(gradient.dtype, torch.float32)
-            return gradient.to(wide) * share
-        return total.add_(gradient, alpha=share)
+            return gradient.to(wide)
+        return total.add_(gradient)
 
     @torch.no_grad()
     def fold(self, function, carry, data, rows):

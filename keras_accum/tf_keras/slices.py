@@ -123,9 +123,15 @@ class Step(Loops, slices.StepInSlices):
 
     def penalties(self, share):
         """Return a slice's share of the losses that layers add."""
-        total = sum((tf.cast(loss, keras.backend.floatx()) for loss in self.model.losses), 0.0)
+        losses = (tf.cast(loss, keras.backend.floatx()) for loss in self.model.losses)
+        total = sum(losses, self.zero())
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        return kernels.as_type(share / replicas, keras.backend.floatx()) * total
+        return self.part(total, share / replicas)
+
+    @staticmethod
+    def part(loss, share):
+        """Return a slice's share of a loss."""
+        return kernels.as_type(share, loss.dtype) * loss
 
     def scaled(self, loss):
         return self.model.optimizer.get_scaled_loss(loss) if self._scales() else loss
