@@ -99,7 +99,9 @@ class Searches:
             with self.mark(gradients) as gradients:
                 return own(gradients, *arguments, **keywords)
 
-        return attribute(optimizer, self._update, update) if self.searches else nothing()
+        if not self.searches:
+            return contextlib.nullcontext()
+        return attribute(optimizer, self._update, update)
 
     @contextlib.contextmanager
     def mark(self, gradients):
@@ -130,6 +132,3 @@ def attribute(owner, name, value):
     finally:
         del attributes[name]
         attributes.update(kept)
-
-
-nothing = contextlib.ExitStack

@@ -303,9 +303,3 @@ class StepInSlices(Searches):
         self.put_back(before)
 
     unchanged = restored
-
-
-def restore_train_step(model):
-    """Restore the model's own train step."""
-    if isinstance(vars(model).get("train_step"), StepInSlices):
-        del vars(model)["train_step"]

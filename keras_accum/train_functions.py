@@ -3,13 +3,12 @@
 No host is imported here.
 """
 
-import contextlib
 import functools
 
 import numpy as np
 
 from keras_accum import window
-from keras_accum.halving import Halving
+from keras_accum.halving import Halving, attribute
 
 ONE_CALL = (
     "PythonGate needs a train step that calls the model's optimizer once, whatever happens in the "
@@ -18,17 +17,10 @@ ONE_CALL = (
 )
 
 
-@contextlib.contextmanager
-def train_step_of(model, train_step):
-    """A scope in which the model has this train step."""
-    attributes = vars(model)
-    kept = {name: attributes[name] for name in ("train_step",) if name in attributes}
-    attributes["train_step"] = train_step
-    try:
-        yield
-    finally:
-        del attributes["train_step"]
-        attributes.update(kept)
+def restore_train_step(model, kind):
+    """Restore the model's own train step, in place of one of this kind."""
+    if isinstance(vars(model).get("train_step"), kind):
+        del vars(model)["train_step"]
 
 
 def own_train_function(model, around=lambda train_step: train_step):
@@ -43,7 +35,7 @@ def own_train_function(model, around=lambda train_step: train_step):
         step, in_use = around(own), model.train_function
         # JAX caches traces by function equality, and bound methods compare equal; a fresh lambda
         # forces a new trace.
-        with train_step_of(model, lambda *arguments: step(*arguments)):
+        with attribute(model, "train_step", lambda *arguments: step(*arguments)):
             model.make_train_function(force=True)
         made, model.train_function = model.train_function, in_use
         return made
@@ -94,7 +86,7 @@ class Picker(Substitute):
         step = window.advance(np, position, length, next_length, counted=1)
         # Keras 2 looks the train step up while it traces.
         decided = self._decided(self._model.train_step, bool(step.switch))
-        with train_step_of(self._model, decided):
+        with attribute(self._model, "train_step", decided):
             results = self._functions[int(step.switch)](*arguments)
         self._keep(step, results)
         return results

@@ -3,7 +3,8 @@
 from keras_accum import ranges
 from keras_accum.base import inner
 from keras_accum.callbacks.base import SubstitutesTrainFunction, steps_per_execution
-from keras_accum.slices import restore_train_step
+from keras_accum.slices import StepInSlices
+from keras_accum.train_functions import restore_train_step
 
 
 class MicroBatches(SubstitutesTrainFunction):
@@ -111,7 +112,7 @@ class MicroBatches(SubstitutesTrainFunction):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        restore_train_step(self.model)  # after a training that was aborted
+        restore_train_step(self.model, StepInSlices)  # after a training that was aborted
         self._check_model()
         if self._step is None or self._step.model is not self.model:
             self._step = self._step_class(self.model, self._size, self._loss)
@@ -121,7 +122,7 @@ class MicroBatches(SubstitutesTrainFunction):
 
     def on_train_end(self, logs=None):
         super().on_train_end(logs)
-        restore_train_step(self.model)
+        restore_train_step(self.model, StepInSlices)
 
     def _check_model(self):
         for name in ("train_step", "compute_loss", "compute_metrics"):

@@ -3,6 +3,7 @@
 from keras_accum.base import inner
 from keras_accum.callbacks.base import SubstitutesTrainFunction
 from keras_accum.slices import StepInSlices
+from keras_accum.train_functions import restore_train_step
 
 
 class WindowStatistics(SubstitutesTrainFunction):
@@ -42,7 +43,7 @@ class WindowStatistics(SubstitutesTrainFunction):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        self._restore_train_step()  # after a training that was aborted
+        restore_train_step(self.model, self._step_class)  # after a training that was aborted
         model = self.model
         if isinstance(vars(model).get("train_step"), StepInSlices):
             self._refuse("MicroBatches, which takes the batch in slices")
@@ -68,11 +69,7 @@ class WindowStatistics(SubstitutesTrainFunction):
 
     def on_train_end(self, logs=None):
         super().on_train_end(logs)
-        self._restore_train_step()
-
-    def _restore_train_step(self):
-        if isinstance(vars(self.model).get("train_step"), self._step_class):
-            del vars(self.model)["train_step"]
+        restore_train_step(self.model, self._step_class)
 
     def _refuse(self, what):
         raise ValueError(f"WindowStatistics can't be used with {what}.")

@@ -17,7 +17,7 @@ class Step(slices.Step):
     """
 
     def __call__(self, state, data):
-        rows = self.rows(jax.tree.leaves(data))
+        rows = self.rows_of(data)
         if self.is_one_slice(rows):
             return self.own(state, data)
         model = self.model

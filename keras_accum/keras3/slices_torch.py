@@ -25,7 +25,7 @@ class Step(slices.Step):
             return self._step(data)
 
     def _step(self, data):
-        rows = self.rows([a for a in keras.tree.flatten(data) if a is not None])
+        rows = self.rows_of(data)
         model = self.model
         if self.is_one_slice(rows) or not model.trainable_weights:
             return self.own(data)
