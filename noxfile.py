@@ -47,7 +47,7 @@ ALL = ("-m", "")
 WHERE_VERSIONS_DIFFER = (
     *("equivalence", "every_optimizer", "accumulating", "state", "stock", "saving", "kept_files"),
     *("old_files", "foreign_files", "half_precision_files", "migration", "stubs", "configs"),
-    *("arguments", "distribution", "keras2"),
+    *("arguments", "distribution", "keras2", "addons", "wrapped"),
 )
 SECOND_VERSION = (
     *("-m", "not thorough or each_version"),
@@ -82,7 +82,6 @@ REST = {
     "tf_keras_new": SECOND_STYLE,
     "keras3_torch": ALL,
     "tf_keras_2_15": SECOND_VERSION,
-    "tensorflow_addons": ("-m", "", "-k", "test_addons"),
 }
 # What `works_with` installs and docs/works_with.md names.
 WORKS_WITH = (
@@ -147,15 +146,7 @@ def tf_keras_new(session):
 
 @nox.session(python=find_python("3.11", "3.10", "3.9"))
 def tf_keras_2_15(session):
-    """The last TensorFlow whose own tf.keras is Keras 2."""
-    if not session.python:
-        skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
-    check_host(session, "tf_keras", None, "tensorflow-cpu==2.15.*")
-
-
-@nox.session(python=find_python("3.11", "3.10", "3.9"))
-def tensorflow_addons(session):
-    """The optimizers of tensorflow-addons, whose last release is for TensorFlow 2.15."""
+    """The last TensorFlow whose own tf.keras is Keras 2; tensorflow-addons' last release is for it."""
     if not session.python:
         skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
     packages = "tensorflow-cpu==2.15.*", "tensorflow-addons==0.23.*"
@@ -264,6 +255,9 @@ def check(session, host, folder, *options, python="python", posargs=None, **envi
     files = PROJECT / session.cache_dir / "files"
     files.mkdir(exist_ok=True)
     settings["KERAS_ACCUM_TEST_FILES"] = str(files)
+    # Tests compile the same programs again and again, in many processes.
+    settings["JAX_COMPILATION_CACHE_DIR"] = str(PROJECT / session.cache_dir / "jax")
+    settings["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     settings["KERAS_ACCUM_TEST_SUMMARY"] = str(said(session, "did not finish"))
     posargs = session.posargs if posargs is None else posargs
     chosen = *SECOND_TIER, *options, *posargs  # pytest uses the last `-m` of several

@@ -3,6 +3,7 @@
 pytest puts this file's folder on the path, so that tests of all folders import the helpers here.
 """
 
+import gc
 import os
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,7 @@ IGNORED = [
     r"__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # Keras on torch
     r"non-integer arguments to randrange:DeprecationWarning",  # Keras 2.15's seeds
     r"`torch.jit.script_method` is deprecated:DeprecationWarning",  # torch.compile itself
+    r"Error reading persistent compilation cache:UserWarning",  # JAX's, while another process writes
     r"This training ends with no update:UserWarning",  # ours, when a training ends inside a window
     # Ours, of what test_caveats.py is about: other tests train on short micro-batches on purpose.
     r"(The \d+ micro-batches of an epoch|The model's output has a mask|Batch normaliz):UserWarning",
@@ -27,6 +29,10 @@ IGNORED = [
 if HOST == "keras2":  # from TensorFlow 1 and Keras on Python 3.7
     IGNORED += [":DeprecationWarning", ":FutureWarning", ":PendingDeprecationWarning"]
     IGNORED += [r"Method on_batch_\w+\(\) is slow:UserWarning"]  # of Keras, on a busy machine
+
+
+# Frameworks make so many objects that Python's collector would take a twentieth of the time.
+gc.set_threshold(200_000)
 
 
 def pytest_configure(config):

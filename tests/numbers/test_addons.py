@@ -5,7 +5,6 @@ import warnings
 import hosts
 import numpy as np
 import pytest
-from cases import thorough
 from hosts import accum, keras
 from training import LENGTH, assert_equal, assert_moved, compiled, dense_model, go_on, state
 
@@ -15,7 +14,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # that its development has ended
     tfa = pytest.importorskip("tensorflow_addons", reason="needs tensorflow-addons")
 
-pytestmark = thorough
 tf = hosts.tf
 legacy = keras.optimizers.legacy
 UPDATES = 3

@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import keras2_has_no, quick_first
+from cases import each_version, keras2_has_no, quick_first
 from hosts import accum, keras
 from training import (
     BIG,
@@ -141,6 +141,7 @@ def steps(optimizer, gradients=([1.0, -2.0], [0.5, 0.25], [-1.0, 4.0])):
     return hosts.array(w)
 
 
+@each_version  # only the second version of tf_keras has tensorflow-addons
 @keras2_has_no("parts of an update")
 @pytest.mark.filterwarnings("ignore::UserWarning")  # tensorflow-addons' own
 @quick_first("make, ours, stock", WRAPPERS)
