@@ -146,7 +146,7 @@ def tf_keras_new(session):
 
 @nox.session(python=find_python("3.11", "3.10", "3.9"))
 def tf_keras_2_15(session):
-    """The last TensorFlow whose own tf.keras is Keras 2; tensorflow-addons' last release is for it."""
+    """The last TensorFlow whose own tf.keras is Keras 2, with tensorflow-addons' last release."""
     if not session.python:
         skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
     packages = "tensorflow-cpu==2.15.*", "tensorflow-addons==0.23.*"

@@ -21,7 +21,7 @@ IGNORED = [
     r"__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # Keras on torch
     r"non-integer arguments to randrange:DeprecationWarning",  # Keras 2.15's seeds
     r"`torch.jit.script_method` is deprecated:DeprecationWarning",  # torch.compile itself
-    r"Error reading persistent compilation cache:UserWarning",  # JAX's, while another process writes
+    r"Error reading persistent compilation cache:UserWarning",  # another process is writing
     r"This training ends with no update:UserWarning",  # ours, when a training ends inside a window
     # Ours, of what test_caveats.py is about: other tests train on short micro-batches on purpose.
     r"(The \d+ micro-batches of an epoch|The model's output has a mask|Batch normaliz):UserWarning",

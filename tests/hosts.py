@@ -62,7 +62,7 @@ if IS_TENSORFLOW:
     import tensorflow as tf
 
 if IS_TF_KERAS:
-    # Grappler would take a sixth of the time. On Keras 3, all tests on TensorFlow run with Grappler.
+    # Grappler would take a sixth of the time. The tests on Keras 3 run with Grappler.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
