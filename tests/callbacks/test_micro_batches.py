@@ -171,8 +171,6 @@ def train(case, callbacks=(), optimizer=None, batch_size=BATCH, epochs=2):
     arguments = {"loss": "mse", **(in_compile() if callable(in_compile) else in_compile)}
     if hosts.IS_TENSORFLOW:
         arguments = {"jit_compile": False, **arguments}
-    if hosts.BACKEND == "jax" and not callbacks:  # compiling it would take longer than the training
-        arguments["run_eagerly"] = True
     if "metrics" in arguments:
         arguments["metrics"] = [m() if isinstance(m, type) else m for m in arguments["metrics"]]
     model.compile(optimizer or hosts.stock("Adam", learning_rate=0.01), **arguments)
