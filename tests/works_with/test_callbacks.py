@@ -84,6 +84,20 @@ def test_orbax_by_batches(tmp_path, accum_iters):
         assert len(saved(tmp_path)) < 2 * len(first)
 
 
+@pytest.mark.row(
+    "orbax-checkpoint",
+    "`OnUpdates([OrbaxCheckpoint(...)])` with an integer as `save_freq`, training continued in the "
+    "same folder",
+    "numbers the files by updates, and saves all of them",
+)
+def test_orbax_on_updates(tmp_path):
+    trained = model(accum_iters=2)
+    for _ in range(2):
+        fit(trained, MICRO, epochs=1, callbacks=[hosts.accum.OnUpdates([orbax(tmp_path, EVERY)])])
+    assert trained.optimizer.completed_updates == EPOCH
+    assert saved(tmp_path) == list(range(EVERY, EPOCH + 1, EVERY))
+
+
 @pytest.mark.row("keras", "`BackupAndRestore`, interrupted inside a window", "continues exactly")
 def test_backup(tmp_path):
     class Interrupt(keras.callbacks.Callback):

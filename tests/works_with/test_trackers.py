@@ -72,6 +72,28 @@ def test_mlflow_by_steps(mlflow):
 
 
 @pytest.mark.row(
+    "mlflow-skinny",
+    "`OnUpdates([mlflow.keras.MlflowCallback(log_every_epoch=False, log_every_n_steps=1)])`",
+    "logs each update once, with the logs of the big batch",
+)
+def test_mlflow_on_updates(mlflow):
+    by_updates = mlflow.keras.MlflowCallback(log_every_epoch=False, log_every_n_steps=1)
+    trained = model()
+    with mlflow.start_run() as run:
+        fit(trained, MICRO, epochs=EPOCHS, callbacks=[hosts.accum.OnUpdates([by_updates])])
+    mlflow.flush_async_logging()
+    losses = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
+    assert [metric.step for metric in losses] == list(range(1, EPOCHS * WINDOWS + 1))
+
+    big, expected = compiled(dense_model(), hosts.stock("Adam", learning_rate=0.05)), []
+    each = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: expected.append(logs["loss"])
+    )
+    fit(big, MICRO * LENGTH, epochs=EPOCHS, callbacks=[each])
+    np.testing.assert_allclose([metric.value for metric in losses], expected)
+
+
+@pytest.mark.row(
     "wandb",
     '`WandbMetricsLogger(log_freq="batch")`, offline, with a schedule',
     "steps are micro-batches; the learning rate is that of the next update",
