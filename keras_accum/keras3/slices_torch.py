@@ -31,7 +31,6 @@ class Step(slices.Step):
             return self.own(data)
         variables = model.trainable_weights[:]
         sums = self.gradients(data, rows)
-        _forget_gradients(variables)
         gradients = [s if s is None else s.to(v.value.dtype) for s, v in zip(sums, variables)]
         with torch.no_grad():
             model.optimizer.apply(gradients, variables)
@@ -42,11 +41,10 @@ class Step(slices.Step):
             super().track(*arguments)
 
     def gradient(self, objective):
-        """Return the gradients of `objective()`, and what it returns besides."""
+        """Let `sums` have the gradients of `objective()`; return None, and what else it returns."""
         loss, found = objective()
-        _forget_gradients(self.model.trainable_weights)
         loss.backward()
-        return [v.value.grad for v in self.model.trainable_weights], found
+        return None, found
 
     def gradient_of_arrays(self, objective, arrays):
         """Return the gradients of `objective(arrays)`, and what it returns besides."""
@@ -57,19 +55,36 @@ class Step(slices.Step):
         return [array.grad for array in arrays], found
 
     def sums(self, gradients, data, rows):
-        """Return the sums of the gradients of slices, None for variables without a gradient."""
-        sums = [None] * len(self.model.trainable_weights)
-        for part, count in self._slices(data, rows):
-            sums = [self._add(s, g) for s, g in zip(sums, gradients(part, count))]
+        """Return the sums of the gradients of slices, None for variables without a gradient.
+
+        `backward` adds a gradient as soon as it is complete, while it is in the processor's cache.
+        """
+        variables = self.model.trainable_weights
+        sums, handles = [None] * len(variables), []
+
+        def adds_to(i):
+            def add(parameter):
+                sums[i] = self._add(sums[i], parameter.grad)
+                parameter.grad = None
+
+            return add
+
+        try:
+            for i, variable in enumerate(variables):
+                variable.value.grad = None  # also where Keras's `zero_grad` leaves it
+                hook = variable.value.register_post_accumulate_grad_hook(adds_to(i))
+                handles.append(hook)
+            for part, count in self._slices(data, rows):
+                gradients(part, count)
+        finally:
+            for handle in handles:
+                handle.remove()
         return sums
 
     @staticmethod
     def _add(total, gradient):
-        if gradient is None:
-            return total
         if total is None:
-            wide = torch.promote_types(gradient.dtype, torch.float32)
-            return gradient.to(wide)
+            return gradient.to(torch.promote_types(gradient.dtype, torch.float32))
         return total.add_(gradient)
 
     @torch.no_grad()
@@ -122,9 +137,3 @@ class Step(slices.Step):
     @staticmethod
     def _part(data, start, stop):
         return keras.tree.map_structure(lambda a: a if a is None else a[start:stop], data)
-
-
-def _forget_gradients(variables):
-    """What `model.zero_grad()` does, which leaves out one of two variables of the same path."""
-    for variable in variables:
-        variable.value.grad = None

@@ -1,5 +1,7 @@
 """`MicroBatches`: a train step in slices equals plain `fit` of the stock optimizer at its batch."""
 
+import contextlib
+
 import hosts
 import numpy as np
 import pytest
@@ -236,6 +238,28 @@ def test_variables_of_the_same_path(loss):
     assert len({v.path for v in model.variables}) < len(model.variables)
     for actual, expected in zip(*trained):
         np.testing.assert_allclose(actual, expected, **hosts.TOLERANCE)
+
+
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="about hooks of PyTorch")
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_training_leaves_no_hooks(fails):
+    """Also a training that ends with an error inside a step: later, `backward` is PyTorch's."""
+    slices_seen = []
+
+    def loss(y_true, y_pred):
+        if fails and y_pred.requires_grad:
+            slices_seen.append(y_pred)
+            if len(slices_seen) == 2:
+                raise OSError
+        return ops.square(y_true - y_pred)
+
+    model = sequential()
+    model.compile("sgd", loss)
+    with pytest.raises(OSError) if fails else contextlib.nullcontext():
+        model.fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[MicroBatches(SIZE)])
+    model.zero_grad()
+    ops.mean(model(X)).backward()
+    assert all(v.value.grad is not None for v in model.trainable_weights)
 
 
 def optimizers():
