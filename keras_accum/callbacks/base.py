@@ -7,7 +7,7 @@ import functools
 
 from keras_accum.base import inner
 from keras_accum.convert import accumulates
-from keras_accum.train_functions import Substitute, TracedAnew
+from keras_accum.train_functions import Substitute, TracedAnew, restore_train_step
 
 
 def accumulating_in(optimizer):
@@ -119,3 +119,38 @@ class SubstitutesTrainFunction(SeesTrainings):
         if last is not None:
             raise ValueError(f"{type(self).__name__} must come before {last} in `callbacks`.")
         return found
+
+
+class SubstitutesTrainStep(SubstitutesTrainFunction):
+    """A callback that substitutes the model's train step, and its train function, during `fit`.
+
+    The substitute is made once for a model. After a `fit` that was aborted, the substitute is still
+    in place: the next `fit` first restores the model's own train step.
+    """
+
+    # A host defines: the class of train steps.
+    _step_class = None
+    _step = None
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        restore_train_step(self.model, self._step_class)
+        self._check_model()
+        if self._step is None or self._step.model is not self.model:
+            self._step = self._new_step()
+        self._begin()
+        vars(self.model)["train_step"] = self._step
+        self._put_substitute()
+
+    def on_train_end(self, logs=None):
+        super().on_train_end(logs)
+        restore_train_step(self.model, self._step_class)
+
+    def _check_model(self):
+        """Raise an error if the callback can't be used with the model."""
+
+    def _new_step(self):
+        return self._step_class(self.model)
+
+    def _begin(self):
+        """Prepare the substitute for a training."""

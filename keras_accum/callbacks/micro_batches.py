@@ -2,12 +2,10 @@
 
 from keras_accum import ranges
 from keras_accum.base import inner
-from keras_accum.callbacks.base import SubstitutesTrainFunction, steps_per_execution
-from keras_accum.slices import StepInSlices
-from keras_accum.train_functions import restore_train_step
+from keras_accum.callbacks.base import SubstitutesTrainStep, steps_per_execution
 
 
-class MicroBatches(SubstitutesTrainFunction):
+class MicroBatches(SubstitutesTrainStep):
     """Split each batch of `fit` inside the train step: the big batch in the memory of a slice.
 
     The memory is that of a slice and one sum of gradients; the training is that of the batch. `fit`
@@ -81,11 +79,10 @@ class MicroBatches(SubstitutesTrainFunction):
     2
     """
 
-    # A host defines: its class of models, the class of train steps in slices, and the methods of an
-    # optimizer by which Keras's train step computes gradients, and a step in slices doesn't.
-    _models = _step_class = None
+    # A host defines: its class of models, and the methods of an optimizer by which Keras's train
+    # step computes gradients, and a step in slices doesn't.
+    _models = None
     _of_optimizer = ()
-    _step = None
 
     def __init__(self, size, loss="sample"):
         super().__init__()
@@ -110,19 +107,11 @@ class MicroBatches(SubstitutesTrainFunction):
     def _check_optimizer(self, optimizer):
         """Take any optimizer."""
 
-    def on_train_begin(self, logs=None):
-        super().on_train_begin(logs)
-        restore_train_step(self.model, StepInSlices)  # after a training that was aborted
-        self._check_model()
-        if self._step is None or self._step.model is not self.model:
-            self._step = self._step_class(self.model, self._size, self._loss)
-        self._step.check()
-        vars(self.model)["train_step"] = self._step
-        self._put_substitute()
+    def _new_step(self):
+        return self._step_class(self.model, self._size, self._loss)
 
-    def on_train_end(self, logs=None):
-        super().on_train_end(logs)
-        restore_train_step(self.model, StepInSlices)
+    def _begin(self):
+        self._step.check()
 
     def _check_model(self):
         for name in ("train_step", "compute_loss", "compute_metrics"):

@@ -1,12 +1,11 @@
 """The callback `WindowStatistics`, for all hosts. No host is imported here."""
 
 from keras_accum.base import inner
-from keras_accum.callbacks.base import SubstitutesTrainFunction
+from keras_accum.callbacks.base import SubstitutesTrainStep
 from keras_accum.slices import StepInSlices
-from keras_accum.train_functions import restore_train_step
 
 
-class WindowStatistics(SubstitutesTrainFunction):
+class WindowStatistics(SubstitutesTrainStep):
     """Tell the layers WindowBatchNormalization of a model when a window closes.
 
     A layer moves its statistics in the train step in which the optimizer's number of updates rises,
@@ -38,38 +37,26 @@ class WindowStatistics(SubstitutesTrainFunction):
     0.01
     """
 
-    _step_class = None  # the host's class of train steps
-    _step = None
-
-    def on_train_begin(self, logs=None):
-        super().on_train_begin(logs)
-        restore_train_step(self.model, self._step_class)  # after a training that was aborted
-        model = self.model
-        if isinstance(vars(model).get("train_step"), StepInSlices):
+    def _check_model(self):
+        if isinstance(vars(self.model).get("train_step"), StepInSlices):
             self._refuse("MicroBatches, which takes the batch in slices")
-        if self._step is None or self._step.model is not model:
-            self._step = self._step_class(model)
-        if not self._step.layers:
+
+    def _begin(self):
+        step, optimizer = self._step, self.model.optimizer
+        if not step.layers:
             raise ValueError(
                 "WindowStatistics needs a model with layers WindowBatchNormalization: make it "
-                f"by with_window_statistics(model). Received: model={model!r}"
+                f"by with_window_statistics(model). Received: model={self.model!r}"
             )
-        accumulation = inner(model.optimizer)._accumulation
-        if not all(layer.built for layer in self._step.layers):
+        if not all(layer.built for layer in step.layers):
             self._refuse("a model that isn't built: give the model an Input, or call it on a batch")
-        if not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
-        watchers = accumulation.closing_watchers
-        if self._step.settle_between_steps not in watchers:
-            watchers.append(self._step.settle_between_steps)
+        if not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
+        accumulation = inner(optimizer)._accumulation
+        if step.settle_between_steps not in accumulation.closing_watchers:
+            accumulation.closing_watchers.append(step.settle_between_steps)
         if accumulation.options.accumulates:
-            self._step.settle_between_steps()
-        vars(model)["train_step"] = self._step
-        self._put_substitute()
-
-    def on_train_end(self, logs=None):
-        super().on_train_end(logs)
-        restore_train_step(self.model, self._step_class)
+            step.settle_between_steps()
 
     def _refuse(self, what):
         raise ValueError(f"WindowStatistics can't be used with {what}.")
