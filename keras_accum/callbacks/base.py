@@ -91,6 +91,17 @@ class SubstitutesTrainFunction(SeesTrainings):
     """
 
     _substitute = None
+    # A host defines: whether Keras traces the train step of a model's class, not the model's own.
+    _traces_class = staticmethod(lambda: False)
+
+    def _check_train_step(self):
+        """Raise an error if Keras wouldn't see another train step of the model."""
+        if self._traces_class():
+            raise ValueError(
+                f"{type(self).__name__} can't be used in Keras's NNX mode, which traces the train "
+                "step of the model's class, and not the train step that the callback puts in its "
+                "place. Start Python without KERAS_NNX_ENABLED."
+            )
 
     def _put_substitute(self, kind=TracedAnew):
         """Substitute the model's train function."""
@@ -135,6 +146,7 @@ class SubstitutesTrainStep(SubstitutesTrainFunction):
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         restore_train_step(self.model, self._step_class)
+        self._check_train_step()
         self._check_model()
         if self._step is None or self._step.model is not self.model:
             self._step = self._new_step()

@@ -63,7 +63,8 @@ class MicroBatches(SubstitutesTrainStep):
             the optimizer; with arrays that differ in their number of samples. With `loss="sample"`:
             if a loss or a metric makes one value of several samples, or if the loss has no
             reduction. With `loss="batch"`: if batch normalization trains. With "auto": if
-            `steps_per_execution` isn't 1, or under a strategy with several replicas.
+            `steps_per_execution` isn't 1, or under a strategy with several replicas. In Keras's NNX
+            mode on JAX.
         RuntimeError: With "auto", if memory runs out while the optimizer updates the weights.
 
     Example:

@@ -28,9 +28,9 @@ class PythonGate(SubstitutesTrainFunction):
             the device computes (an AccumulationSchedule works); with `accum_iters=None`, because
             the caller closes the window; with `steps_per_execution` other than 1, because one
             function runs several micro-batches; with `ParameterServerStrategy`, because Python
-            doesn't wait for the workers. When a train step is traced that doesn't call the
-            optimizer exactly once, or that calls `close_window`. On JAX, at the end of an epoch, if
-            a train step called the optimizer only under some conditions.
+            doesn't wait for the workers; in Keras's NNX mode on JAX. When a train step is traced
+            that doesn't call the optimizer exactly once, or that calls `close_window`. On JAX, at
+            the end of an epoch, if a train step called the optimizer only under some conditions.
 
     Example:
 
@@ -71,6 +71,7 @@ class PythonGate(SubstitutesTrainFunction):
             self._refuse(f"steps_per_execution={steps_per_execution(model)}")
         if isinstance(getattr(model, "distribute_strategy", None), self._without_waiting):
             self._refuse("ParameterServerStrategy")
+        self._check_train_step()
         self._put_substitute(self._picker)
 
     def on_epoch_end(self, epoch, logs=None):

@@ -19,8 +19,8 @@ class WindowStatistics(SubstitutesTrainStep):
     Raises:
         TypeError: At the start of training, if the model's optimizer isn't of this package.
         ValueError: At the start of training, if the model has no WindowBatchNormalization or
-            isn't built, or with MicroBatches. In a train step, with `close_window` and
-            `skip_nonfinite` or `skip_norm`.
+            isn't built, with MicroBatches, or in Keras's NNX mode on JAX. In a train step, with
+            `close_window` and `skip_nonfinite` or `skip_norm`.
 
     Example:
 

@@ -83,6 +83,7 @@ for _name in names.OPTIMIZERS:
 family.hand_on(keras.optimizers.LossScaleOptimizer)
 
 _callback = of_host(keras, "keras3", "import keras")
+_NNX = {"_traces_class": staticmethod(getattr(keras.config, "is_nnx_enabled", lambda: False))}
 introduce(keras.callbacks.CallbackList)
 caveats.watch(keras, keras.tree.flatten)
 
@@ -100,9 +101,10 @@ MicroBatches = _callback(
     _step_class=importlib.import_module(
         f"keras_accum.keras3.slices_{keras.backend.backend()}"
     ).Step,
+    **_NNX,
 )
 OnUpdates = _callback(updates.OnUpdates, _kind=keras.callbacks.Callback, _models=keras.Model)
-PythonGate = _callback(python_gate.PythonGate, _picker=optimizer.backend.Picker)
+PythonGate = _callback(python_gate.PythonGate, _picker=optimizer.backend.Picker, **_NNX)
 MicroBatchWeights = _callback(
     weights.MicroBatchWeights,
     _ops=keras.ops,
@@ -110,6 +112,8 @@ MicroBatchWeights = _callback(
     _flatten=staticmethod(keras.tree.flatten),
     _mask=staticmethod(masks.mask_of),
 )
-WindowStatistics = _callback(window_statistics.WindowStatistics, _step_class=statistics.Step)
+WindowStatistics = _callback(
+    window_statistics.WindowStatistics, _step_class=statistics.Step, **_NNX
+)
 
 __getattr__ = names.fallback(__name__)

@@ -3086,7 +3086,8 @@ class MicroBatches(keras.callbacks.Callback):
             the optimizer; with arrays that differ in their number of samples. With `loss="sample"`:
             if a loss or a metric makes one value of several samples, or if the loss has no
             reduction. With `loss="batch"`: if batch normalization trains. With "auto": if
-            `steps_per_execution` isn't 1, or under a strategy with several replicas.
+            `steps_per_execution` isn't 1, or under a strategy with several replicas. In Keras's NNX
+            mode on JAX.
         RuntimeError: With "auto", if memory runs out while the optimizer updates the weights.
 
     Example:
@@ -3183,9 +3184,9 @@ class PythonGate(keras.callbacks.Callback):
             the device computes (an AccumulationSchedule works); with `accum_iters=None`, because
             the caller closes the window; with `steps_per_execution` other than 1, because one
             function runs several micro-batches; with `ParameterServerStrategy`, because Python
-            doesn't wait for the workers. When a train step is traced that doesn't call the
-            optimizer exactly once, or that calls `close_window`. On JAX, at the end of an epoch, if
-            a train step called the optimizer only under some conditions.
+            doesn't wait for the workers; in Keras's NNX mode on JAX. When a train step is traced
+            that doesn't call the optimizer exactly once, or that calls `close_window`. On JAX, at
+            the end of an epoch, if a train step called the optimizer only under some conditions.
 
     Example:
 
@@ -3216,8 +3217,8 @@ class WindowStatistics(keras.callbacks.Callback):
     Raises:
         TypeError: At the start of training, if the model's optimizer isn't of this package.
         ValueError: At the start of training, if the model has no WindowBatchNormalization or
-            isn't built, or with MicroBatches. In a train step, with `close_window` and
-            `skip_nonfinite` or `skip_norm`.
+            isn't built, with MicroBatches, or in Keras's NNX mode on JAX. In a train step, with
+            `close_window` and `skip_nonfinite` or `skip_norm`.
 
     Example:
 

@@ -173,3 +173,14 @@ def test_apply_partial_window_after_the_monitor():
     said, history = order_of("ApplyPartialWindow", "Monitor")
     assert said == []
     assert (history["completed_updates"], history["window_position"]) == ([2], [0])
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="Keras's NNX mode is JAX's")
+@pytest.mark.parametrize("name", ["PythonGate", "MicroBatches", "WindowStatistics"])
+def test_the_nnx_mode_is_refused(name, monkeypatch):
+    """In this mode, Keras traces the train step of the model's class: a callback's isn't seen."""
+    callback = getattr(hosts.accum, name)(*[MICRO] * (name == "MicroBatches"))
+    callback.set_model(model_of())
+    monkeypatch.setattr("keras.src.backend.config._NNX_ENABLED", True)
+    with pytest.raises(ValueError, match=f"{name} can't be used in Keras's NNX mode"):
+        callback.on_train_begin()
