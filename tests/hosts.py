@@ -61,8 +61,7 @@ IS_TORCH = BACKEND == "torch"
 if IS_TENSORFLOW:
     import tensorflow as tf
 
-if IS_TF_KERAS:
-    # Grappler would take a sixth of the time. The tests on Keras 3 run with Grappler.
+if IS_TENSORFLOW and not IS_KERAS2 and os.environ.get("KERAS_ACCUM_TEST_GRAPPLER") == "0":
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
