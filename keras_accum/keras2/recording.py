@@ -42,63 +42,95 @@ def record(optimizer, get_updates, params, averages, made=None):
     """
     graph = tf.get_default_graph()
     before = len(graph.get_operations())
-    name = type(optimizer).__name__
-    writes, new, again = [], [], iter(made or ())
-    given = _loss(params, averages)
+    recording = _Recording(type(optimizer).__name__, params, averages, made)
+    with _replaced(recording.functions()):
+        updates = get_updates(loss=recording.loss, params=params)
+    recording.take(updates)
+    recording.check(graph.get_operations()[before:])
+    kept = _kept(optimizer, params, recording.writes)
+    return Recorded(recording.writes, kept, recording.new if made is None else made)
 
-    def note(variable, value):
+
+class _Recording:
+    """What an update sees in place of functions of `keras.backend`, and what the update does.
+
+    loss: stands for the loss of the window. writes: pairs of variables and new values. new: the
+    variables that the update creates.
+    """
+
+    def __init__(self, name, params, averages, made):
+        self._name, self._params, self._averages = name, params, averages
+        self._made = None if made is None else iter(made)
+        self.loss = _loss(params, averages)
+        self.writes, self.new = [], []
+
+    def functions(self):
+        creating = {name: self._making(getattr(K, name)) for name in ("variable", "zeros", "ones")}
+        return {
+            "update": self._note,
+            "update_add": lambda x, increment: self._note(x, x + increment),
+            "update_sub": lambda x, decrement: self._note(x, x - decrement),
+            "gradients": self._gradients,
+            **creating,
+        }
+
+    def _note(self, variable, value):
         value = tf.convert_to_tensor(value, variable.dtype.base_dtype)
-        writes.append((variable, value))
+        self.writes.append((variable, value))
         return value
 
-    def making(create):
+    def _making(self, create):
         def make(*args, **kwargs):
-            if made is not None:
-                return next(again)
+            if self._made is not None:
+                return next(self._made)
             # Outside of any conditional, and with a short name: see `make` in `port`.
             with tf.init_scope(), tf.name_scope(""):
-                new.append(create(*args, **kwargs))
-            return new[-1]
+                self.new.append(create(*args, **kwargs))
+            return self.new[-1]
 
         return make
 
-    def gradients(loss, variables):
-        if loss is not given or list(map(id, variables)) != list(map(id, params)):
-            raise ValueError(
-                f"{name} can't accumulate: it takes gradients of something other than the loss, "
-                "and a window has only the average gradient of the loss."
+    def _gradients(self, loss, variables):
+        if loss is not self.loss or list(map(id, variables)) != list(map(id, self._params)):
+            raise self._error(
+                "it takes gradients of something other than the loss, and a window has only the "
+                "average gradient of the loss."
             )
-        return list(averages)
+        return list(self._averages)
 
-    functions = {
-        "update": note,
-        "update_add": lambda x, increment: note(x, x + increment),
-        "update_sub": lambda x, decrement: note(x, x - decrement),
-        "gradients": gradients,
-        **{create: making(getattr(K, create)) for create in ("variable", "zeros", "ones")},
-    }
-    with _replaced(functions):
-        updates = get_updates(loss=given, params=params)
-    noted = {id(value) for _, value in writes}
-    for update in updates:
-        if isinstance(update, tuple):  # a variable and its new value, for `K.function` to write
-            note(*update)
-        elif id(update) not in noted:
-            raise _unknown_write(name, getattr(update, "name", update))
-    initializers = {variable.initializer for variable in new}
-    for operation in graph.get_operations()[before:]:
-        if _WRITES.match(operation.type) and operation not in initializers:
-            raise _unknown_write(name, operation.name)
-    if _is_computed_from(given, [value for _, value in writes], known=averages):
-        raise ValueError(
-            f"{name} can't accumulate: its update is computed from the value of the loss, and a "
-            "window has only the average gradient of the loss."
+    def take(self, updates):
+        """Record the writes that `get_updates` returns for `K.function`."""
+        noted = {id(value) for _, value in self.writes}
+        for update in updates:
+            if isinstance(update, tuple):
+                self._note(*update)
+            elif id(update) not in noted:
+                raise self._unknown_write(getattr(update, "name", update))
+
+    def check(self, operations):
+        """Raise an error if the update, which added these operations, can't accumulate."""
+        initializers = {variable.initializer for variable in self.new}
+        for operation in operations:
+            if _WRITES.match(operation.type) and operation not in initializers:
+                raise self._unknown_write(operation.name)
+        variables, values = zip(*self.writes) if self.writes else ((), ())
+        if _is_computed_from(self.loss, values, known=self._averages):
+            raise self._error(
+                "its update is computed from the value of the loss, and a window has only the "
+                "average gradient of the loss."
+            )
+        if len(set(map(id, variables))) < len(variables):
+            raise self._error("it writes a variable twice in an update, in unknown order.")
+
+    def _unknown_write(self, what):
+        return self._error(
+            "its `get_updates` may write only with `update`, `update_add` and `update_sub` of "
+            "keras.backend, to variables that it has created with `zeros`, `ones` and `variable` "
+            f"of keras.backend. Received: {what}"
         )
-    if len({id(variable) for variable, _ in writes}) < len(writes):
-        raise ValueError(
-            f"{name} can't accumulate: it writes a variable twice in an update, in unknown order."
-        )
-    return Recorded(writes, _kept(optimizer, params, writes), new if made is None else made)
+
+    def _error(self, why):
+        return ValueError(f"{self._name} can't accumulate: {why}")
 
 
 def _loss(params, averages):
@@ -121,14 +153,6 @@ def _is_computed_from(tensor, values, known):
             seen.add(operation)
             todo += [tensor.op for tensor in operation.inputs]
     return tensor.op in seen
-
-
-def _unknown_write(name, what):
-    return ValueError(
-        f"{name} can't accumulate: its `get_updates` may write only with `update`, `update_add` "
-        "and `update_sub` of keras.backend, to variables that it has created with `zeros`, `ones` "
-        f"and `variable` of keras.backend. Received: {what}"
-    )
 
 
 @contextlib.contextmanager
