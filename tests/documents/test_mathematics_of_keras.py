@@ -10,13 +10,16 @@ WINDOW, UPDATES = 3, 4
 TOLERANCE = {"rtol": 0, "atol": 1e-6}  # Keras has schedules in float32 on every backend
 
 
+class AtLeast(keras.constraints.Constraint):
+    def __call__(self, w):
+        return keras.ops.maximum(w, keras.ops.cast(LEAST, w.dtype))
+
+
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="the page has the order of Keras 3's update")
 def test_an_update_has_the_lines_of_the_page_in_their_order():
     rate = keras.optimizers.schedules.InverseTimeDecay(0.3, decay_steps=1, decay_rate=1)
     ours = hosts.ours("AdamW", learning_rate=rate, accum_iters=WINDOW, **ADAMW)
-    weights = hosts.variable(
-        start()[0], "w", constraint=lambda w: keras.ops.maximum(w, keras.ops.cast(LEAST, w.dtype))
-    )
+    weights = hosts.variable(start()[0], "w", constraint=AtLeast())
     hosts.build_on(ours, [weights])
     page = optimizer(lambda updates: WINDOW)
     random = np.random.default_rng(0)
