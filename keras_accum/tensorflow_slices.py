@@ -93,10 +93,7 @@ class Loops:
         def add(sums, data, count):
             found = gradients(data, count)
             missing.intersection_update(i for i, g in enumerate(found) if g is None)
-            return [
-                s if g is None else s + tf.cast(g, s.dtype)
-                for s, g in zip(sums, found)
-            ]
+            return [s if g is None else _add(s, g) for s, g in zip(sums, found)]
 
         zeros = [tf.zeros(v.shape, _wide(tf.as_dtype(v.dtype))) for v in variables]
         sums = self.fold(add, zeros, data, rows)
@@ -167,3 +164,11 @@ class Loops:
 
 def _wide(dtype):
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
+
+
+def _add(total, gradient):
+    """Add a gradient to a sum. Of sparse rows, only these rows are read and written."""
+    if isinstance(gradient, tf.IndexedSlices):
+        values = tf.cast(gradient.values, total.dtype)
+        return tf.tensor_scatter_nd_add(total, gradient.indices[:, tf.newaxis], values)
+    return total + tf.cast(gradient, total.dtype)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cases import quick_first, thorough
 from hosts import keras
-from training import assert_equal
+from training import DenseEmbedding, assert_equal, embedding_model, initialize
 
 if hosts.IS_KERAS2:
     pytest.skip("Keras 2.0 to 2.3 has no MicroBatches", allow_module_level=True)
@@ -211,6 +211,16 @@ def test_equals_the_whole_batch(name):
     _, actual = train(CASES[name], [MicroBatches(SIZE)])
     assert actual.keys() == expected.keys()
     assert_equal(actual, expected)
+
+
+@quick_first("in_compile", [{}, {"jit_compile": True}] if hosts.IS_TENSORFLOW else [{}])
+def test_an_embedding_has_the_dense_gradient(in_compile):
+    """Rows are repeated in a slice, and missing in others. The last row is in no slice."""
+    trained = []
+    for layer, callbacks in (DenseEmbedding, []), (layers.Embedding, [MicroBatches(SIZE)]):
+        case = (lambda: initialize(embedding_model(layer))), (WORDS % 5, Y), {}, in_compile  # noqa: B023
+        trained.append(train(case, callbacks)[1])
+    assert_equal(*trained[::-1])
 
 
 def two_towers():
