@@ -36,9 +36,6 @@ def own_train_function(model, around=lambda train_step: train_step):
         # JAX caches traces by function equality, and bound methods compare equal; a fresh lambda
         # forces a new trace.
         with attribute(model, "train_step", lambda *arguments: step(*arguments)):
-            if hasattr(model, "_record_training_state_sharding_spec"):
-                # Keras 3.10 and 3.11 on JAX: the callback may have made variables of the optimizer.
-                model._record_training_state_sharding_spec()
             model.make_train_function(force=True)
         made, model.train_function = model.train_function, in_use
         return made

@@ -106,6 +106,9 @@ class SubstitutesTrainFunction(SeesTrainings):
     def _put_substitute(self, kind=TracedAnew):
         """Substitute the model's train function."""
         found = self._find_train_function()
+        if hasattr(self.model, "_record_training_state_sharding_spec"):
+            # Keras 3.10 and 3.11 on JAX: the callback may have made variables of the optimizer.
+            self.model._record_training_state_sharding_spec()
         if self._substitute is None or self._substitute.in_place_of is not found:
             self._substitute = kind(self.model, found)
         self._substitute.training = self.params
