@@ -43,7 +43,7 @@ WORKERS = (
 SECOND_TIER = ("-m", "not thorough")
 THIRD_TIER = ("-m", "thorough")
 ALL = ("-m", "")
-# The tests that run on a second version of a host: numbers, files and arguments can differ there.
+# The tests that run on a second version of a host: rules, files and arguments can differ there.
 WHERE_VERSIONS_DIFFER = (
     *("every_optimizer", "stock", "saving", "kept_files", "old_files", "foreign_files"),
     *("half_precision_files", "migration", "stubs", "configs", "arguments", "distribution"),

@@ -17,12 +17,6 @@ ONE_CALL = (
 )
 
 
-def restore_train_step(model, kind):
-    """Restore the model's own train step, in place of one of this kind."""
-    if isinstance(vars(model).get("train_step"), kind):
-        del vars(model)["train_step"]
-
-
 def own_train_function(model, around=lambda train_step: train_step):
     """Return a new train function of the model, with a trace of its own.
 

@@ -7,7 +7,7 @@ import functools
 
 from keras_accum.base import inner
 from keras_accum.convert import accumulates
-from keras_accum.train_functions import Substitute, TracedAnew, restore_train_step
+from keras_accum.train_functions import Substitute, TracedAnew
 
 
 def accumulating_in(optimizer):
@@ -148,7 +148,7 @@ class SubstitutesTrainStep(SubstitutesTrainFunction):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        restore_train_step(self.model, self._step_class)
+        self._restore_train_step()
         self._check_train_step()
         self._check_model()
         if self._step is None or self._step.model is not self.model:
@@ -159,7 +159,11 @@ class SubstitutesTrainStep(SubstitutesTrainFunction):
 
     def on_train_end(self, logs=None):
         super().on_train_end(logs)
-        restore_train_step(self.model, self._step_class)
+        self._restore_train_step()
+
+    def _restore_train_step(self):
+        if isinstance(vars(self.model).get("train_step"), self._step_class):
+            del vars(self.model)["train_step"]
 
     def _check_model(self):
         """Raise an error if the callback can't be used with the model."""

@@ -50,6 +50,16 @@ _IN_A_MICRO_BATCH = (
 )
 
 
+def hooked(variables, hook_of):
+    """Return a scope in which PyTorch calls `hook_of(variable)` with each complete gradient."""
+    scope = contextlib.ExitStack()
+    for variable in variables:
+        if variable.value.requires_grad:  # otherwise there is no gradient
+            hook = variable.value.register_post_accumulate_grad_hook(hook_of(variable))
+            scope.enter_context(hook)
+    return scope
+
+
 class InBackward:
     """A scope in which `backward` adds the gradients of an optimizer's variables to their sums.
 
@@ -59,22 +69,15 @@ class InBackward:
     def __init__(self, optimizer):
         self._accumulation, self._port = optimizer._accumulation, optimizer._accumulation.port
         self.added = {}
-        self._handles = []
 
     def __enter__(self):
         self._check()
-        for variable in self._port.variables:
-            parameter = variable.value
-            if parameter.requires_grad:  # a frozen variable has no gradient to add
-                hook = parameter.register_post_accumulate_grad_hook(self._hook_of(variable))
-                self._handles.append(hook)
+        self._hooks = hooked(self._port.variables, self._hook_of)
         self._port.in_backward = self
         return self
 
     def __exit__(self, kind, error, traceback):
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._hooks.close()
         self._port.in_backward = None
         if self.added:
             self._drop_window()

@@ -4,6 +4,7 @@ import keras
 import torch
 
 from keras_accum.keras3 import slices
+from keras_accum.keras3.in_backward_torch import hooked
 
 
 class Step(slices.Step):
@@ -59,27 +60,21 @@ class Step(slices.Step):
 
         `backward` adds a gradient as soon as it is complete, while it is in the processor's cache.
         """
-        variables = self.model.trainable_weights
-        sums, handles = [None] * len(variables), []
+        variables, sums = self.model.trainable_weights, {}
 
-        def adds_to(i):
+        def adds_to_sum_of(variable):
             def add(parameter):
-                sums[i] = self._add(sums[i], parameter.grad)
+                sums[id(variable)] = self._add(sums.get(id(variable)), parameter.grad)
                 parameter.grad = None
 
             return add
 
-        try:
-            for i, variable in enumerate(variables):
-                variable.value.grad = None  # also where Keras's `zero_grad` leaves it
-                hook = variable.value.register_post_accumulate_grad_hook(adds_to(i))
-                handles.append(hook)
+        for variable in variables:
+            variable.value.grad = None  # also where Keras's `zero_grad` leaves it
+        with hooked(variables, adds_to_sum_of):
             for part, count in self._slices(data, rows):
                 gradients(part, count)
-        finally:
-            for handle in handles:
-                handle.remove()
-        return sums
+        return [sums.get(id(variable)) for variable in variables]
 
     @staticmethod
     def _add(total, gradient):

@@ -448,8 +448,9 @@ def test_jax_model_parallel(case, callbacks):
     assert_same_training(actual, big_batch(case))
     for part, axis in {"hidden_kernel": 1, "out_kernel": 0}.items():
         found = [tuple(v.value.sharding.spec) for v in optimizer.variables if part in v.name]
-        assert len(found) == 3, "two slots and an accumulator"
-        assert all([i for i, name in enumerate(spec) if name] == [axis] for spec in found)
+        # Two slots and an accumulator. Keras 3.10 leaves out the last None.
+        split = [{i: name for i, name in enumerate(spec) if name is not None} for spec in found]
+        assert split == [{axis: "model"}] * 3
 
 
 @jax_only

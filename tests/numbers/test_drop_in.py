@@ -98,6 +98,6 @@ def test_as_the_stock_optimizer(module, suite, name, monkeypatch):
 
 def test_every_optimizer_has_its_suite():
     tested = {case.values[1].__name__.lower() for case in keras_tests()}
-    if not tested:
-        pytest.skip("this Keras, as Keras 3.10, doesn't ship its tests")
+    if hosts.keras.__version__.startswith(("3.10.", "3.11.")):
+        pytest.skip("Keras 3.10 and 3.11 don't ship their tests")
     assert {f"{name.lower()}test" for name in NAMES if name != "AMSGrad"} <= tested

@@ -110,7 +110,8 @@ def test_names():
     assert set(keras_accum.__all__) <= set(dir(keras_accum))
     readme = (hosts.PROJECT / "README.md").read_text("utf-8")
     for name in NAMES:
-        if "newest" in names.WHERE[name] and name not in vars(hosts.accum):
+        stock = name.replace("Accumulate", "")
+        if "newest" in names.WHERE[name] and not hasattr(hosts.keras.optimizers, stock):
             continue
         assert getattr(keras_accum, name) is getattr(hosts.accum, name)
         assert name in readme, f"README.md doesn't mention {name}"
