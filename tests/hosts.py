@@ -64,6 +64,10 @@ if IS_TENSORFLOW:
 if IS_TENSORFLOW and not IS_KERAS2 and os.environ.get("KERAS_ACCUM_TEST_GRAPPLER") == "0":
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
+if IS_TENSORFLOW and not IS_KERAS2:
+    # Otherwise the thread that tunes a dataset can miss its end, and wait for up to a minute.
+    tf.data.experimental.enable_debug_mode()
+
 
 def new_style(package):
     """The package as its users would like it for the newer style: our classes are of that style."""
