@@ -22,6 +22,11 @@ def dtype_of(variable):
     return keras.backend.standardize_dtype(variable.dtype)
 
 
+def as_written(method):
+    """Return a method that runs as written, also where a traced function would convert it."""
+    return method
+
+
 class Port(StatePort):
     """Keras 3 on any backend."""
 

@@ -6,7 +6,7 @@ import keras
 
 from keras_accum import train_functions
 from keras_accum.keras3 import backend
-from keras_accum.keras3.backend import Hooks  # noqa: F401, as on every backend
+from keras_accum.keras3.backend import Hooks, as_written  # noqa: F401, as on every backend
 
 _LEAKED = (
     "An update of {0} can't run with gate='conditional' on JAX, which traces the update by itself. "

@@ -15,6 +15,7 @@ from keras_accum.keras3 import backend
 from keras_accum.keras3.in_backward_torch import IN_SUM, InBackward  # noqa: F401, for callbacks
 from keras_accum.keras3.selection import SelectAfter
 
+as_written = backend.as_written
 Picker = None  # an eager train step needs no second version
 
 

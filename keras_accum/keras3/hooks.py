@@ -14,6 +14,7 @@ backend = importlib.import_module(f"keras_accum.keras3.backend_{keras.backend.ba
 class Hooks(backend.Hooks):
     """A base class that comes before the stock class."""
 
+    @backend.as_written
     def apply(self, grads, trainable_variables=None):
         accumulation = self._accumulation
         accumulation.has_stepped = True

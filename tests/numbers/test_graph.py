@@ -1,5 +1,7 @@
 """TensorFlow graphs of one micro-batch: they have no conditional, and they use fused kernels."""
 
+import importlib
+
 import hosts
 import pytest
 from cases import CASES, LATE, on_adam, on_adam_and_amsgrad, skip_file_on_keras2
@@ -126,3 +128,35 @@ def test_one_conditional_for_all_variables(case, sparse):
     optimizer = hosts.ours(case.name, accum_iters=4, **arguments)
     found = operations_of_apply(optimizer, sparse, constraint=Shrink(), variables=3)
     assert conditionals(found) == 1
+
+
+@pytest.mark.parametrize("gated", [{}, LATE], ids=str)
+def test_autograph_converts_no_step_of_ours(strategy, gated, monkeypatch):
+    """A train step of a user's own in `tf.function`, which converts functions by default."""
+    api = importlib.import_module("tensorflow.python.autograph.impl.api")
+    convert, converted = api._convert_actual, []
+
+    def spy(function, *arguments):
+        converted.append(f"{function.__module__}.{function.__name__}")
+        return convert(function, *arguments)
+
+    monkeypatch.setattr(api, "_convert_actual", spy)
+    with strategy.scope():
+        optimizer = hosts.ours("Adam", accum_iters=4, **gated)
+        variable = hosts.variable([1.0, 2.0], "w")
+        optimizer.build([variable])
+
+    def by_pairs(value):
+        optimizer.apply_gradients([(value + 1, variable)])
+
+    def by_lists(value):
+        optimizer.apply([value + 1], [variable])
+
+    @tf.function
+    def train_step(replica):
+        strategy.run(replica, (tf.zeros([2], hosts.FLOATX),))
+
+    for replica in [by_pairs, by_lists] if hosts.IS_KERAS3 else [by_pairs]:
+        train_step(replica)
+        assert f"{__name__}.{replica.__name__}" in converted
+    assert not [name for name in converted if name.startswith("keras_accum")]
