@@ -138,8 +138,6 @@ def branch(strategy, switch, update, accumulate, *tensors):
         return tf.cond(switch > 0, lambda: update(*tensors), lambda: accumulate(*tensors))
 
     def in_replicas(function):
-        function = tf.autograph.experimental.do_not_convert(function)
-
         def call():
             done = strategy.extended.call_for_each_replica(function, args=tensors)
             done = strategy.experimental_local_results(done)

@@ -53,7 +53,7 @@ def stepper(optimizer, variables):
     if hosts.IS_TENSORFLOW:
         tf = hosts.tf
 
-        @tf.function(autograph=False)
+        @tf.function
         def step(*grads):
             optimizer.apply_gradients(list(zip(grads, variables)))
 

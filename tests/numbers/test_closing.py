@@ -72,7 +72,7 @@ def closing_stepper(optimizer, variables):
     if hosts.IS_TENSORFLOW:
         tf = hosts.tf
 
-        @tf.function(autograph=False)
+        @tf.function
         def step(when, *grads):
             optimizer.close_window(when)
             optimizer.apply_gradients(list(zip(grads, variables)))

@@ -37,7 +37,7 @@ def stepper(optimizer, variables, before=lambda: None):
     programs = {}
     if hosts.IS_TENSORFLOW:
 
-        @hosts.tf.function(autograph=False)
+        @hosts.tf.function
         def step(is_update, *grads):
             before()
             optimizer.decide(is_update)

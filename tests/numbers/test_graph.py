@@ -97,7 +97,7 @@ def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
         optimizer.apply_gradients([(value + 1, variable)])
 
     def step(value):
-        strategy.run(tf.autograph.experimental.do_not_convert(replica), (value,))
+        strategy.run(replica, (value,))
 
     found = operations(step, tf.TensorSpec([2], hosts.FLOATX))
     assert conditionals(found) == bool(gated)
