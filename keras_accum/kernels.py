@@ -68,6 +68,10 @@ def check_no_tensor(variables):
             )
 
 
+# AutoGraph would convert all functions of ours that a user's `tf.function` calls, which is slow.
+as_written = tf.autograph.experimental.do_not_convert
+
+
 def replica():
     """Return the number of the replica that is run or traced; 0 outside of replicas."""
     context = tf.distribute.get_replica_context()
@@ -79,7 +83,7 @@ def in_replicas(strategy, function):
     """Call a function in each replica, from outside of `strategy.run` or from within a replica."""
     outside = not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()
     if strategy is not None and outside:
-        strategy.run(tf.autograph.experimental.do_not_convert(function))
+        strategy.run(as_written(function))
     else:
         function()
 

@@ -61,10 +61,9 @@ IS_TORCH = BACKEND == "torch"
 if IS_TENSORFLOW:
     import tensorflow as tf
 
-if IS_TENSORFLOW and not IS_KERAS2 and os.environ.get("KERAS_ACCUM_TEST_GRAPPLER") == "0":
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-
 if IS_TENSORFLOW and not IS_KERAS2:
+    if os.environ.get("KERAS_ACCUM_TEST_GRAPPLER") == "0":
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     # Otherwise the thread that tunes a dataset can miss its end, and wait for up to a minute.
     tf.data.experimental.enable_debug_mode()
 

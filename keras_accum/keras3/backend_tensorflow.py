@@ -18,8 +18,7 @@ from keras_accum.ranges import is_of_keras
 from keras_accum.tensorflow_port import TensorFlowPort
 
 Picker = train_functions.Picker
-# AutoGraph would convert all functions of ours that a user's `tf.function` calls, which is slow.
-as_written = tf.autograph.experimental.do_not_convert
+as_written = kernels.as_written
 
 
 def _native(variable):

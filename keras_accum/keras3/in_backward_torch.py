@@ -52,12 +52,12 @@ _IN_A_MICRO_BATCH = (
 
 def hooked(variables, hook_of):
     """Return a scope in which PyTorch calls `hook_of(variable)` with each complete gradient."""
-    scope = contextlib.ExitStack()
-    for variable in variables:
-        if variable.value.requires_grad:  # otherwise there is no gradient
-            hook = variable.value.register_post_accumulate_grad_hook(hook_of(variable))
-            scope.enter_context(hook)
-    return scope
+    with contextlib.ExitStack() as scope:  # after an error, no hook is left
+        for variable in variables:
+            if variable.value.requires_grad:  # otherwise there is no gradient
+                hook = variable.value.register_post_accumulate_grad_hook(hook_of(variable))
+                scope.enter_context(hook)
+        return scope.pop_all()
 
 
 class InBackward:

@@ -210,7 +210,7 @@ def _in_order(pairs, variables):
 class Hooks(base.Optimizer):
     """What Keras and other optimizers call in a train step."""
 
-    @tf.autograph.experimental.do_not_convert  # AutoGraph would convert all of our functions
+    @kernels.as_written
     def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
         accumulation = self._accumulation
         if accumulation.options.is_stock:

@@ -177,7 +177,7 @@ class AccumulatingNewStyleOptimizer(Checkpointed):
 
     # -- what Keras and other optimizers call in a train step --------------------------------------
 
-    @tf.autograph.experimental.do_not_convert  # AutoGraph would convert all of our functions
+    @kernels.as_written
     def apply_gradients(
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
