@@ -107,7 +107,7 @@ def keras3_tensorflow(session):
 
 @nox.session
 def keras3_jax(session):
-    check_host(session, "keras3", "jax", KERAS_BACKEND="jax")
+    check_host(session, "keras3", "jax,notebooks", KERAS_BACKEND="jax")
 
 
 @nox.session
@@ -128,18 +128,16 @@ def keras3_torch(session):
     check_host(session, "keras3", "torch,editors", "torch==2.13.0", KERAS_BACKEND="torch")
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def tf_keras(session):
-    """tf_keras: Keras 2 on a TensorFlow whose own Keras is Keras 3."""
-    pins = "tensorflow==2.21.*", "tf_keras==2.21.*"
-    check_host(session, "tf_keras", "legacy", *pins, TF_USE_LEGACY_KERAS="1")
+    """tf_keras: Keras 2 on a TensorFlow whose own Keras is Keras 3, in keras3_tensorflow's."""
+    check_tf_keras(session, "tf_keras")
 
 
 @nox.session(venv_backend="none")
 def tf_keras_new(session):
-    """The optimizers of tf_keras that aren't legacy, in the environment of the session tf_keras."""
-    python = python_of(session, "tf_keras")
-    check(session, "tf_keras_new", ".", *WORKERS, python=python, TF_USE_LEGACY_KERAS="1")
+    """The optimizers of tf_keras that aren't legacy, in the environment of keras3_tensorflow."""
+    check_tf_keras(session, "tf_keras_new")
 
 
 @nox.session(python=find_python("3.11", "3.10", "3.9"))
@@ -184,8 +182,7 @@ def keras2_3(session):
     """Keras 2.3.1, in the environment of the session keras2."""
     if not find_python("3.7"):
         skip(session, "TensorFlow 1.15 needs Python 3.7; it isn't installed")
-    python = python_of(session, "keras2")
-    session.run(python, "-m", "pip", "install", "keras==2.3.1", external=True, silent=True)
+    python = python_of(session, "keras2", "keras==2.3.1")
     check(session, "keras2", ".", *WORKERS, python=python)
 
 
@@ -249,12 +246,20 @@ def fuzz(session):
     session.notify("summary", posargs=["rest"])
 
 
-def python_of(session, other):
-    """Return the Python in the environment of another session."""
+def python_of(session, other, *requirements):
+    """Install these in the environment of another session, and return its Python."""
     python = PROJECT / Path(session.cache_dir).parent / other / "bin" / "python"
     if not python.exists():
-        session.error(f"This session uses another one's environment: nox -s {other}")
+        session.run(sys.executable, "-m", "nox", "--install-only", "-s", other, external=True)
+    install = "-m", "pip", "install", "--no-compile"
+    session.run(str(python), *install, *requirements, external=True, silent=True)
     return str(python)
+
+
+def check_tf_keras(session, host):
+    requirements = f"{PROJECT}[legacy,test]", "tf_keras==2.21.*"
+    python = python_of(session, "keras3_tensorflow", *requirements)
+    check(session, host, ".", *WORKERS, python=python, TF_USE_LEGACY_KERAS="1")
 
 
 def check_host(session, host, extras, *requirements, **environment):

@@ -159,7 +159,8 @@ CASES = {
 }
 if hosts.IS_TORCH:  # Keras refuses several steps
     del CASES["two steps in one call"]
-if not hosts.IS_TENSORFLOW:  # JAX compiles anyway, and torch.compile takes long
+# JAX compiles anyway, and torch.compile takes long. On tf_keras, other tests here run with XLA.
+if not (hosts.IS_TENSORFLOW and hosts.IS_KERAS3):
     del CASES["xla"]
 if not hosts.IS_KERAS3:
     del CASES["weighted mean"]

@@ -36,7 +36,7 @@ SLOW = 2**-7  # a small rate, so that float32 errors are those of sums and not o
 # -- the order of a step -----------------------------------------------------------------------
 
 INPUTS, WIDTH, STEPS = 16, 96, 12
-BUILDS = 20
+BUILDS = 8
 
 
 def big_data(dtype):
