@@ -21,7 +21,6 @@ import nox
 import nox.command
 
 nox.needs_version = ">=2024.4.15"
-nox.options.default_venv_backend = "venv"  # from the standard library
 
 # Each session starts many processes. Without bytecode files, each of them would compile the source
 # of its framework again, which takes up to ten seconds. Docker images often set this variable.
@@ -169,7 +168,7 @@ def works_with(session):
     session.run("python", "docs/rows_of_works_with.py", *map(str, rows.values()))
 
 
-@nox.session(python=find_python("3.7"))
+@nox.session(python=find_python("3.7"), venv_backend="venv")  # too old for virtualenv
 def keras2(session):
     """Keras 2.2.4: the standalone Keras that ran on TensorFlow 1."""
     if not session.python:
