@@ -212,6 +212,23 @@ def test_layers_that_are_frozen_and_thawed():
     assert_same_in_both(trained)
 
 
+def test_an_error_before_the_first_step_leaves_no_hook(monkeypatch):
+    model, made = built(), []
+    register = torch.Tensor.register_post_accumulate_grad_hook
+
+    def fails(tensor, hook):
+        if len(made) == 2:
+            raise RuntimeError("no more hooks")
+        made.append(register(tensor, hook))
+        return made[-1]
+
+    monkeypatch.setattr(torch.Tensor, "register_post_accumulate_grad_hook", fails)
+    with pytest.raises(RuntimeError, match="no more hooks"), scope(model.optimizer):
+        pass
+    backward(model, *batches(MICRO)[0])
+    assert all(variable.value.grad is not None for variable in model.trainable_variables)
+
+
 def test_windows_that_the_caller_closes():
     def trained(scope):
         model = built(adam(None))
