@@ -213,8 +213,13 @@ def set_random_seed():
         keras.backend.clear_session()
         np.random.seed(0)
         tf.set_random_seed(0)
-    else:
+    elif not IS_TENSORFLOW:
         keras.utils.set_random_seed(0)
+    else:
+        # Not TensorFlow's own: TensorFlow would build the kernels of all eager operations again.
+        own = mock.patch.object(tf.random, "set_seed")
+        with own, mock.patch.object(tf.compat.v2.random, "set_seed"):
+            keras.utils.set_random_seed(0)
 
 
 def mean_squared_error():
