@@ -107,6 +107,8 @@ def three(**more):
     return {"loss": losses, "loss_weights": [1, 2, 0.5], **more}
 
 
+SHORT = X[: BATCH + SIZE - 1], Y[: BATCH + SIZE - 1]
+WITH_XLA = {"jit_compile": True} if hosts.IS_TENSORFLOW else {}
 NESTED = {"left": X, "right": Y}, {"one": Y, "two": Y[::-1]}
 WORD_LABELS = WORDS % 3
 # build, (x, y), arguments of `fit`, arguments of `compile` or a function that makes them
@@ -153,6 +155,7 @@ CASES = {
     "nested": (nested, NESTED, {}, {"loss": {"one": "mse", "two": "mae"}}),
     "subclassed": (Subclassed, (X, Y), {}, {"metrics": ["mae"]}),
     "a batch in one slice": (sequential, (X[:SIZE], Y[:SIZE]), {}, {}),
+    "a last batch in a part of a slice": (sequential, SHORT, {}, WITH_XLA),
     "eagerly": (sequential, (X, Y), {}, {"run_eagerly": True}),
     "two steps in one call": (sequential, (X, Y), {}, {"steps_per_execution": 2}),
     "xla": (masked, (SEQUENCES, [TARGETS, TARGETS, Y]), {}, lambda: three(jit_compile=True)),
@@ -617,10 +620,8 @@ COUPLED = {
         lambda: three(metrics=[["mae"]] * 3) | {"loss": ["mse", "mae", correlation]},
     ),
     "nested": (nested, NESTED, {}, {"loss": {"one": contrastive, "two": correlation}}),
-    "xla": (sequential, (X, Y), {}, {"loss": contrastive, "jit_compile": True}),
+    "a last batch in a part of a slice": (sequential, SHORT, {}, {"loss": contrastive, **WITH_XLA}),
 }
-if not hosts.IS_TENSORFLOW:
-    del COUPLED["xla"]
 if not hosts.IS_KERAS3:
     del COUPLED["circle"]
 
