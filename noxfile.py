@@ -129,7 +129,7 @@ def keras3_torch(session):
 
 @nox.session(venv_backend="none")
 def tf_keras(session):
-    """tf_keras: Keras 2 on a TensorFlow whose own Keras is Keras 3, in keras3_tensorflow's."""
+    """tf_keras: Keras 2 beside Keras 3, in the environment of keras3_tensorflow."""
     check_tf_keras(session, "tf_keras")
 
 
@@ -249,9 +249,10 @@ def python_of(session, other, *requirements):
     """Install these in the environment of another session, and return its Python."""
     python = PROJECT / Path(session.cache_dir).parent / other / "bin" / "python"
     if not python.exists():
-        session.run(sys.executable, "-m", "nox", "--install-only", "-s", other, external=True)
+        make = "-m", "nox", "--install-only", "-s", other
+        session.run_install(sys.executable, *make, external=True)
     install = "-m", "pip", "install", "--no-compile"
-    session.run(str(python), *install, *requirements, external=True, silent=True)
+    session.run_install(str(python), *install, *requirements, external=True, silent=True)
     return str(python)
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import nox
 
-nox.options.default_venv_backend = "venv"  # from the standard library
-
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "tests"))
 from pythons import find_python  # noqa: E402
@@ -43,7 +41,7 @@ def tf_keras_2_15(session):
     measure(session, "tf_keras", "tf_keras_2_15")
 
 
-@nox.session(python=find_python("3.7"))
+@nox.session(python=find_python("3.7"), venv_backend="venv")  # too old for virtualenv
 def keras2(session):
     """With runai, and the formula of the class that was copied across the web."""
     if not session.python:

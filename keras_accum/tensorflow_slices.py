@@ -153,15 +153,15 @@ class Loops:
         def of_array(array):
             if array is None:
                 return None
-            shape = tf.shape(array)
+            shape, size = tf.shape(array), count if isinstance(count, int) else None
             # XLA compiles the loop also for a batch of fewer samples, in which it never runs.
             there = tf.minimum(count, shape[0])
             # Not `array[start : start + there]`, whose size XLA doesn't know.
             begin = tf.concat([[start], tf.zeros_like(shape[1:])], 0)
             part = tf.slice(array, begin, tf.concat([[there], shape[1:]], 0))
-            if isinstance(count, int):
-                part = tf.pad(part, [[0, count - there], *[[0, 0]] * (array.shape.rank - 1)])
-            part.set_shape([count if isinstance(count, int) else None, *array.shape[1:]])
+            if size is not None:
+                part = tf.pad(part, [[0, size - there], *[[0, 0]] * (array.shape.rank - 1)])
+            part.set_shape([size, *array.shape[1:]])
             return part
 
         return tf.nest.map_structure(of_array, data)

@@ -378,10 +378,9 @@ def test_the_example_of_two_processes():
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit has no multi-worker strategy")
 def test_a_worker_that_is_killed(tmp_path):
     """Killed in a window, when each worker has a sum of its own. Both continue in that window."""
-    late = json.dumps(LATE)
-    run_together(two_workers("killed_worker.py", tmp_path, 3, late, 1), killed=1)
+    run_together(two_workers("killed_worker.py", tmp_path, 3, 1), killed=1)
     assert not list(tmp_path.glob("end-*"))
-    run_together(two_workers("killed_worker.py", tmp_path, 3, late))
+    run_together(two_workers("killed_worker.py", tmp_path, 3))
 
     whole = [np.concatenate([array] * 3)[: 7 * 5 * MICRO] for array in data()]
     stock = hosts.stock("Adam", **CASES["adam"].arguments)

@@ -15,7 +15,7 @@ nbclient = pytest.importorskip("nbclient", reason="the notebooks need the extra 
 FOLDER = hosts.PROJECT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-# These take JAX a third of the time. The others run on TensorFlow, which has float64.
+# JAX runs these in a third of the time. The others run on TensorFlow, which has float64.
 ON_JAX = "4_noise_scale", "8_the_whole_batch"
 HERE = [path for path in NOTEBOOKS if (path.stem in ON_JAX) == (hosts.BACKEND == "jax")]
 
