@@ -15,7 +15,12 @@ from unittest import mock
 
 import numpy as np
 
-from keras_accum import names
+import keras_accum
+
+# The stock optimizers that have a class <name>Accumulate on some Keras.
+OPTIMIZERS = [
+    name[: -len("Accumulate")] for name in keras_accum.__all__ if name.endswith("Accumulate")
+]
 
 TESTS = Path(__file__).resolve().parent
 PROJECT = TESTS.parent
@@ -72,7 +77,7 @@ def new_style(package):
     """The package as its users would like it for the newer style: our classes are of that style."""
     found = types.ModuleType(package.__name__)
     vars(found).update(vars(package))
-    for name in names.OPTIMIZERS:
+    for name in OPTIMIZERS:
         vars(found).pop(f"{name}Accumulate", None)
         if hasattr(keras.optimizers, name):
             cls = package.accumulating(getattr(keras.optimizers, name))

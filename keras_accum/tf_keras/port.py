@@ -1,57 +1,144 @@
 """What both styles of optimizers of this Keras do for the engine.
 
-After `tf.compat.v1.disable_eager_execution()`, TensorFlow orders no operations by itself, and runs
-only those on which a result depends. The port therefore collects the operations of a train step.
+A port runs the stock optimizer's own update in every micro-batch, and then takes back what a switch
+of 0 must not have written. Only the legacy optimizers of `rules` need no taking back: their
+coefficients hold everything still.
 """
 
 import abc
-import collections
 import contextlib
 
 import tensorflow as tf
 
-from keras_accum import kernels
-from keras_accum.tf_keras import models
-from keras_accum.tf_keras.library import keras
-from keras_accum.tf_keras.state import StatePort
-
-NO_TRAIN_FUNCTION = (
-    "{} needs the train function of TensorFlow 2, which models don't have after "
-    "tf.compat.v1.disable_eager_execution(): leave that call out."
-)
-
-_LATE = (
-    "all_reduce='per_window' needs the gradients before they are summed over replicas: leave {}. A "
-    "LossScaleOptimizer needs the sums of each micro-batch: use all_reduce='per_micro_batch'."
-)
-_SUMMED = (
-    "reduction='weighted', and a LossScaleOptimizer around an optimizer with accum_iters > 1, need "
-    "the gradients before they are summed over replicas: leave {}. Otherwise a micro-batch would "
-    "lack its weight, or a skipped micro-batch would count as an update."
-)
-_GRAPH_MODE = (
-    "`apply_partial_window` on replicas needs the eager execution of TensorFlow 2: leave "
-    "tf.compat.v1.disable_eager_execution() out. Received: {}"
-)
+from keras_accum import gates
+from keras_accum.training import UPDATE_NORM
+from keras_accum.tensorflow import port
+from keras_accum.tf_keras import models, stock
+from keras_accum.tf_keras.library import key_of, keras, utilities
 
 
-class Port(StatePort):
+class Port(port.Port):
     """Keras 2 on TensorFlow 2. A subclass is for one style of optimizers.
 
+    variables: the model's trainable variables, in the order of the model; empty before `build`.
+    slots: {(name, key of a variable): variable}, what the rule keeps for each variable.
+    scalars: {name: variable}, what the rule keeps once for all variables.
     to_sum: the argument of `apply_gradients` for gradients that aren't summed over replicas yet.
     """
 
+    can_reduce_late = True
+    variables = ()
+    scalars = {}
     to_sum = None
 
-    def __init__(self, optimizer, given):
-        super().__init__(optimizer, given)
-        self._operations = collections.defaultdict(list)  # by replica
-        # The replicas whose gradients are summed and not applied yet.
-        self._summed = set()
-        self._closings = {}
+    def __init__(self, accumulation):
+        super().__init__(accumulation)
+        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+        if not (is_eager or accumulation.options.is_stock):
+            raise ValueError(
+                f"{type(self.optimizer).__name__} needs the eager execution of TensorFlow 2: leave "
+                "tf.compat.v1.disable_eager_execution() out."
+            )
+        self.slots = {}
+        # By replica, the weight of a micro-batch whose gradients a LossScaleOptimizer has summed.
+        self._weights_in_advance = {}
+
+    # -- the model's variables ---------------------------------------------------------------------
+
+    def key(self, variable):
+        return key_of(variable)
 
     def are_frozen(self, variables):
         return models.are_frozen(self.optimizer, variables)
+
+    def check_known(self, var_list):
+        """Raise a ValueError if there are variables that the optimizer wasn't built for."""
+        known = set(map(self.key, self.variables))
+        new = [self.name_of(v) for v in var_list if self.key(v) not in known]
+        if new:
+            name = type(self.optimizer).__name__
+            raise ValueError(
+                f"{name} was built for {len(known)} variables, and these are others: "
+                f"{', '.join(new)}. Call `optimizer.build(variables)` before the first step, with "
+                "all variables that it will ever update, in the order of the model. If layers were "
+                f"unfrozen since, compile the model with a new {name}."
+            )
+
+    # -- the state, between train steps ------------------------------------------------------------
+
+    @property
+    def updates(self):
+        return self.optimizer.iterations
+
+    def named(self):
+        found = {"completed_updates": self.updates}
+        if self.variables:
+            found.update((self._name(name), scalar) for name, scalar in self.scalars.items())
+        places = {self.key(variable): i for i, variable in enumerate(self.variables)}
+        found.update(
+            (self._name(name, places[key]), slot)
+            for (name, key), slot in self.slots.items()
+            if key in places
+        )
+        return found
+
+    def _name(self, name, place=None):
+        """Return the name in a state of a scalar, or of a slot of the variable in this place."""
+        prefix = "" if name == "moving_average" else f"{self.rule_name}."
+        return f"{prefix}{name}" if place is None else f"{prefix}{name}.{place}"
+
+    def read(self, variable):
+        return keras.backend.get_value(variable)
+
+    def write(self, variable, value):
+        port.write(variable, value)
+
+    def eagerly(self):
+        return tf.init_scope()
+
+    @property
+    @abc.abstractmethod
+    def raw_rate(self):
+        """The learning rate as the optimizer has it: a number, a variable, a schedule, ..."""
+
+    def rate(self):
+        is_number = not callable(self.raw_rate) and self.raw_rate is not None
+        return self.read(self.raw_rate) if is_number else None
+
+    def write_rate(self, rate):
+        self.optimizer.learning_rate = float(rate)
+
+    # -- stock optimizers --------------------------------------------------------------------------
+
+    rate_argument = staticmethod(stock.rate_argument)
+
+    @staticmethod
+    def stock_variables(optimizer):
+        return models.variables_with(optimizer, [])
+
+    def _named_in_stock(self, optimizer):
+        """Return a stock optimizer's variables by the names of this optimizer's state."""
+        slots, scalars = stock.kept_by(optimizer)
+        keys = list(map(self.key, self.variables)) or list(dict.fromkeys(key for _, key in slots))
+        found = {"completed_updates": optimizer.iterations}
+        found.update((self._name(name), variable) for name, variable in scalars.items())
+        found.update(
+            (self._name(name, keys.index(key)), slot)
+            for (name, key), slot in slots.items()
+            if key in keys
+        )
+        return found
+
+    def stock_state(self, optimizer):
+        # A stock optimizer has no slots of a variable that never had a gradient.
+        own = {name: v for name, v in self.named().items() if self.variables}
+        found = {**own, **self._named_in_stock(optimizer)}
+        return {name: self.read(variable) for name, variable in found.items()}
+
+    def write_stock(self, optimizer):
+        own = self.named()
+        for name, variable in self._named_in_stock(optimizer).items():
+            self.write(variable, self.read(own[name]))
 
     # -- the variables of a window -----------------------------------------------------------------
 
@@ -59,11 +146,15 @@ class Port(StatePort):
     def scalar_dtype(self):
         return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
 
-    def variable_scope(self):
-        """The scope for making variables."""
-        if self.strategy is None or tf.distribute.has_strategy():
-            return contextlib.nullcontext()
-        return self.strategy.scope()
+    def add_counter(self, name, value, shape=()):
+        return self.add_variable(name, value, tf.int64, shape)
+
+    def add_scalar(self, name, value):
+        return self.add_variable(name, value, self.scalar_dtype, ())
+
+    @abc.abstractmethod
+    def add_variable(self, name, value, dtype, shape):
+        """Make a variable of the optimizer that every replica has."""
 
     def add_norm(self, name):
         with tf.init_scope(), self.variable_scope():
@@ -75,90 +166,50 @@ class Port(StatePort):
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             )
 
-    def sum_scope_of(self, variable):
+    def variable_scope(self):
+        """The scope for making variables."""
+        if self.strategy is None or tf.distribute.has_strategy():
+            return contextlib.nullcontext()
+        return self.strategy.scope()
+
+    def dtype_scope(self, variable):
         """The scope for making the gradient sum of a variable, whatever dtype Keras asks for."""
         # A sum of many half precision gradients overflows or stalls in half precision.
-        dtype = getattr(variable, "true_dtype", variable.dtype).base_dtype
-        is_half = dtype in (tf.float16, tf.bfloat16)
-        return kernels.variables_in_float32() if is_half else contextlib.nullcontext()
+        is_half = dtype_of(variable) in (tf.float16, tf.bfloat16)
+        return _variables_in_float32() if is_half else contextlib.nullcontext()
 
     # -- a train step ------------------------------------------------------------------------------
 
-    def apply(self, pairs, is_summed):
-        """Take a micro-batch, and return its last operation; None in eager mode."""
-        self._check_summed(is_summed)
-        gradients, variables = map(list, zip(*pairs))
+    def micro_batch(self, pairs, is_summed):
+        """Take the pairs of gradients and variables of a micro-batch."""
+        accumulation, options = self.accumulation, self.accumulation.options
+        gradients, variables = map(list, zip(*utilities.filter_empty_gradients(pairs)))
+        accumulation.has_stepped = True
         if not is_summed:
-            gradients, weight = self._sums(gradients, variables)
-        elif self.accumulation.options.weighs:  # see `sum_in_advance`
-            weight, _ = gradients.pop(), variables.pop()
-        else:
-            weight = None
-        with self._collecting() as operations:
-            self.accumulation.take(gradients, weight, variables)
-        return operations[-1] if operations else None
-
-    def _check_summed(self, is_summed):
-        """Raise a ValueError if gradients are already summed over replicas but must not be."""
-        options, replica = self.accumulation.options, self.replica()
-        was_summed_here = replica in self._summed
-        self._summed.discard(replica)
-        if is_summed and options.reduces_late:
-            raise ValueError(_LATE.format(self.to_sum))
-        if is_summed and not was_summed_here and (self._is_scaled or options.weighs):
-            raise ValueError(_SUMMED.format(self.to_sum))
-
-    @property
-    def _is_scaled(self):
-        """True if a LossScaleOptimizer skips micro-batches that a window would count."""
-        is_inner = getattr(self.optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
-        return is_inner and self.accumulation.options.accumulates
-
-    def _sums(self, gradients, variables):
-        accumulation = self.accumulation
-        if accumulation.options.weighs and not accumulation.weights:
-            if not tf.compat.v1.executing_eagerly_outside_functions():
-                raise ValueError(NO_TRAIN_FUNCTION.format("reduction='weighted' in `fit`"))
-        return accumulation.reduce(gradients, variables)
+            accumulation.micro_batch(gradients, variables)
+            return
+        was_summed_here = self.replica() in self._weights_in_advance
+        weight = self._weights_in_advance.pop(self.replica(), None)
+        if options.reduces_late or options.weighs and not was_summed_here:
+            argument = "all_reduce='per_window'" if options.reduces_late else "reduction='weighted'"
+            raise ValueError(
+                f"{argument} needs the gradients before they are summed over replicas: leave "
+                f"{self.to_sum}. A LossScaleOptimizer sums in each micro-batch, so it needs "
+                "all_reduce='per_micro_batch'."
+            )
+        accumulation.take(gradients, weight, variables)
 
     def sum_in_advance(self, pairs):
-        """Return pairs whose gradients are summed over replicas, to hand to `apply_gradients`.
+        """Return pairs with gradients that are summed over replicas.
 
-        The weight of the micro-batch, if any, is the last pair. A LossScaleOptimizer calls this on
-        every micro-batch. If it skips a micro-batch, it adds 1 to `iterations` and applies nothing.
-        `unapplied` becomes 1 here, and 0 when the micro-batch is applied. A 1 at the next call is
-        therefore the 1 that was added.
+        A LossScaleOptimizer calls this on every micro-batch, looks whether the sums are finite, and
+        hands them to `apply_gradients`.
         """
-        self._summed.add(self.replica())
-        variables = [variable for _, variable in pairs]
-        present = [pair for pair in pairs if pair[0] is not None]
-        sums, weight = self._sums(*map(list, zip(*present)))
-        if self._is_scaled:
-            sums = self._after_taking_back(sums)
-        sums = iter(sums)
-        gradients = [None if gradient is None else next(sums) for gradient, _ in pairs]
-        if weight is not None:
-            gradients.append(weight)
-            variables.append(self.accumulation.window.weight)
-        return list(zip(gradients, variables))
-
-    def _after_taking_back(self, sums):
-        """Return the sums, after what a LossScaleOptimizer added to `iterations` was undone."""
-        unapplied = self.accumulation.window.named["unapplied"]
-        with kernels.after(sums):
-            taken_back = self.updates.assign_sub(tf.convert_to_tensor(unapplied))
-        with tf.control_dependencies([taken_back]):
-            noted = unapplied.assign(1)
-        with tf.control_dependencies([noted]):
-            return list(map(tf.identity, sums))
-
-    def count_updates(self, switch):
-        def count(variable, target, switch):
-            return target.assign_add(tf.cast(switch, target.dtype))
-
-        self.on(self.updates, count, switch)
-
-    # -- replicas and control flow -----------------------------------------------------------------
+        present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        gradients, variables = map(list, zip(*present))
+        sums, weight = self.accumulation.reduce(gradients, variables)
+        self._weights_in_advance[self.replica()] = weight
+        return list(zip(sums, variables))
 
     def reduce(self, tensors, variables):
         return [total for total, _ in self.sum_pairs(list(zip(tensors, variables)))]
@@ -167,56 +218,64 @@ class Port(StatePort):
     def sum_pairs(self, pairs):
         """Return pairs of gradients and variables, summed over replicas by the stock optimizer."""
 
-    @contextlib.contextmanager
-    def _collecting(self):
-        """A scope with the list of the operations that are made in it, which eager mode has not."""
-        replica = self.replica()
-        before, self._operations[replica] = self._operations[replica], []
-        try:
-            yield self._operations[replica]
-        finally:
-            self._operations[replica] = before
+    # -- an update ---------------------------------------------------------------------------------
 
-    def _grouped(self, function):
-        """Return a function that returns the operations of `function` as one operation."""
+    def update(self, step, averages, variables, switches):
+        self.accumulation.norms.write(UPDATE_NORM, averages, step.switch)
+        averages = [tf.cast(a, dtype_of(v)) for a, v in zip(averages, variables)]
+        written = [(self.updates, 0)]  # the engine counts updates, after all other writes
+        for variable, switch in zip(variables, switches):
+            if not gates.is_certain(switch):
+                written += [(each, switch) for each in self.written_with(variable)]
+        if not gates.is_certain(step.switch):
+            written += [(scalar, step.switch) for scalar in self.scalars.values()]
+        old = [self.value(variable) for variable, _ in written]
+        # Otherwise a train step that finds no more data could decay weights before it fails.
+        with port.after(averages):
+            self.run_stock(averages, variables, switches)
 
-        def call(*tensors):
-            with self._collecting() as operations:
-                self._collect(function(*tensors))
-                return tf.group(*operations)
+        def take_back(switches, old):
+            for (variable, _), switch, value in zip(written, switches, old):
+                self.on(variable, _select, switch, value)
 
-        return call
+        self.across(take_back, [switch for _, switch in written], old)
 
-    def _collect(self, done):
-        operations = [operation for operation in tf.nest.flatten(done) if operation is not None]
-        if not tf.executing_eagerly():
-            self._operations[self.replica()] += operations
-        return operations
+    @abc.abstractmethod
+    def run_stock(self, averages, variables, switches):
+        """Make the stock optimizer's update. The averages of a window aren't summed any more."""
 
-    def across(self, function, *tensors):
-        return self._collect(super().across(self._grouped(function), *tensors))
+    @abc.abstractmethod
+    def written_with(self, variable):
+        """Return what an update of a variable may write, and a switch of 0 must take back."""
 
-    def on(self, variable, function, *tensors):
-        return self._collect(super().on(variable, function, *tensors))
+    def slots_of(self, variable):
+        key = self.key(variable)
+        return [slot for (_, other), slot in self.slots.items() if other == key]
 
-    def branch(self, step, gradients, update, add):
-        super().branch(step, gradients, self._grouped(update), self._grouped(add))
+    def count_updates(self, switch):
+        def count(variable, target, switch):
+            return target.assign_add(tf.cast(switch, target.dtype))
 
-    def after_writes(self):
-        return tf.control_dependencies(self._operations[self.replica()])
+        self.on(self.updates, count, switch)
 
-    def between_steps(self, function, *arguments):
-        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
-        if not is_eager and self.strategy is not None:
-            raise ValueError(_GRAPH_MODE.format(type(self.strategy).__name__))
-        # Undo what a LossScaleOptimizer has added.
-        self.write(self.updates, self.optimizer.completed_updates)
-        self.write(self.accumulation.window.named["unapplied"], 0)
-        if is_eager:
-            super().between_steps(self._grouped(function), *arguments)
-            return
-        key = tuple(variable.ref() for variable in tf.nest.flatten(arguments))
-        if key not in self._closings:  # kept, because a graph only grows
-            with tf.control_dependencies([self._grouped(function)(*arguments)]):
-                self._closings[key] = tf.ones([])
-        keras.backend.get_value(self._closings[key])
+
+def _select(variable, target, switch, old):
+    return target.assign(tf.where(switch > 0, target.read_value(), old))
+
+
+def dtype_of(variable):
+    """Return a variable's own dtype. With mixed precision, its `dtype` may be what it is cast to."""
+    return getattr(variable, "true_dtype", variable.dtype).base_dtype
+
+
+def _variables_in_float32():
+    """A scope whose variables are float32 zeros, whatever dtype the caller asks for."""
+
+    def creator(next_creator, initial_value=None, **arguments):
+        def zeros():
+            value = initial_value() if callable(initial_value) else initial_value
+            return tf.zeros_like(getattr(value, "wrapped_value", value), tf.float32)
+
+        return next_creator(initial_value=zeros, **{**arguments, "dtype": tf.float32})
+
+    return tf.variable_creator_scope(creator)

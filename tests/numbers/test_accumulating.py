@@ -26,7 +26,6 @@ from steps import (
     variables,
 )
 
-from keras_accum import names
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -558,7 +557,7 @@ def test_the_same_class_again():
     assert NotedAccumulate.__module__ == Noted.__module__
 
 
-@pytest.mark.parametrize("name", [n for n in names.OPTIMIZERS if hasattr(keras.optimizers, n)])
+@pytest.mark.parametrize("name", [n for n in hosts.OPTIMIZERS if hasattr(keras.optimizers, n)])
 def test_every_stock_optimizer_has_a_name(name):
     found = getattr(accum, f"{name}Accumulate")
     assert found is accum.accumulating(getattr(keras.optimizers, name))

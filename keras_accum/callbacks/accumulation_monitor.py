@@ -1,0 +1,274 @@
+"""The callback `AccumulationMonitor`, for all hosts."""
+
+import contextlib
+import math
+import numbers
+
+from keras_accum.callbacks.base import InTrainFunction, is_named, steps_per_execution
+from keras_accum.callbacks.train_function import attribute
+from keras_accum.convert import inner
+from keras_accum.training import MICRO_BATCH_NORM, SKIPPED, UPDATE_NORM
+from keras_accum.schedule import ENDLESS
+
+_BATCH, _SCALE = "effective_batch", "noise_scale"
+_COUNTS = "completed_updates", "window_position"
+LOGGED = (*_COUNTS, "learning_rate", UPDATE_NORM, SKIPPED, _BATCH, _SCALE)
+
+# What the progress bar calls some of them.
+_LABELS = {"completed_updates": "updates", "window_position": "window", SKIPPED: "skipped"}
+
+_NO_NOISE_SCALE = (
+    "`noise_scale` compares windows of several micro-batches of one size, and must see each "
+    "micro-batch. Received: {}"
+)
+
+
+class NoiseScale:
+    """tr(Sigma) / |G|^2 from the gradients of micro-batches and of whole windows, smoothed.
+
+    With G the true gradient and Sigma the covariance of the gradient of one sample, the gradient of
+    b samples has the expected square |G|^2 + tr(Sigma) / b. Two sizes give two equations.
+    """
+
+    def __init__(self, batch_size, smoothing):
+        self._batch_size = batch_size
+        self._smoothing = smoothing
+        self._trace = self._square = 0.0
+
+    @property
+    def value(self):
+        """The noise scale, NaN until there is an estimate."""
+        return self._trace / self._square if self._square > 0 else math.nan
+
+    def start(self, optimizer):
+        """Begin to look at a training."""
+        self._seen = optimizer.window_position, optimizer.completed_updates
+        self._squares = []  # the squared norms of the open window's micro-batches
+
+    def look(self, optimizer, position, updates):
+        """Look at a micro-batch, after which the optimizer has this position and these updates."""
+        (last_position, last_updates), self._seen = self._seen, (position, updates)
+        if self._seen == (last_position, last_updates):  # the micro-batch was dropped
+            return
+        if position == 1:  # a new window, also after a window that was closed early
+            self._squares = []
+        self._squares.append(optimizer._accumulation.norms.read(MICRO_BATCH_NORM) ** 2)
+        if self._seen == (0, last_updates + 1):
+            if len(self._squares) == last_position + 1 > 1:  # the whole window was seen
+                norm = optimizer._accumulation.norms.read(UPDATE_NORM)
+                self._add_window(norm, optimizer.reduction)
+            self._squares = []
+
+    def _add_window(self, norm, reduction):
+        """Add the estimates from a window whose gradients have an average or a sum of this norm."""
+        count, size = len(self._squares), self._batch_size
+        small = sum(self._squares) / count
+        big = (norm / count if reduction == "sum" else norm) ** 2
+        square = (count * size * big - size * small) / (count * size - size)
+        trace = (small - big) / (1 / size - 1 / (count * size))
+        # Both estimates are unbiased, but their ratio isn't. So the ratio is that of the averages.
+        self._square += (1 - self._smoothing) * (square - self._square)
+        self._trace += (1 - self._smoothing) * (trace - self._trace)
+
+
+class AccumulationMonitor(InTrainFunction):
+    """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
+
+    At the end of each micro-batch and of each epoch, the monitor adds these logs:
+
+    - `completed_updates`: the number of updates made.
+    - `window_position`: the number of micro-batches in the open window, 0 if no window is open.
+    - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
+    - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
+      update, before clipping. NaN before the first update.
+    - `skipped_micro_batches`, with `skip_nonfinite` or `skip_norm`: the number of micro-batches
+      that were dropped since the start of the training.
+    - `effective_batch`, with `batch_size`: the number of samples in a window.
+    - `noise_scale`, with `noise_scale=True`: the batch size, in samples, beyond which more
+      accumulation pays little. NaN until there is an estimate.
+
+    On JAX, a LossScaleOptimizer keeps the norms and the count of skips out of reach: they are left
+    out. The progress bar shows only what `show` names, and shortens `updates: 12`,
+    `window: 3/5` (the third micro-batch of five) and `skipped: 2`.
+
+    A callback gets only the logs of callbacks before it in the list. List the monitor before
+    callbacks that use its logs and before PythonGate, and after ApplyPartialWindow. It reads from
+    the device after each micro-batch.
+
+    The simple noise scale is B = tr(Sigma) / |G|^2, where G is the true gradient and Sigma the
+    covariance of the gradient of one sample. A training with batches of B samples needs about twice
+    the least possible number of samples and twice the least possible number of updates. In a window
+    of k micro-batches of b samples, both are estimated without bias, and then smoothed:
+
+        |G|^2     ~ (k b |average|^2 - b mean |micro-batch|^2) / (k b - b)
+        tr(Sigma) ~ (mean |micro-batch|^2 - |average|^2) / (1 / b - 1 / (k b))
+
+    McCandlish, Kaplan, Amodei and others, "An Empirical Model of Large-Batch Training", 2018.
+
+    Args:
+        batch_size: Integer >= 1 or None (default). The samples of a micro-batch, over all replicas.
+        noise_scale: Boolean, default False. Needs `batch_size`, and windows of at least 2 equal
+            micro-batches.
+        smoothing: Float in [0, 1), default 0.99. The share of the earlier estimates that each
+            window keeps.
+        show: List of names of logs, default ("completed_updates",). What the progress bar shows.
+
+    Example:
+
+    >>> import numpy as np
+    >>> {import_keras}
+    >>> from keras_accum.{host} import AccumulationMonitor, AdamAccumulate
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+    >>> monitor = AccumulationMonitor(batch_size=10)
+    >>> x, y = np.ones((70, 3)), np.ones((70, 1))
+    >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[monitor]).history
+    >>> [history[name][-1] for name in ("completed_updates", "window_position", "effective_batch")]
+    [1, 2, 50]
+    """
+
+    def __init__(
+        self, batch_size=None, noise_scale=False, smoothing=0.99, show=("completed_updates",)
+    ):
+        super().__init__()
+        is_count = isinstance(batch_size, numbers.Integral) and not isinstance(batch_size, bool)
+        is_size = batch_size is None or (is_count and batch_size >= 1)
+        is_list = isinstance(show, (list, tuple)) and all(name in LOGGED for name in show)
+        is_share = isinstance(smoothing, numbers.Real) and 0 <= smoothing < 1
+        size = "an integer >= 1, the samples of a micro-batch, or None"
+        _check("batch_size", batch_size, is_size, size)
+        _check("noise_scale", noise_scale, isinstance(noise_scale, bool), "a boolean", TypeError)
+        _check("smoothing", smoothing, is_share, "a number in [0, 1)")
+        _check("show", show, is_list, f"a list of names out of {LOGGED}")
+        needs_size = noise_scale or _BATCH in show
+        if needs_size and batch_size is None:
+            what = "`noise_scale`" if noise_scale else f"show={show!r}"
+            raise ValueError(f"{what} needs `batch_size`. Received: batch_size=None")
+        if _SCALE in show and not noise_scale:
+            raise ValueError(f"show={show!r} needs `noise_scale`. Received: noise_scale=False")
+        self._show = tuple(show)
+        self._batch_size = batch_size
+        self._noise_scale = NoiseScale(batch_size, smoothing) if noise_scale else None
+        self._changes = contextlib.ExitStack()  # while `fit` runs
+
+    def _arguments(self):
+        return "" if self._batch_size is None else f"batch_size={self._batch_size}"
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        model, optimizer = self.model, inner(self.model.optimizer)
+        accumulation = optimizer._accumulation
+        options, norms = accumulation.options, accumulation.norms
+        self._changes.close()  # those of a training that was broken off
+        for callback in (*self.before, *self.after):
+            if is_named(callback, "ProgbarLogger"):
+                self._show_in(callback)
+        self._watched = [UPDATE_NORM] * options.accumulates + [SKIPPED] * options.drops
+        # On JAX, norms are variables of the optimizer, and a LossScaleOptimizer would save them.
+        if accumulation.port.steps_return_state and optimizer is not model.optimizer:
+            self._watched = []
+        if self._noise_scale:
+            self._check_noise_scale(optimizer)
+            self._noise_scale.start(optimizer)
+        if self._watched:
+            norms.watch(self._watched + [MICRO_BATCH_NORM] * bool(self._noise_scale))
+            self._take_part()
+        if SKIPPED in self._watched:
+            norms.start(SKIPPED)
+
+    def _check_noise_scale(self, optimizer):
+        """Raise a ValueError if the windows of a training give no noise scale."""
+        steps = steps_per_execution(self.model)
+        for what, refused in (
+            (f"accum_iters={optimizer.accum_iters}", UPDATE_NORM not in self._watched),
+            ("reduction='weighted'", optimizer.reduction == "weighted"),
+            ("all_reduce='per_window'", optimizer.all_reduce == "per_window"),
+            ("window_transforms", optimizer.window_transforms),
+            (f"steps_per_execution={steps}", steps != 1),
+        ):
+            if refused:
+                raise ValueError(_NO_NOISE_SCALE.format(what))
+
+    def on_train_end(self, logs=None):
+        super().on_train_end(logs)
+        self._changes.close()
+        inner(self.model.optimizer)._accumulation.norms.watch(())
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._add_to(logs, is_micro_batch=True)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._add_to(logs)  # again, because a callback may have closed the window
+
+    def _add_to(self, logs, is_micro_batch=False):
+        optimizer = inner(self.model.optimizer)  # on JAX, this updates the optimizer's variables
+        accumulation, updates = optimizer._accumulation, optimizer.completed_updates
+        position, length, _ = accumulation.counts()
+        if self._noise_scale and is_micro_batch:
+            self._noise_scale.look(optimizer, position, updates)
+        self._length = length
+        if logs is None:
+            return
+        logs["completed_updates"] = updates
+        logs["window_position"] = position
+        logs["learning_rate"] = accumulation.port.rate_in_use()
+        for name in self._watched:
+            logs[name] = accumulation.norms.read(name)
+        if SKIPPED in self._watched:
+            logs[SKIPPED] = int(logs[SKIPPED])
+        if self._batch_size is not None and length != ENDLESS:
+            logs[_BATCH] = self._batch_size * length
+        if self._noise_scale:
+            logs[_SCALE] = self._noise_scale.value
+
+    # -- the progress bar --------------------------------------------------------------------------
+
+    def _show_in(self, bar):
+        """Have a progress bar print only the logs in `show`, as short texts."""
+
+        def in_short(method):
+            return lambda when, logs=None: method(when, self._shown(logs or {}))
+
+        for name in ("on_train_batch_end", "on_epoch_end"):
+            self._changes.enter_context(attribute(bar, name, in_short(getattr(bar, name))))
+        if hasattr(bar, "stateful_metrics"):  # Keras 2 averages all others over the epoch
+            labels = {_LABELS.get(name, name) for name in self._show}
+            bar.stateful_metrics = {*bar.stateful_metrics, *labels}
+
+    def _shown(self, logs):
+        """Return what a progress bar is to print of these logs."""
+        shown = {name: value for name, value in logs.items() if name not in LOGGED}
+        for name in self._show:
+            if name in logs:
+                format_spec = ".4g" if isinstance(logs[name], float) else ".0f"
+                has_length = name == "window_position" and self._length != ENDLESS
+                after = f"/{self._length}" if has_length else ""
+                shown[_LABELS.get(name, name)] = _Formatted(logs[name], format_spec, after)
+        return shown
+
+
+class _Formatted(float):
+    """A number with a format of its own, where Keras's progress bar prints four decimals.
+
+    The bar divides a sum by its count, which is 1, takes the mean of the result, and prints it.
+    """
+
+    def __new__(cls, value, format_spec, after):
+        number = super().__new__(cls, value)
+        number._format = format_spec, after
+        return number
+
+    def __truediv__(self, count):
+        return type(self)(float(self) / count, *self._format)
+
+    def mean(self, **_):
+        return self
+
+    def __format__(self, _):
+        format_spec, after = self._format
+        return float.__format__(self, format_spec) + after
+
+
+def _check(name, value, is_allowed, allowed, error=ValueError):
+    if not is_allowed:
+        raise error(f"`{name}` must be {allowed}. Received: {name}={value!r}")

@@ -1,0 +1,174 @@
+"""Gradients that `backward` itself adds to the sums of a window, on PyTorch.
+
+PyTorch calls a hook as soon as the gradient of a parameter is complete. The hook adds the gradient
+to its sum and frees it, while `backward` goes on: the gradients never exist all at once.
+"""
+
+import contextlib
+import math
+
+import torch
+
+from keras_accum import state, window
+from keras_accum.host import is_of_keras
+from keras_accum.training import MICRO_BATCH_NORM, warn
+
+# Stands for a gradient that is in its sum already. A missing gradient is None.
+IN_SUM = object()
+
+_REFUSED = "AccumulateInBackward can't be used with {}, {}. Leave one of them out."
+_WHOLE = "which needs all gradients of a micro-batch before one is added"
+_WEIGHT = "whose weights are known only when the optimizer is called"
+_AVERAGES = "which averages gradients over processes after `backward` has made them"
+_COMPILED = "which compiles a program that has all gradients at once"
+_TWICE = (
+    "`backward` has added the gradient of {} to its sum, and `backward` ran again before the "
+    "optimizer was called. With AccumulateInBackward, each train step calls `backward` once and "
+    "then the optimizer."
+)
+_GIVEN = (
+    "The optimizer got a gradient of {}, and `backward` has added a gradient of the variable "
+    "already. With AccumulateInBackward, give the optimizer `variable.value.grad`."
+)
+_ELSEWHERE = (
+    "`backward` has added the gradient of {} to its sum, and the optimizer wasn't called for the "
+    "variable. With AccumulateInBackward, call the optimizer for all variables that `backward` "
+    "reaches, or freeze the others."
+)
+_NOT_APPLIED = (
+    "AccumulateInBackward.scope ended after `backward` and before the optimizer was called. The "
+    "open window was dropped. Call the optimizer in the scope."
+)
+_IN_USE = (
+    "AccumulateInBackward is in use already for this optimizer: use either the callback or the "
+    "scope, once."
+)
+_DROPPED = (
+    "The open window was dropped: its micro-batch ended with an error after `backward` had added "
+    "gradients to the sums. The next micro-batch starts a new window."
+)
+_IN_A_MICRO_BATCH = (
+    "With AccumulateInBackward, the window has a part of a micro-batch between `backward` and the "
+    "call of the optimizer. Read the state and close windows after the optimizer was called."
+)
+
+
+class InBackward:
+    """A scope in which `backward` adds the gradients of an optimizer's variables to their sums.
+
+    added: the variables whose gradients of this micro-batch are in their sums, by their keys.
+    """
+
+    def __init__(self, optimizer):
+        self._accumulation, self._port = optimizer._accumulation, optimizer._accumulation.port
+        self.added = {}
+
+    def __enter__(self):
+        self._check()
+        with contextlib.ExitStack() as hooks:  # after an error, no hook is left
+            for variable in self._port.variables:
+                if variable.value.requires_grad:  # otherwise there is no gradient
+                    register = variable.value.register_post_accumulate_grad_hook
+                    hooks.enter_context(register(self._hook_of(variable)))
+            self._hooks = hooks.pop_all()
+        self._port.in_backward = self
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        self._hooks.close()
+        self._port.in_backward = None
+        if self.added:
+            self._drop_window()
+            if kind is None:
+                raise ValueError(_NOT_APPLIED)
+            warn(_DROPPED)
+
+    def _check(self):
+        port, options = self._port, self._accumulation.options
+        self._refuse_trace()
+        sees_each = MICRO_BATCH_NORM in self._accumulation.norms.watched
+        is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        for what, why, refused in (
+            ("skip_nonfinite=True", _WHOLE, options.skip_nonfinite),
+            ("skip_norm", _WHOLE, options.skip_norm is not None),
+            ("reduction='weighted'", _WEIGHT, options.weighs),
+            ("AccumulationMonitor(noise_scale=True)", _WHOLE, sees_each),
+            ("torch.distributed, such as DistributedDataParallel", _AVERAGES, is_distributed),
+        ):
+            if refused:
+                raise ValueError(_REFUSED.format(what, why))
+        self._accumulation.state.check_is_built("AccumulateInBackward.scope")
+        if port.in_backward is not None:
+            raise ValueError(_IN_USE)
+
+    def _refuse_trace(self):
+        if self._port.is_traced():
+            raise ValueError(_REFUSED.format("torch.compile", _COMPILED))
+
+    def _hook_of(self, variable):
+        port, key = self._port, self._port.key(variable)
+        total = self._accumulation.window.sum_of(variable)
+
+        def add(parameter):
+            if key in self.added:
+                raise ValueError(_TWICE.format(port.name_of(variable)))
+            with torch.no_grad():
+                port.add([total], [parameter.grad], [variable])
+            parameter.grad = None
+            self.added[key] = variable
+
+        return add
+
+    def taking(self, gradients, variables):
+        """Return a scope for the gradients of a micro-batch; see the port."""
+        self._refuse_trace()
+        return self._taking(gradients, variables)
+
+    @contextlib.contextmanager
+    def _taking(self, gradients, variables):
+        keys = [self._port.key(variable) for variable in variables]
+        for key, variable in self.added.items():
+            if key not in keys:
+                raise ValueError(_ELSEWHERE.format(self._port.name_of(variable)))
+            if gradients[keys.index(key)] is not None:
+                raise ValueError(_GIVEN.format(self._port.name_of(variable)))
+        yield [IN_SUM if key in self.added else g for key, g in zip(keys, gradients)]
+        self.added.clear()  # not after an error: then the sums have what no counter counts
+
+    def check_whole(self):
+        """Raise an error if the window has a part of a micro-batch."""
+        if self.added:
+            raise RuntimeError(_IN_A_MICRO_BATCH)
+
+    # -- the update --------------------------------------------------------------------------------
+
+    def groups(self, variables):
+        """Return the groups of variables, as lists of indices, that an update treats in turn.
+
+        An update has temporary tensors for a group at a time. No group is larger than the largest
+        variable. There is one group if the update might not be the same in parts: if the optimizer
+        isn't Keras's own, has state that variables share, or takes the data type from the first
+        variable and there are several.
+        """
+        stock = self._port.stock
+        of_rule = set(self._port.named()) - {"completed_updates", "learning_rate"}
+        shares = any(state.index_of(name) is None for name in of_rule)
+        if not is_of_keras(stock) or shares or len({v.dtype for v in variables}) > 1:
+            return [list(range(len(variables)))]
+        sizes = [math.prod(variable.shape) for variable in variables]
+        groups, room = [], 0
+        for index, size in enumerate(sizes):
+            if size > room or not groups:
+                groups.append([])
+                room = max(sizes)
+            groups[-1].append(index)
+            room -= size
+        return groups
+
+    def _drop_window(self):
+        self.added.clear()
+        emptied = {"window_position", window.MISSING}
+        with torch.no_grad():
+            for name, variable in self._accumulation.window.named.items():
+                if name in emptied or name.startswith("accumulator."):
+                    variable.value.zero_()

@@ -1,0 +1,157 @@
+"""The callback `MicroBatches`, for all hosts, and its train steps. No Keras is imported here.
+
+| file | holds |
+| --- | --- |
+| `step` | the outline of a train step in slices: a loss per sample in one pass, any loss in two |
+| `losses` | the losses of a slice, as parts of the losses of the batch |
+| `halving` | "auto": what is undone if memory runs out, and when a batch is taken again |
+| `keras3`, `tf_keras` | what a train step does with a model, its losses and its metrics |
+| `jax`, `tensorflow`, `torch` | the loop over slices, and the gradient |
+"""
+
+from keras_accum.callbacks.base import InTrainFunction, steps_per_execution
+from keras_accum.convert import inner
+from keras_accum.host import is_of_keras
+from keras_accum.callbacks.micro_batches.halving import run_in_halves
+
+_MIGHT_DIFFER = (
+    ": the training might differ from that of the whole batch. Leave the callback out, and use "
+    "micro-batches as batches with an optimizer of keras_accum."
+)
+
+
+class MicroBatches(InTrainFunction):
+    """Split each batch of `fit` inside the train step: the big batch in the memory of a slice.
+
+    The memory is that of a slice and one sum of gradients; the training is that of the batch. `fit`
+    counts batches: steps, progress bar, logs, schedules and callbacks are those of the batch. The
+    optimizer may be any optimizer, of Keras or of this package.
+
+    With `loss="sample"`, slice s has n_s of the batch's n samples, and the gradient is
+
+        gradient = sum over s of (n_s / n) gradient of loss_s
+        loss_s   = (n / n_s) sum of the losses of the slice / divisor of the batch + penalties_s
+
+    The divisor is what Keras divides the loss of the whole batch by: the number of samples, of
+    unmasked elements, or the sum of sample weights, for each output. A loss and a metric must have
+    one value per sample, or per element of a sample, which doesn't depend on other samples.
+
+    With `loss="batch"`, the model first runs on all slices without gradients. The loss of the
+    joined outputs, which are kept in memory, gives their gradient. Then the model runs on each
+    slice again, with the same dropout draws. This is exact for any loss of `(y_true, y_pred)`, such
+    as a contrastive loss, for one more forward pass:
+
+        gradient = sum over s of (d outputs_s / d weights)^T (d loss / d outputs_s)
+                                 + (n_s / n) gradient of penalties_s
+
+    With "auto", the first slice is the whole batch. If a step runs out of memory, what it has
+    changed is undone, and the same batch is taken again in slices of half the size, until they fit.
+    No sample counts twice. The size that was found is printed and used from then on.
+
+    The penalties are the losses that layers add, which should be means over samples, as in Keras.
+    Layers see slices: batch normalization takes the moments of a slice, and moves its averages once
+    a slice. If outputs have masks, the divisors take one more forward pass. A training that might
+    not be that of the batch is refused by a ValueError.
+
+    Args:
+        size: Integer >= 1, or "auto". The number of samples of a slice; under a strategy, on each
+            replica.
+        loss: "sample" (default) or "batch". What the loss is a function of.
+
+    Example:
+
+    >>> import numpy as np
+    >>> {import_keras}
+    >>> from keras_accum.{host} import MicroBatches
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer="adam", loss="mse")
+    >>> x, y = np.ones((100, 3)), np.ones((100, 1))
+    >>> history = model.fit(x, y, batch_size=50, verbose=0, callbacks=[MicroBatches(10)])
+    >>> int(model.optimizer.iterations)
+    2
+    """
+
+    # A host defines: its class of train steps in slices, and the methods of an optimizer by which
+    # Keras's train step computes gradients, and a step in slices doesn't.
+    _step_class = None
+    _of_optimizer = ()
+    _step = None
+
+    def __init__(self, size, loss="sample"):
+        super().__init__()
+        if size != "auto" and (isinstance(size, bool) or not isinstance(size, int)):
+            raise TypeError(
+                '`size` must be an integer, the number of samples of a slice, or "auto". '
+                f"Received: {size!r}"
+            )
+        if size != "auto" and size < 1:
+            raise ValueError(f"`size` must be at least 1. Received: size={size}")
+        if loss not in ("sample", "batch"):
+            raise ValueError(f'`loss` must be "sample" or "batch". Received: loss={loss!r}')
+        self._size, self._loss = size, loss
+
+    def _arguments(self):
+        return f"{self._size!r}, loss={self._loss!r}"
+
+    @property
+    def size(self):
+        """The number of samples of a slice. With "auto", None while whole batches have fitted."""
+        if self._size != "auto":
+            return self._size
+        return None if self._step is None else self._step.size
+
+    version = size  # for each size, there is a trace
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        self._check_model()
+        if self._step is None or self._step.model is not self.model:
+            self._step = self._step_class(self.model, self._size, self._loss)
+        self._step.check()
+        self._take_part()
+
+    def around(self, train_step):
+        return self._step
+
+    def run(self, run, *arguments):
+        if self._size == "auto":
+            return run_in_halves(self._step, run, *arguments)
+        return run(*arguments)
+
+    def _check_optimizer(self, optimizer):
+        """Take any optimizer."""
+
+    def _check_model(self):
+        """Raise an error if the model's own code, or the optimizer's, would not run."""
+        model, stock = self.model, self.host.keras.Model
+        optimizer, steps = inner(model.optimizer), steps_per_execution(model)
+        # A model of tf_keras that isn't built has no list of variables.
+        variables = model.trainable_variables if model.built else []
+        found = {
+            f"a model that has its own `{name}`": name in vars(model)
+            or getattr(type(model), name) is not getattr(stock, name)
+            for name in ("train_step", "compute_loss", "compute_metrics")
+        }
+        found |= {
+            f"an optimizer that has its own `{name}`": not (
+                _is_of_keras(type(model.optimizer), name) and _is_of_keras(type(optimizer), name)
+            )
+            for name in self._of_optimizer
+        }
+        weighs = getattr(optimizer, "reduction", None) == "weighted"
+        found |= {
+            f'"auto" and steps_per_execution={steps}': self._size == "auto" and steps != 1,
+            "an optimizer with reduction='weighted', whose weights are of batches": weighs,
+        }
+        found |= {
+            f"{v.name}, which is overwritten by its gradient": True
+            for v in variables
+            if getattr(v, "overwrite_with_gradient", False)
+        }
+        self._refuse(found, _MIGHT_DIFFER)
+
+
+def _is_of_keras(cls, name):
+    """Whether the class that defines this method, if there is one, is Keras's own."""
+    found = next((base for base in cls.__mro__ if name in vars(base)), None)
+    return found is None or is_of_keras(found)

@@ -1,0 +1,199 @@
+"""What a train step in slices must know of a model of tf_keras."""
+
+import contextlib
+import functools
+import random
+import types
+
+import tensorflow as tf
+
+from keras_accum.callbacks.train_function import attribute
+from keras_accum.callbacks.micro_batches import step
+from keras_accum.callbacks.micro_batches.tensorflow import Loops
+from keras_accum.tf_keras.library import keras
+
+_SAME_DRAWS = (
+    "MicroBatches(loss='batch') can't be used with layers that draw random numbers, such as "
+    "dropout, under a strategy with several replicas on tf_keras: both passes of a slice need the "
+    "same draws."
+)
+
+
+def as_type(value, dtype):
+    """Return a value as a tensor. `tf.cast` makes a Python number a float32 first."""
+    return tf.constant(value, dtype) if isinstance(value, float) else tf.cast(value, dtype)
+
+
+# TensorFlow's operations by their names in `keras.ops` of Keras 3.
+OPS = types.SimpleNamespace(
+    cast=tf.cast,
+    convert_to_tensor=as_type,
+    copy=tf.identity,
+    divide_no_nan=tf.math.divide_no_nan,
+    expand_dims=tf.expand_dims,
+    logical_and=tf.logical_and,
+    shape=tf.shape,
+    size=tf.size,
+    sum=tf.reduce_sum,
+    zeros=lambda shape, dtype=None: tf.zeros(shape, dtype or keras.backend.floatx()),
+)
+
+
+def mask_of(output):
+    return getattr(output, "_keras_mask", None)
+
+
+class Step(Loops, step.Step):
+    """A train step in slices on tf_keras."""
+
+    ops, tree, mask_of = OPS, tf.nest, staticmethod(mask_of)
+    unpack = staticmethod(keras.utils.unpack_x_y_sample_weight)
+    loss_class, own_weights = keras.losses.Loss, "_trainable_weights"
+    floatx = staticmethod(keras.backend.floatx)
+    batch_normalizations = (
+        keras.layers.BatchNormalization,
+        keras.layers.experimental.SyncBatchNormalization,
+    )
+
+    def __init__(self, model, size, loss):
+        super().__init__(model, size, loss)
+        self._generators, self._own_generators = [], {}
+
+    @staticmethod
+    def masked(output, mask):
+        output = tf.identity(output)
+        output._keras_mask = mask
+        return output
+
+    def make_variables(self, data):
+        def forward(data):
+            x, y, sample_weight = self.unpack(data)
+            y_pred = self.call(x, training=True)
+            self.model.compute_loss(x, y, y_pred, sample_weight)
+            self.track(None, None, x, y, y_pred, sample_weight)
+
+        model = self.model
+        if not all(p.built for p in (model, model.compiled_loss, model.compiled_metrics)):
+            self.traced(forward, data)
+
+    def call(self, x, training):
+        with self._drawing_twice():
+            return self.model(x, training=training)
+
+    def run_own(self, data):
+        # Keras's own `compute_metrics` reads metrics, too, which a loop under a strategy can't.
+        update = functools.partial(self.track, None, None)
+        with self._drawing_twice(), attribute(self.model, "compute_metrics", update):
+            super().run_own(data)
+
+    def infer(self, data):
+        """Compute the losses in inference mode."""
+        x, y, sample_weight = self.unpack(data)
+        self.model.compiled_loss(y, self.model(x, training=False), sample_weight)
+
+    def loss_of_outputs(self, y, y_pred, sample_weight, penalties):
+        """Return the loss of the whole batch, with the given losses that layers have added."""
+        added = [penalties * self.replicas()]  # Keras divides by the replicas
+        return self.model.compiled_loss(y, y_pred, sample_weight, regularization_losses=added)
+
+    def penalties(self, share):
+        """Return a slice's share of the losses that layers add."""
+        losses = (tf.cast(loss, keras.backend.floatx()) for loss in self.model.losses)
+        return self.part(sum(losses, OPS.zeros(())), share / self.replicas())
+
+    @contextlib.contextmanager
+    def in_place_of_losses(self, function):
+        """A scope in which `function(index, loss, ...)` is called in place of each loss."""
+
+        def stand_in(i, loss):
+            called = functools.partial(function, i, loss)
+            called.reduction = loss.reduction  # which the container reads
+            return called
+
+        own = self.model.compiled_loss._losses
+        found = [loss if loss is None else stand_in(i, loss) for i, loss in enumerate(own)]
+        with attribute(self.model.compiled_loss, "_losses", found):
+            yield
+
+    def divides_by_replicas(self):
+        return 1  # the container of the losses does, afterwards
+
+    def couples(self, loss):
+        return False
+
+    def scaled(self, loss):
+        return self.optimizer.get_scaled_loss(loss) if self._scales() else loss
+
+    def _scales(self):
+        return isinstance(self.optimizer, keras.mixed_precision.LossScaleOptimizer)
+
+    # -- metrics -----------------------------------------------------------------------------------
+
+    def metrics(self):
+        """Return the metrics that are given to `compile`."""
+        return self.model.compiled_metrics.metrics
+
+    def trackers(self):
+        """Return the metrics of the losses."""
+        return [self.model.compiled_loss._total_loss_mean]
+
+    @staticmethod
+    def tracked(update_state, rows, of):
+        """Return `update_state` of a tracker, weighted by the samples of the slice."""
+
+        # Keras weights a batch by its samples if a loss of `compile` has counted them.
+        def update(value, sample_weight=None):
+            weight = rows / of if sample_weight is None else sample_weight
+            return update_state(value, sample_weight=weight)
+
+        return update
+
+    def without_metrics(self):
+        """A scope in which a train step updates no metrics."""
+        return attribute(self, "track", lambda *arguments: None)
+
+    def track(self, loss, rows, x, y, y_pred, sample_weight):
+        """Update the metrics with a slice, or with a batch. Keras has updated those of losses."""
+        self.model.compiled_metrics.update_state(y, y_pred, sample_weight)
+
+    # -- variables ---------------------------------------------------------------------------------
+
+    def apply(self, gradients):
+        if self._scales():
+            gradients = self.optimizer.get_unscaled_gradients(gradients)
+        self.optimizer.apply_gradients(zip(gradients, self.model.trainable_weights))
+
+    def state(self):
+        return [*super().state(), *(own.state for _, own in self._generators)]
+
+    def iterator_of(self, batch):
+        return iter(tf.data.Dataset.from_tensors(batch))
+
+    # -- random numbers ----------------------------------------------------------------------------
+
+    def check(self):
+        """By default, layers draw by operations whose state can't be read and put back."""
+        super().check()
+        found = [vars(layer).get("_random_generator") for layer in self.model._flatten_layers()]
+        found = [one for one in found if one is not None and self.loss == "batch"]
+        if found and self.replicas() > 1:
+            raise ValueError(_SAME_DRAWS)
+        self._generators = [(one, self._generator_of(one)) for one in found]
+
+    def _generator_of(self, random_numbers):
+        random_numbers._maybe_init()
+        own = getattr(random_numbers, "_generator", None)
+        if own is None:
+            seed = random_numbers._seed or random.randint(1, 10**9)
+            own = tf.random.Generator.from_seed(seed)
+            own = self._own_generators.setdefault(id(random_numbers), own)
+        return own
+
+    @contextlib.contextmanager
+    def _drawing_twice(self):
+        """A scope in which layers draw random numbers by generators whose state can be put back."""
+        with contextlib.ExitStack() as stack:
+            for random_numbers, own in self._generators:
+                stack.enter_context(attribute(random_numbers, "_rng_type", "stateful"))
+                stack.enter_context(attribute(random_numbers, "_generator", own))
+            yield

@@ -1,0 +1,95 @@
+"""Train steps after which batch normalization moves its statistics, if a window has closed."""
+
+import keras
+from keras import ops
+
+from keras_accum.convert import inner
+from keras_accum.callbacks.window_statistics.layer import layers_of, moments_are
+
+_CLOSED = (
+    "WindowStatistics can't be used with `close_window` and skip_nonfinite or skip_norm: the "
+    "counters of the optimizer don't say whether the micro-batch that closed the window was "
+    "dropped. Leave one of them out. Received: optimizer={!r}"
+)
+
+
+class Step:
+    """A model's train step that tells the layers what became of its micro-batch.
+
+    The counters of the optimizer say so: the number of updates rises when a window closes, and
+    neither this number nor the position in the window changes when a micro-batch is dropped.
+
+    own: the train step that is run.
+    """
+
+    own = None
+
+    def __init__(self, model):
+        self.model, self.layers = model, layers_of(model)
+
+    def __call__(self, *arguments):
+        accumulation = self._accumulation
+        closings = accumulation.said.uses["close_window"]
+        if not accumulation.options.accumulates:
+            with moments_are("moved", self.layers):
+                return self.own(*arguments)
+        run = self._with_state if accumulation.port.steps_return_state else self._in_place
+        results = run(*arguments)
+        is_closed_by_hand = accumulation.said.uses["close_window"] != closings
+        if is_closed_by_hand and accumulation.options.drops:
+            raise ValueError(_CLOSED.format(inner(self.model.optimizer)))
+        return results
+
+    @property
+    def _accumulation(self):
+        return inner(self.model.optimizer)._accumulation
+
+    def _in_place(self, *arguments):
+        before = self._look()
+        with moments_are("pooled", self.layers):
+            results = self.own(*arguments)
+        self._settle(*before)
+        return results
+
+    def _with_state(self, state, data):
+        """Run a train step of JAX, which takes all variables and returns them."""
+        with self._scope(state):
+            before = self._look()
+        with moments_are("pooled", self.layers):
+            logs, (trainable, *others) = self.own(state, data)
+        with self._scope((trainable, *others)) as scope:
+            self._settle(*before)
+        known = self.model.non_trainable_variables
+        return logs, (trainable, list(map(scope.get_current_value, known)), *others[1:])
+
+    def _scope(self, state):
+        model = self.model
+        pairs = [*zip(model.non_trainable_variables, state[1])]
+        pairs += zip(model.optimizer.variables, state[2])
+        return keras.StatelessScope(state_mapping=pairs)
+
+    def _counts(self):
+        """Return the number of updates, and the position in the window."""
+        accumulation = self._accumulation
+        counters = accumulation.port.updates, accumulation.window.named["window_position"]
+        return list(map(accumulation.port.count_of, counters))
+
+    def _look(self):
+        """Return what `_settle` needs of the time before a step: counts, and open windows."""
+        return self._counts(), [layer.copy_of_window() for layer in self.layers]
+
+    def _settle(self, counts, windows):
+        (updates, position), (updates_now, position_now) = counts, self._counts()
+        closed = ops.greater(updates_now, updates)
+        counted = ops.logical_or(closed, ops.not_equal(position_now, position))
+        for layer, window in zip(self.layers, windows):
+            layer.settle(window, counted, closed)
+
+    def settle_between_steps(self):
+        """Move the statistics of a window that was closed between train steps."""
+        if inner(self.model.optimizer).window_position == 0:
+            self._accumulation.port.between_steps(self._move)
+
+    def _move(self):
+        for layer in self.layers:
+            layer.settle(layer.copy_of_window(), True, True)

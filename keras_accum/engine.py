@@ -1,0 +1,328 @@
+"""The engine: what happens in a micro-batch, for every Keras. No Keras is imported here."""
+
+import collections
+from itertools import compress
+
+import numpy as np
+
+from keras_accum import gates, window
+from keras_accum.said import Said
+from keras_accum.state import State
+from keras_accum.training import MICRO_BATCH_NORM, SKIPPED, Norms, Training
+from keras_accum.window import OpenWindow
+
+
+class Accumulation:
+    """The accumulation of one optimizer: the optimizer's one attribute of ours.
+
+    options: the arguments of ours; see `options`.
+    port: what the optimizer's Keras does; see `port`.
+    window: the variables of the open window, None without accumulation or before `build`.
+    state: the state, to read, write and load; see `state`.
+    said: what a train step has said of its micro-batch; see `said`.
+    """
+
+    def __init__(self, optimizer, options, make_port):
+        self.optimizer, self.options = optimizer, options
+        self.port = make_port(self)
+        self.window = None
+        self.state, self.said = State(self), Said(self)
+        self.norms, self.training = Norms(self.port), Training(self)
+        # True after a train step was run or traced: from then on its variables are fixed.
+        self.has_stepped = False
+        # The number of micro-batches that were run or traced, by replica; None if nobody counts:
+        # `torch.compile` compiles again where a number changes with each micro-batch.
+        self._micro_batches = None
+        # Functions that are called after a window was closed between train steps.
+        self.closing_watchers = []
+
+    def open_window(self):
+        """Make the counters and sums of the window if the model's variables are known."""
+        port = self.port
+        if self.options.accumulates and self.window is None and port.variables:
+            if self.options.reduces_late and any(map(port.overwrites, port.variables)):
+                raise ValueError(
+                    "all_reduce='per_window' can't be used with float8, whose scales are "
+                    "overwritten by gradients and not summed. Leave all_reduce out."
+                )
+            self.window = OpenWindow(port, self.options)
+
+    # -- one micro-batch -------------------------------------------------------------------------
+
+    def micro_batch(self, gradients, variables):
+        """Take the gradients of a micro-batch, and make the update if it closes the window."""
+        self.take(*self.reduce(gradients, variables), variables)
+
+    def reduce(self, gradients, variables):
+        """Return the gradients summed over replicas, and the weight of the micro-batch, if any.
+
+        With `all_reduce="per_window"`, the sums of the window are summed over replicas instead.
+        """
+        weight = None
+        if self.options.weighs:
+            gradients, weight = self._weighed(gradients, variables)
+        if self.options.reduces_late:
+            return gradients, weight
+        return self._over_replicas(gradients, weight, variables)
+
+    def take(self, gradients, weight, variables):
+        """Take the reduced gradients of a micro-batch."""
+        if self._micro_batches is not None:
+            self._micro_batches[self.port.replica()] += 1
+        self._check_once(variables)
+        counted, gradients = self._counted(gradients, weight, variables)
+        is_update = self.said.take("decide")
+        absent = self._absent(variables)
+        step = self._step(counted, weight, absent, is_update)
+        self._gate(step, is_update)(
+            self.port,
+            step,
+            gradients,
+            update=lambda step, gradients: self._update(step, gradients, variables, absent),
+            add=lambda step, gradients: self._add(gradients, variables),
+        )
+        self._count(step)
+
+    def _weighed(self, gradients, variables):
+        """Return the gradients times the weight of their micro-batch, and the weight.
+
+        The factor includes the number of replicas, because Keras divides the loss of each replica
+        by that number. A weight that isn't a number >= 0 makes the gradients NaN.
+        """
+        port, said = self.port, self.said.take("weigh")
+        if said is None:
+            raise ValueError(
+                "reduction='weighted' needs the weight of each micro-batch: "
+                "`fit(..., callbacks=[MicroBatchWeights()])`, or in a train step of your own "
+                "`optimizer.weigh(weight)` before `apply_gradients`."
+            )
+        ops, weight = port.ops, port.cast(said, self.window.weight.dtype)
+        is_weight = ops.logical_and(weight >= 0, weight < float("inf"))
+        weight = ops.where(is_weight, weight, ops.zeros_like(weight))
+        nan = float("nan") * ops.ones_like(weight)
+        factor = ops.where(is_weight, weight * port.replicas(), nan)
+
+        def times(gradient, variable):
+            if port.overwrites(variable):
+                return gradient
+            dtype = self.window.sum_of(variable).dtype  # half precision could overflow
+            return port.times(port.cast(gradient, dtype), port.cast(factor, dtype))
+
+        return list(map(times, gradients, variables)), weight
+
+    def _over_replicas(self, tensors, weight, variables):
+        """Return the sums of tensors and weight over all replicas."""
+        if weight is None:
+            return self.port.reduce(tensors, variables), None
+        *tensors, weight = self.port.reduce([*tensors, weight], [*variables, self.window.weight])
+        return tensors, weight
+
+    def _counted(self, gradients, weight, variables):
+        """Return 1 and the gradients, or 0 and zero gradients if the micro-batch is dropped."""
+        port, options = self.port, self.options
+        summed = [not port.overwrites(variable) for variable in variables]
+        count = (port.all_finite if options.skip_nonfinite else port.one_after)(gradients)
+        if options.skip_norm is not None:
+            norm = port.norm(list(compress(gradients, summed))) / port.loss_scale
+            if weight is not None:
+                norm = norm / port.cast(weight, norm.dtype)
+            if callable(options.skip_norm):
+                count = count * (1 - port.count_if(options.skip_norm(norm)))
+            else:
+                count = count * port.count_if(norm <= options.skip_norm)  # false for NaN
+        if options.drops:
+            gradients = port.kept(gradients, count)
+        self.norms.write(MICRO_BATCH_NORM, list(compress(gradients, summed)), count)
+        self.norms.count(SKIPPED, 1 - count)
+        return count, gradients
+
+    def _check_once(self, variables):
+        keys = list(map(self.port.key, variables))
+        if len(set(keys)) < len(keys):
+            twice = next(v for i, v in enumerate(variables) if keys[i] in keys[:i])
+            raise ValueError(
+                "Each variable must be there once in a call of the optimizer: a window has one sum "
+                "for each variable. Add up the gradients of the variable. For the layers of "
+                "several models, `{id(v): v for v in variables}.values()` has each variable once. "
+                f"Received twice: {self.port.name_of(twice)}"
+            )
+
+    def _absent(self, variables):
+        """Return the indices of the variables whose gradients are missing."""
+        if not self.options.accumulates:
+            return []
+        present = set(map(self.port.key, variables))
+        return [i for i, v in enumerate(self.port.variables) if self.port.key(v) not in present]
+
+    def _step(self, counted, weight, absent, is_update):
+        """Return the step of the window, before its counters are written."""
+        port, open_window = self.port, self.window
+        if open_window is None:  # each micro-batch that counts is an update
+            return window.Step(counted, counted, 1, 0, None, None)
+        counters, closes = open_window.read(), self.said.take("close_window")
+        if closes is not None:
+            if is_update is not None:
+                raise ValueError(
+                    "`close_window` can't be used with PythonGate or `decide`: Python must know "
+                    "before a micro-batch whether the micro-batch closes the window. Use one of "
+                    f"them. Received: when={closes}"
+                )
+            closes = port.in_any_replica(port.count_if(closes))
+        step = window.advance(port.counts_with, counters, counted, closes, is_update)
+        if absent:
+            missing = port.count_of(open_window.named[window.MISSING])
+            updates = port.count_of(port.updates)
+            step = window.miss(port.counts_with, step, missing, updates, absent, counted)
+        if weight is not None:
+            weight = weight * port.cast(counted, weight.dtype)
+            step = step._replace(divisor=port.value(open_window.weight) + weight)
+        return step
+
+    def _gate(self, step, is_update):
+        """Return the gate of this step: the one place that decides it."""
+        if self.options.always_updates:
+            is_update = True
+        elif is_update is None:
+            is_update = self.port.known(step)
+        if is_update is not None:
+            return gates.known(is_update)
+        return gates.conditional if self.options.gate == "conditional" else gates.select
+
+    def _add(self, gradients, variables):
+        """Add the gradients of a micro-batch to their sums, without an update."""
+        if self.window is not None:
+            self.port.add(list(map(self.window.sum_of, variables)), gradients, variables)
+
+    def _update(self, step, gradients, variables, absent):
+        """Make the update from the window's sums and these gradients.
+
+        The variables in `absent` (indices) are updated if they had a gradient earlier in the
+        window.
+        """
+        port, known = self.port, self.port.variables
+        absent, frozen = self._apart_from_frozen(absent)
+        others = port.steps_of(step, absent)
+        if self.window is None:
+            totals = [port.dense(gradient) for gradient in gradients]
+        else:
+            totals = port.totals(list(map(self.window.sum_of, variables)), gradients, variables)
+        totals += [port.value(self.window.sum_of(known[index])) for index in others]
+        steps = [step] * len(variables) + list(others.values())
+        variables = [*variables, *(known[index] for index in others)]
+        self._update_from(step, steps, totals, variables, frozen)
+
+    def _update_from(self, step, steps, totals, variables, frozen):
+        """Make the update from the sums of a window.
+
+        `steps` has the step of each variable. The `frozen` variables aren't updated, and their
+        sums are dropped.
+        """
+        port = self.port
+        if self.options.reduces_late:
+            weight = step.divisor if self.options.weighs else None
+            totals, weight = self._over_replicas(totals, weight, variables)
+            if weight is not None:
+                step, *steps = [each._replace(divisor=weight) for each in (step, *steps)]
+        if variables:  # a partial window can be one of frozen variables only
+            make = self._transformed if self.options.window_transforms else port.averages
+            averages = make(totals, variables, steps)
+            port.update(step, averages, variables, [each.switch for each in steps])
+        if self.window is not None:
+            totals = [*totals, *(port.value(self.window.sum_of(v)) for v in frozen)]
+            port.keep(step, totals, [*variables, *frozen])
+
+    def _transformed(self, totals, variables, steps):
+        """Return the averages after the functions of a user, and zeros inside a window.
+
+        A user's function gets averages on every micro-batch, never the zeros of an open window.
+        """
+        port, due = self.port, {id(step): gates.certain(step) for step in steps}
+        averages = port.averages(totals, variables, [due[id(step)] for step in steps])
+        summed = [not port.overwrites(variable) for variable in variables]
+        gradients = [average / port.loss_scale for average in compress(averages, summed)]
+        for function in self.options.window_transforms:
+            shapes = [tuple(gradient.shape) for gradient in gradients]
+            gradients = list(function(list(gradients), list(compress(variables, summed))))
+            found = [None if g is None else tuple(g.shape) for g in gradients]
+            if found != shapes:
+                raise ValueError(
+                    "A function of `window_transforms` must return one gradient for each variable, "
+                    "in the order of the variables and of the same shapes. Received from "
+                    f"{function}: the shapes {found}, for gradients of the shapes {shapes}"
+                )
+        gradients = iter(gradients)
+
+        def gated(average, step):
+            gradient = port.cast(next(gradients) * port.loss_scale, average.dtype)
+            if gates.is_certain(step.switch):
+                return gradient
+            return port.times(gradient, port.cast(step.switch, gradient.dtype))
+
+        return [
+            gated(average, step) if is_summed else average
+            for average, step, is_summed in zip(averages, steps, summed)
+        ]
+
+    def _apart_from_frozen(self, indices):
+        """Return the indices of variables that aren't frozen, and the frozen variables."""
+        known = self.port.variables
+        are_frozen = self.port.are_frozen([known[i] for i in indices])
+        frozen = [known[i] for i, is_frozen in zip(indices, are_frozen) if is_frozen]
+        return [i for i, is_frozen in zip(indices, are_frozen) if not is_frozen], frozen
+
+    def _count(self, step):
+        """Write the counters after all other writes of a step."""
+        values = {} if self.window is None else self.window.after(step)
+        with self.port.after_writes():
+            self.port.across(self._write_counters, values, step.switch)
+
+    def _write_counters(self, values, switch):
+        for name, value in values.items():
+            self.port.assign(self.window.named[name], value)
+        self.port.count_updates(switch)
+
+    # -- between train steps -----------------------------------------------------------------------
+
+    def close_window(self):
+        """Make the update of the open window now, from the micro-batches in the window.
+
+        The update covers the variables that have had a gradient in the window and aren't frozen.
+        """
+        port = self.port
+        missing = port.read(self.window.named[window.MISSING])
+        were_seen = window.were_seen(missing, *self.progress())
+        covered, frozen = self._apart_from_frozen(np.flatnonzero(were_seen).tolist())
+        port.between_steps(self._update_from_sums, [port.variables[i] for i in covered], frozen)
+        for watcher in self.closing_watchers:
+            watcher()
+
+    def _update_from_sums(self, variables, frozen):
+        position, length, _ = self.window.read()
+        step = window.close(position, length)
+        if self.options.weighs:
+            step = step._replace(divisor=self.port.value(self.window.weight))
+        totals = [self.port.value(self.window.sum_of(v)) for v in variables]
+        self._update_from(step, [step] * len(variables), totals, variables, frozen)
+        self._count(step)
+
+    # -- what is reached -------------------------------------------------------------------------
+
+    def progress(self):
+        """Return the number of completed updates, and the position in the window, as ints."""
+        return self.state.count("completed_updates"), self.state.count("window_position")
+
+    def start_counting(self):
+        """Count the micro-batches that are run or traced from now on."""
+        self._micro_batches = self._micro_batches or collections.Counter()
+
+    def micro_batches_run(self):
+        """Return the number of counted micro-batches of this replica."""
+        return self._micro_batches[self.port.replica()]
+
+    def counts(self):
+        """Return position, length and next length of the window, as ints."""
+        next_length = self.options.length_at(self.state.count("completed_updates"))
+        if not self.options.is_scheduled:
+            next_length = self.state.count("accum_iters", next_length)
+        position, length = self.state.count("window_position"), next_length
+        return [position, self.state.count("window_length", length), next_length]

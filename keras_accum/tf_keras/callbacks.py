@@ -1,0 +1,82 @@
+"""The callbacks for this Keras, and what it tells them."""
+
+import tensorflow as tf
+
+from keras_accum import callbacks
+from keras_accum.callbacks import (
+    accumulate_by_epoch,
+    accumulation_monitor,
+    apply_partial_window,
+    micro_batch_weights,
+    micro_batches,
+    on_updates,
+    python_gate,
+    together,
+)
+from keras_accum.callbacks.micro_batches import tf_keras as in_slices
+from keras_accum.tf_keras.library import IMPORT_KERAS, keras
+
+__all__ = ["AccumulateByEpoch", "ApplyPartialWindow", "AccumulationMonitor", "MicroBatches"]
+__all__ += ["OnUpdates", "PythonGate", "MicroBatchWeights"]
+
+
+class _Host(callbacks.Host):
+    """What the callbacks must know of this Keras."""
+
+    name, keras, ops, import_keras = "tf_keras", keras, in_slices.OPS, IMPORT_KERAS
+
+    def flatten(self, structure):
+        return tf.nest.flatten(structure)
+
+    def mask_of(self, output):
+        return in_slices.mask_of(output)
+
+    def check_train_function(self, callback):
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            raise ValueError(
+                f"{type(callback).__name__} needs the train function of TensorFlow 2, which models "
+                "don't have after tf.compat.v1.disable_eager_execution(): leave that call out."
+            )
+
+    def waits(self, model):
+        servers = tf.distribute.experimental.ParameterServerStrategy
+        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+        return is_eager and not isinstance(getattr(model, "distribute_strategy", None), servers)
+
+    def why_not_on_updates(self, callback):
+        """These callbacks read or write Keras's own count of batches."""
+        if isinstance(callback, keras.callbacks.TensorBoard) and callback.update_freq != "epoch":
+            return (
+                "with an integer `update_freq`, it counts micro-batches by itself on this Keras. "
+                "Use update_freq='epoch', or list it beside OnUpdates. "
+                f"Received: update_freq={callback.update_freq!r}"
+            )
+        backup = getattr(keras.callbacks, "BackupAndRestore", ())  # TensorFlow 2.4 has none
+        if isinstance(callback, backup) and _saves_in_epochs(callback):
+            return (
+                "on this Keras, `fit` continues inside an epoch at the micro-batch with the saved "
+                "number, which would be the number of an update. Use save_freq='epoch', or list it "
+                f"beside OnUpdates. Received: save_freq={callback.save_freq!r}"
+            )
+        return None
+
+
+def _saves_in_epochs(backup):
+    is_early = getattr(backup, "save_before_preemption", False)
+    return is_early or getattr(backup, "save_freq", "epoch") != "epoch"
+
+
+_callback = callbacks.of_host(_Host())
+together.look_at_trainings(_Host())
+
+AccumulateByEpoch = _callback(accumulate_by_epoch.AccumulateByEpoch)
+AccumulationMonitor = _callback(accumulation_monitor.AccumulationMonitor)
+ApplyPartialWindow = _callback(apply_partial_window.ApplyPartialWindow)
+MicroBatches = _callback(
+    micro_batches.MicroBatches,
+    _step_class=in_slices.Step,
+    _of_optimizer=("minimize", "compute_gradients", "_compute_gradients", "_get_gradients"),
+)
+MicroBatchWeights = _callback(micro_batch_weights.MicroBatchWeights)
+OnUpdates = _callback(on_updates.OnUpdates)
+PythonGate = _callback(python_gate.PythonGate)
