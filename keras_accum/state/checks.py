@@ -1,0 +1,119 @@
+"""What a state may be: the messages of a state that doesn't fit. No Keras is imported here."""
+
+import numpy as np
+
+from keras_accum.state.names import FORMAT, index_of, is_of_window
+from keras_accum.window import MISSING, WEIGHT
+
+# The least value of each counter. Counters are integers below 2**31: Keras 3 has them in int32.
+LEAST = {
+    "state_format": 1,
+    "completed_updates": 0,
+    "window_position": 0,
+    "window_length": 1,
+    "accum_iters": 1,
+    MISSING: 0,
+}
+_SHOWN = 8  # the number of names that a message shows
+
+
+class StateError(RuntimeError):
+    """Raised if a state doesn't fit the optimizer. The optimizer is unchanged.
+
+    StateError is a RuntimeError, not a ValueError: Keras's HDF5 loaders catch a ValueError and
+    continue with a fresh optimizer.
+    """
+
+
+def check_numbers(state, owner):
+    """Raise a StateError if the state has numbers that no training leads to."""
+    _refuse(_newer_format(state) or _impossible(state), owner)
+
+
+def check(state, shapes, is_fresh, owner):
+    """Raise a StateError that names all that doesn't fit an optimizer with these shapes.
+
+    `is_fresh` is true if the optimizer has made no step. `owner` names the optimizer in a message.
+    """
+    problems = _newer_format(state) or _misfits(state, shapes, is_fresh) + _impossible(state)
+    _refuse(problems, owner)
+
+
+def _refuse(problems, owner):
+    if problems:
+        raise StateError(
+            f"This optimizer state doesn't fit {owner}. {'; '.join(problems)}. Nothing was changed."
+        )
+
+
+def _misfits(state, shapes, is_fresh):
+    """Return messages for arrays that are missing, unknown or of another shape.
+
+    Three parts of a state are optional: the learning rate; the window, which a stock optimizer
+    doesn't have; and all slots, if both this optimizer and the state's have made no step.
+    """
+    optional = {"learning_rate", "state_format", MISSING}
+    known = {"state_format": (), "learning_rate": (), **shapes}
+    if not state.get("window_position", np.asarray(0)).any():  # no window is open: no weight
+        optional.add(WEIGHT)
+        known.setdefault(WEIGHT, ())
+    if "window_position" not in state:
+        optional.update(filter(is_of_window, shapes))
+    if list(map(index_of, state)) == [None] * len(state) and is_fresh:
+        optional.update(name for name in shapes if name != "completed_updates")
+    missing = [name for name in shapes if name not in state and name not in optional]
+    found = (
+        ("Missing: ", missing),
+        ("Not known here: ", [name for name in state if name not in known]),
+        (
+            "Of another shape: ",
+            [
+                f"{name} is {array.shape}, not {known[name]}"
+                for name, array in state.items()
+                if name in known and array.shape != known[name]
+            ],
+        ),
+    )
+    return [text + _shortened(names) for text, names in found if names]
+
+
+def _newer_format(state):
+    version = state.get("state_format", np.asarray(FORMAT))
+    if version.ndim or version.dtype.kind not in "iu" or version <= FORMAT:
+        return []
+    reads = f"this release of keras_accum reads up to format {FORMAT}"
+    return [f"The state has format {int(version)}, and {reads}: install a newer release"]
+
+
+def _impossible(state):
+    """Return messages for numbers that no training leads to: the file is damaged.
+
+    A slot or a sum may be any number, also NaN, since a training that diverged may be saved.
+    """
+    wrong = [name for name, array in state.items() if array.dtype.kind not in "bifc"]
+    found = [f"Not numbers: {_shortened(wrong)}"] if wrong else []
+    state = {name: array for name, array in state.items() if name not in wrong}
+    most = dict.fromkeys(LEAST, 2**31 - 1)
+    if "window_length" in state and state["window_length"].ndim == 0:
+        most["window_position"] = state["window_length"] - 1
+    allowed = {
+        name: f"an integer from {least} to {most[name]}"
+        for name, least in LEAST.items()
+        if name in state and not _are_counts(state[name], least, most[name])
+    }
+    if WEIGHT in state and not np.all((0 <= state[WEIGHT]) & (state[WEIGHT] < np.inf)):
+        allowed[WEIGHT] = "a finite number >= 0"
+    return found + [
+        f"Impossible: {name} = {np.array2string(state[name], threshold=_SHOWN)}, must be {what}"
+        for name, what in allowed.items()
+    ]
+
+
+def _are_counts(array, least, most):
+    with np.errstate(invalid="ignore"):  # NaN
+        return bool(np.all((array == np.floor(array)) & (least <= array) & (array <= most)))
+
+
+def _shortened(names):
+    more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    return ", ".join(names[:_SHOWN] + more)

@@ -1,0 +1,188 @@
+"""What saves and loads an optimizer: state, config, files, copies. No Keras is imported here."""
+
+import dataclasses
+import sys
+
+from keras_accum import convert
+from keras_accum.options import config_of
+from keras_accum.schedule import check_length
+from keras_accum.training import warn
+
+# The names of values in version 0.1, which files may hold.
+_RENAMED = {
+    "gate": {"arithmetic": "select", "branch": "conditional"},
+    "all_reduce": {"micro_batch": "per_micro_batch", "window": "per_window"},
+}
+
+
+class Saved:
+    """What a user or a Keras calls to save an optimizer, load it, and make another one of it."""
+
+    # A function that pickle can find, and its arguments, for a class that pickle can't find.
+    made_by = None
+
+    # -- the state ---------------------------------------------------------------------------------
+
+    def get_state(self):
+        """Return the whole state as `{name: NumPy array}`, to save or to pass to `set_state`.
+
+        The names and shapes are the same on every Keras; the module `keras_accum.state` has them.
+        `np.savez` takes the dictionary.
+        """
+        return self._accumulation.state.get()
+
+    def set_state(self, state):
+        """Continue from a state that `get_state` returned, on this Keras or on another.
+
+        An optimizer that has no variables yet keeps the state until its variables are created.
+        `learning_rate` is optional. Without the window, a fresh window starts. The trainable
+        variables of the model must have the same order.
+
+        Raises:
+            keras_accum.StateError: If the state doesn't fit this optimizer. The message names
+                everything that doesn't fit, and the optimizer is unchanged.
+        """
+        self._accumulation.state.set(state)
+
+    def set_weights(self, weights):
+        """Continue from a list of arrays, of this optimizer, of the stock optimizer or of Keras 2.
+
+        Raises:
+            keras_accum.StateError: If the list is none of these. The optimizer is unchanged.
+        """
+        self._accumulation.state.set(list(weights))
+
+    def save_own_variables(self, store):
+        """Write the state to a Keras file, under the names of `get_state`."""
+        for name, value in self.get_state().items():
+            store[name] = value
+
+    def load_own_variables(self, store):
+        """Read the state from a Keras file of this package or of the stock optimizer."""
+        self._accumulation.state.load(store)
+
+    # -- config and copies -------------------------------------------------------------------------
+
+    def get_config(self):
+        config = super().get_config()
+        for name in self.fixed:
+            config.pop(name, None)
+        options, now = self._accumulation.options, self.accum_iters
+        # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
+        if not options.is_scheduled and (now is None or now > 1):
+            options = dataclasses.replace(options, accum_iters=now)
+        return {**config, **config_of(options)}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        """Return the optimizer of a config from `get_config`, also from Keras 2.0 to 2.3."""
+        config = {
+            name: _RENAMED[name].get(value, value) if name in _RENAMED else value
+            for name, value in config.items()
+        }
+        of_keras_2 = "lr" in config or "decay" in config and "name" not in config
+        if of_keras_2 and "clipnorm" in config:
+            # In Keras 2.0 to 2.3, `clipnorm` is the norm of all gradients together.
+            config["global_clipnorm"] = config.pop("clipnorm")
+        if config.get("all_reduce") == "per_window" and not cls.port_class.can_reduce_late:
+            warn("all_reduce='per_window' of this file is for tf.distribute, and is ignored here.")
+            del config["all_reduce"]
+        # Somebody else's `from_config` may take nothing but the config.
+        more = () if custom_objects is None else (custom_objects,)
+        optimizer = super().from_config(config, *more)
+        if of_keras_2 and "accum_iters" not in config:
+            warn(
+                f"This {cls.__name__} was saved by a class that didn't save accum_iters, so "
+                "accum_iters=1 is used: an update on every micro-batch. Give accum_iters when "
+                f"loading, custom_objects={{'{cls.__name__}': "
+                f"{cls.__name__}.with_accum_iters(5)}}, or set model.optimizer.accum_iters = 5 "
+                "before the first step of the loaded model. For a file of a stock optimizer, use "
+                "with_accum_iters(5, stock=True)."
+            )
+            optimizer._accumulation.state.counts_micro_batches = True
+        return optimizer
+
+    @classmethod
+    def with_accum_iters(cls, accum_iters, stock=False):
+        """Return this class for `custom_objects`, to load a file that doesn't hold `accum_iters`.
+
+        Files of the AdamAccumulate class that is copied across the web don't hold `accum_iters`.
+        These files count micro-batches, and the count is converted to updates. Files of stock
+        optimizers of Keras 2 count updates.
+
+        Args:
+            accum_iters: Integer >= 1. The number of micro-batches that make one update.
+            stock: Boolean, default False. True if a stock optimizer wrote the file. Keras 2 writes
+                the names of stock optimizers in lower case.
+
+        Example:
+
+        >>> copied = {"AdamAccumulate": AdamAccumulate.with_accum_iters(5)}
+        >>> model = load_model("copied_class.h5", custom_objects=copied)
+        >>> stock = {"adam": AdamAccumulate.with_accum_iters(5, stock=True)}
+        >>> model = load_model("stock.h5", custom_objects=stock)
+        """
+        return Loader(cls, check_length(accum_iters), stock)
+
+    @classmethod
+    def from_optimizer(cls, optimizer, **arguments):
+        """Return an optimizer of this class with the arguments and the state of another optimizer.
+
+        Args:
+            optimizer: A stock optimizer with the same rule, or an optimizer of this package with
+                the same rule. The optimizer isn't changed.
+            **arguments: Constructor arguments that replace the optimizer's, such as `accum_iters`.
+
+        Example:
+
+        >>> from keras_accum import AdamAccumulate
+        >>> optimizer = AdamAccumulate.from_optimizer(AdamAccumulate(0.01), accum_iters=5)
+        >>> optimizer.accum_iters
+        5
+        """
+        return convert.from_optimizer(cls, optimizer, arguments)
+
+    def to_stock(self):
+        """Return the stock optimizer with the same arguments and state, to use without keras_accum.
+
+        The stock optimizer is built for the same variables: compile the model with it. This
+        optimizer isn't changed. A window must not be open.
+        """
+        return convert.to_stock(self)
+
+    def __reduce__(self):
+        return convert.restored, (*self._how_made(), convert.arguments_of(self), self.get_state())
+
+    def _how_made(self):
+        """Return a function that pickle can find and its arguments; its result is this class."""
+        cls = type(self)
+        is_found = getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls
+        return (not is_found and vars(cls).get("made_by")) or (convert.itself, (cls,))
+
+
+class Loader:
+    """The result of `with_accum_iters`: the part of a class that loading needs."""
+
+    def __init__(self, cls, accum_iters, stock):
+        self.cls, self.accum_iters, self.stock = cls, accum_iters, stock
+        self.__name__ = cls.__name__
+
+    def __repr__(self):
+        more = f"{self.accum_iters}, stock=True" if self.stock else self.accum_iters
+        return (
+            f"{self.__name__}.with_accum_iters({more})  # for `custom_objects`, to load a file; "
+            f"`compile` needs an optimizer: {self.__name__}(accum_iters={self.accum_iters})"
+        )
+
+    def from_config(self, config, custom_objects=None):
+        if config.get("accum_iters", self.accum_iters) != self.accum_iters:
+            raise ValueError(
+                f"with_accum_iters({self.accum_iters}) for a file that holds "
+                f"accum_iters={config['accum_iters']}: load the file with {self.__name__} itself, "
+                "and then set `model.optimizer.accum_iters`."
+            )
+        counts_micro_batches = "accum_iters" not in config and not self.stock
+        config = {**config, "accum_iters": check_length(self.accum_iters)}
+        optimizer = self.cls.from_config(config, custom_objects)
+        optimizer._accumulation.state.counts_micro_batches = counts_micro_batches
+        return optimizer
