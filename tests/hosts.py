@@ -163,7 +163,7 @@ def has(name):
         return False
     if not IS_TF_KERAS or IS_NEW_STYLE:
         return True
-    return issubclass(found, accum.AccumulatingOptimizer)
+    return issubclass(found, getattr(keras.optimizers, "legacy", keras.optimizers).Optimizer)
 
 
 def ours(optimizer, **arguments):
@@ -376,7 +376,7 @@ def _own(optimizer):
 def slots(optimizer, weights):
     """The whole state of the optimizer but the learning rate, as {name: variable}."""
     if IS_KERAS2:
-        if isinstance(optimizer, accum.AccumulatingOptimizer):
+        if hasattr(optimizer, "completed_updates"):
             return _ours_of_keras2(optimizer)
         return _stock_of_keras2(optimizer, len(weights))
     if IS_KERAS3:
