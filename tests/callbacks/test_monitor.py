@@ -24,7 +24,7 @@ from training import (
     train,
 )
 
-from keras_accum.callbacks import monitor
+from keras_accum.callbacks.accumulation_monitor import _Formatted
 
 pytestmark = quick_once
 
@@ -106,6 +106,11 @@ def test_learning_rate_in_use(decay):
     np.testing.assert_allclose(each.column("learning_rate"), expected, rtol=1e-6)
 
 
+def test_a_learning_rate_that_is_a_function():
+    _, _, each = monitored(sgd(learning_rate=lambda: RATE))
+    assert set(each.column("learning_rate")) == {RATE}
+
+
 def test_length_that_changes():
     def change(batch, logs):
         if batch == 1:
@@ -182,7 +187,7 @@ def test_a_bar_that_shows_nothing_of_it(capsys):
 
 
 def test_a_number_with_a_format_can_be_divided():
-    number = monitor._Formatted(6, ".0f", "/7")
+    number = _Formatted(6, ".0f", "/7")
     assert f"{number:.4f}" == "6/7"
     assert number / 4 == 1.5 and f"{number / 4:.4f}" == "2/7" and np.mean(number / 4) == 1.5
 
