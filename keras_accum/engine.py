@@ -1,15 +1,41 @@
-"""The engine: what happens in a micro-batch, for every Keras. No Keras is imported here."""
+"""The engine: what happens in a micro-batch, for every Keras. No Keras is imported here.
 
-import collections
-from itertools import compress
+A gate decides whether a micro-batch makes an update. A gate is called with the port, the step and
+the gradients of a micro-batch, and with two functions of a step and gradients: `update` and `add`.
+"""
 
 import numpy as np
 
-from keras_accum import gates, window
+from keras_accum import window
+from keras_accum.gradients import check_once, count, transform, weigh
 from keras_accum.said import Said
 from keras_accum.state import State
-from keras_accum.training import MICRO_BATCH_NORM, SKIPPED, Norms, Training
+from keras_accum.training import Norms, Training
 from keras_accum.window import OpenWindow
+
+
+def select(port, step, gradients, update, add):
+    """Make an update on every micro-batch, whose writes take effect only if the switch is 1."""
+    update(step, gradients)
+
+
+def conditional(port, step, gradients, update, add):
+    """Make one conditional: the update at the end of a window, or the additions inside it."""
+    port.branch(
+        step, gradients, lambda step, gradients: update(window.certain(step), gradients), add
+    )
+
+
+def known(is_update):
+    """Return the gate of a micro-batch of which Python knows whether it makes an update."""
+
+    def gate(port, step, gradients, update, add):
+        if is_update:
+            update(window.certain(step), gradients)
+        else:
+            add(step, gradients)
+
+    return gate
 
 
 class Accumulation:
@@ -30,9 +56,9 @@ class Accumulation:
         self.norms, self.training = Norms(self.port), Training(self)
         # True after a train step was run or traced: from then on its variables are fixed.
         self.has_stepped = False
-        # The number of micro-batches that were run or traced, by replica; None if nobody counts:
-        # `torch.compile` compiles again where a number changes with each micro-batch.
-        self._micro_batches = None
+        # A Counter of the micro-batches that were run or traced, by replica; None if nobody counts,
+        # because `torch.compile` compiles again where a number changes with each micro-batch.
+        self.micro_batches = None
         # Functions that are called after a window was closed between train steps.
         self.closing_watchers = []
 
@@ -60,17 +86,17 @@ class Accumulation:
         """
         weight = None
         if self.options.weighs:
-            gradients, weight = self._weighed(gradients, variables)
+            gradients, weight = weigh(self, gradients, variables)
         if self.options.reduces_late:
             return gradients, weight
         return self._over_replicas(gradients, weight, variables)
 
     def take(self, gradients, weight, variables):
         """Take the reduced gradients of a micro-batch."""
-        if self._micro_batches is not None:
-            self._micro_batches[self.port.replica()] += 1
-        self._check_once(variables)
-        counted, gradients = self._counted(gradients, weight, variables)
+        if self.micro_batches is not None:
+            self.micro_batches[self.port.replica()] += 1
+        check_once(self.port, variables)
+        counted, gradients = count(self, gradients, weight, variables)
         is_update = self.said.take("decide")
         absent = self._absent(variables)
         step = self._step(counted, weight, absent, is_update)
@@ -83,69 +109,12 @@ class Accumulation:
         )
         self._count(step)
 
-    def _weighed(self, gradients, variables):
-        """Return the gradients times the weight of their micro-batch, and the weight.
-
-        The factor includes the number of replicas, because Keras divides the loss of each replica
-        by that number. A weight that isn't a number >= 0 makes the gradients NaN.
-        """
-        port, said = self.port, self.said.take("weigh")
-        if said is None:
-            raise ValueError(
-                "reduction='weighted' needs the weight of each micro-batch: "
-                "`fit(..., callbacks=[MicroBatchWeights()])`, or in a train step of your own "
-                "`optimizer.weigh(weight)` before `apply_gradients`."
-            )
-        ops, weight = port.ops, port.cast(said, self.window.weight.dtype)
-        is_weight = ops.logical_and(weight >= 0, weight < float("inf"))
-        weight = ops.where(is_weight, weight, ops.zeros_like(weight))
-        nan = float("nan") * ops.ones_like(weight)
-        factor = ops.where(is_weight, weight * port.replicas(), nan)
-
-        def times(gradient, variable):
-            if port.overwrites(variable):
-                return gradient
-            dtype = self.window.sum_of(variable).dtype  # half precision could overflow
-            return port.times(port.cast(gradient, dtype), port.cast(factor, dtype))
-
-        return list(map(times, gradients, variables)), weight
-
     def _over_replicas(self, tensors, weight, variables):
         """Return the sums of tensors and weight over all replicas."""
         if weight is None:
             return self.port.reduce(tensors, variables), None
         *tensors, weight = self.port.reduce([*tensors, weight], [*variables, self.window.weight])
         return tensors, weight
-
-    def _counted(self, gradients, weight, variables):
-        """Return 1 and the gradients, or 0 and zero gradients if the micro-batch is dropped."""
-        port, options = self.port, self.options
-        summed = [not port.overwrites(variable) for variable in variables]
-        count = (port.all_finite if options.skip_nonfinite else port.one_after)(gradients)
-        if options.skip_norm is not None:
-            norm = port.norm(list(compress(gradients, summed))) / port.loss_scale
-            if weight is not None:
-                norm = norm / port.cast(weight, norm.dtype)
-            if callable(options.skip_norm):
-                count = count * (1 - port.count_if(options.skip_norm(norm)))
-            else:
-                count = count * port.count_if(norm <= options.skip_norm)  # false for NaN
-        if options.drops:
-            gradients = port.kept(gradients, count)
-        self.norms.write(MICRO_BATCH_NORM, list(compress(gradients, summed)), count)
-        self.norms.count(SKIPPED, 1 - count)
-        return count, gradients
-
-    def _check_once(self, variables):
-        keys = list(map(self.port.key, variables))
-        if len(set(keys)) < len(keys):
-            twice = next(v for i, v in enumerate(variables) if keys[i] in keys[:i])
-            raise ValueError(
-                "Each variable must be there once in a call of the optimizer: a window has one sum "
-                "for each variable. Add up the gradients of the variable. For the layers of "
-                "several models, `{id(v): v for v in variables}.values()` has each variable once. "
-                f"Received twice: {self.port.name_of(twice)}"
-            )
 
     def _absent(self, variables):
         """Return the indices of the variables whose gradients are missing."""
@@ -185,8 +154,8 @@ class Accumulation:
         elif is_update is None:
             is_update = self.port.known(step)
         if is_update is not None:
-            return gates.known(is_update)
-        return gates.conditional if self.options.gate == "conditional" else gates.select
+            return known(is_update)
+        return conditional if self.options.gate == "conditional" else select
 
     def _add(self, gradients, variables):
         """Add the gradients of a micro-batch to their sums, without an update."""
@@ -199,16 +168,16 @@ class Accumulation:
         The variables in `absent` (indices) are updated if they had a gradient earlier in the
         window.
         """
-        port, known = self.port, self.port.variables
+        port, of_model = self.port, self.port.variables
         absent, frozen = self._apart_from_frozen(absent)
         others = port.steps_of(step, absent)
         if self.window is None:
             totals = [port.dense(gradient) for gradient in gradients]
         else:
             totals = port.totals(list(map(self.window.sum_of, variables)), gradients, variables)
-        totals += [port.value(self.window.sum_of(known[index])) for index in others]
+        totals += [port.value(self.window.sum_of(of_model[index])) for index in others]
         steps = [step] * len(variables) + list(others.values())
-        variables = [*variables, *(known[index] for index in others)]
+        variables = [*variables, *(of_model[index] for index in others)]
         self._update_from(step, steps, totals, variables, frozen)
 
     def _update_from(self, step, steps, totals, variables, frozen):
@@ -224,50 +193,20 @@ class Accumulation:
             if weight is not None:
                 step, *steps = [each._replace(divisor=weight) for each in (step, *steps)]
         if variables:  # a partial window can be one of frozen variables only
-            make = self._transformed if self.options.window_transforms else port.averages
-            averages = make(totals, variables, steps)
+            if self.options.window_transforms:
+                averages = transform(self, totals, variables, steps)
+            else:
+                averages = port.averages(totals, variables, steps)
             port.update(step, averages, variables, [each.switch for each in steps])
         if self.window is not None:
             totals = [*totals, *(port.value(self.window.sum_of(v)) for v in frozen)]
             port.keep(step, totals, [*variables, *frozen])
 
-    def _transformed(self, totals, variables, steps):
-        """Return the averages after the functions of a user, and zeros inside a window.
-
-        A user's function gets averages on every micro-batch, never the zeros of an open window.
-        """
-        port, due = self.port, {id(step): gates.certain(step) for step in steps}
-        averages = port.averages(totals, variables, [due[id(step)] for step in steps])
-        summed = [not port.overwrites(variable) for variable in variables]
-        gradients = [average / port.loss_scale for average in compress(averages, summed)]
-        for function in self.options.window_transforms:
-            shapes = [tuple(gradient.shape) for gradient in gradients]
-            gradients = list(function(list(gradients), list(compress(variables, summed))))
-            found = [None if g is None else tuple(g.shape) for g in gradients]
-            if found != shapes:
-                raise ValueError(
-                    "A function of `window_transforms` must return one gradient for each variable, "
-                    "in the order of the variables and of the same shapes. Received from "
-                    f"{function}: the shapes {found}, for gradients of the shapes {shapes}"
-                )
-        gradients = iter(gradients)
-
-        def gated(average, step):
-            gradient = port.cast(next(gradients) * port.loss_scale, average.dtype)
-            if gates.is_certain(step.switch):
-                return gradient
-            return port.times(gradient, port.cast(step.switch, gradient.dtype))
-
-        return [
-            gated(average, step) if is_summed else average
-            for average, step, is_summed in zip(averages, steps, summed)
-        ]
-
     def _apart_from_frozen(self, indices):
         """Return the indices of variables that aren't frozen, and the frozen variables."""
-        known = self.port.variables
-        are_frozen = self.port.are_frozen([known[i] for i in indices])
-        frozen = [known[i] for i, is_frozen in zip(indices, are_frozen) if is_frozen]
+        of_model = self.port.variables
+        are_frozen = self.port.are_frozen([of_model[i] for i in indices])
+        frozen = [of_model[i] for i, is_frozen in zip(indices, are_frozen) if is_frozen]
         return [i for i, is_frozen in zip(indices, are_frozen) if not is_frozen], frozen
 
     def _count(self, step):
@@ -310,14 +249,6 @@ class Accumulation:
     def progress(self):
         """Return the number of completed updates, and the position in the window, as ints."""
         return self.state.count("completed_updates"), self.state.count("window_position")
-
-    def start_counting(self):
-        """Count the micro-batches that are run or traced from now on."""
-        self._micro_batches = self._micro_batches or collections.Counter()
-
-    def micro_batches_run(self):
-        """Return the number of counted micro-batches of this replica."""
-        return self._micro_batches[self.port.replica()]
 
     def counts(self):
         """Return position, length and next length of the window, as ints."""

@@ -10,7 +10,7 @@ import contextlib
 
 import tensorflow as tf
 
-from keras_accum import gates
+from keras_accum import window
 from keras_accum.training import UPDATE_NORM
 from keras_accum.tensorflow import port
 from keras_accum.tf_keras import models, stock
@@ -225,9 +225,9 @@ class Port(port.Port):
         averages = [tf.cast(a, dtype_of(v)) for a, v in zip(averages, variables)]
         written = [(self.updates, 0)]  # the engine counts updates, after all other writes
         for variable, switch in zip(variables, switches):
-            if not gates.is_certain(switch):
+            if not window.is_certain(switch):
                 written += [(each, switch) for each in self.written_with(variable)]
-        if not gates.is_certain(step.switch):
+        if not window.is_certain(step.switch):
             written += [(scalar, step.switch) for scalar in self.scalars.values()]
         old = [self.value(variable) for variable, _ in written]
         # Otherwise a train step that finds no more data could decay weights before it fails.

@@ -1,0 +1,104 @@
+"""What the engine does with gradients: before their sum, and with the averages of a window.
+
+No Keras is imported here.
+"""
+
+from itertools import compress
+
+from keras_accum import window
+from keras_accum.training import MICRO_BATCH_NORM, SKIPPED
+
+
+def check_once(port, variables):
+    """Raise a ValueError if a variable is there twice."""
+    keys = list(map(port.key, variables))
+    if len(set(keys)) < len(keys):
+        twice = next(v for i, v in enumerate(variables) if keys[i] in keys[:i])
+        raise ValueError(
+            "Each variable must be there once in a call of the optimizer: a window has one sum "
+            "for each variable. Add up the gradients of the variable. For the layers of "
+            "several models, `{id(v): v for v in variables}.values()` has each variable once. "
+            f"Received twice: {port.name_of(twice)}"
+        )
+
+
+def weigh(accumulation, gradients, variables):
+    """Return the gradients times the weight of their micro-batch, and the weight.
+
+    The factor includes the number of replicas, because Keras divides the loss of each replica by
+    that number. A weight that isn't a number >= 0 makes the gradients NaN.
+    """
+    port, open_window = accumulation.port, accumulation.window
+    said = accumulation.said.take("weigh")
+    if said is None:
+        raise ValueError(
+            "reduction='weighted' needs the weight of each micro-batch: "
+            "`fit(..., callbacks=[MicroBatchWeights()])`, or in a train step of your own "
+            "`optimizer.weigh(weight)` before `apply_gradients`."
+        )
+    ops, weight = port.ops, port.cast(said, open_window.weight.dtype)
+    is_weight = ops.logical_and(weight >= 0, weight < float("inf"))
+    weight = ops.where(is_weight, weight, ops.zeros_like(weight))
+    nan = float("nan") * ops.ones_like(weight)
+    factor = ops.where(is_weight, weight * port.replicas(), nan)
+
+    def times(gradient, variable):
+        if port.overwrites(variable):
+            return gradient
+        dtype = open_window.sum_of(variable).dtype  # half precision could overflow
+        return port.times(port.cast(gradient, dtype), port.cast(factor, dtype))
+
+    return list(map(times, gradients, variables)), weight
+
+
+def count(accumulation, gradients, weight, variables):
+    """Return 1 and the gradients, or 0 and zero gradients if the micro-batch is dropped."""
+    port, options, norms = accumulation.port, accumulation.options, accumulation.norms
+    summed = [not port.overwrites(variable) for variable in variables]
+    counted = (port.all_finite if options.skip_nonfinite else port.one_after)(gradients)
+    if options.skip_norm is not None:
+        norm = port.norm(list(compress(gradients, summed))) / port.loss_scale
+        if weight is not None:
+            norm = norm / port.cast(weight, norm.dtype)
+        if callable(options.skip_norm):
+            counted = counted * (1 - port.count_if(options.skip_norm(norm)))
+        else:
+            counted = counted * port.count_if(norm <= options.skip_norm)  # false for NaN
+    if options.drops:
+        gradients = port.kept(gradients, counted)
+    norms.write(MICRO_BATCH_NORM, list(compress(gradients, summed)), counted)
+    norms.count(SKIPPED, 1 - counted)
+    return counted, gradients
+
+
+def transform(accumulation, totals, variables, steps):
+    """Return the averages after the functions of a user, and zeros inside a window.
+
+    A user's function gets averages on every micro-batch, never the zeros of an open window.
+    """
+    port, due = accumulation.port, {id(step): window.certain(step) for step in steps}
+    averages = port.averages(totals, variables, [due[id(step)] for step in steps])
+    summed = [not port.overwrites(variable) for variable in variables]
+    gradients = [average / port.loss_scale for average in compress(averages, summed)]
+    for function in accumulation.options.window_transforms:
+        shapes = [tuple(gradient.shape) for gradient in gradients]
+        gradients = list(function(list(gradients), list(compress(variables, summed))))
+        found = [None if g is None else tuple(g.shape) for g in gradients]
+        if found != shapes:
+            raise ValueError(
+                "A function of `window_transforms` must return one gradient for each variable, in "
+                "the order of the variables and of the same shapes. Received from "
+                f"{function}: the shapes {found}, for gradients of the shapes {shapes}"
+            )
+    gradients = iter(gradients)
+
+    def gated(average, step):
+        gradient = port.cast(next(gradients) * port.loss_scale, average.dtype)
+        if window.is_certain(step.switch):
+            return gradient
+        return port.times(gradient, port.cast(step.switch, gradient.dtype))
+
+    return [
+        gated(average, step) if is_summed else average
+        for average, step, is_summed in zip(averages, steps, summed)
+    ]
