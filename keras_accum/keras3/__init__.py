@@ -12,9 +12,9 @@
 | `masks` | the mask of a model's output, for the callbacks |
 """
 
-from keras_accum import host
+from keras_accum import host, where_else
 
-keras = host.import_keras_3()  # first, because its error is the clearest
+keras = host.import_keras("keras3")  # first, because its error is the clearest
 
 from keras_accum import callbacks  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
@@ -73,3 +73,5 @@ MicroBatchWeights = _callback(micro_batch_weights.MicroBatchWeights)
 OnUpdates = _callback(on_updates.OnUpdates)
 PythonGate = _callback(python_gate.PythonGate)
 WindowStatistics = _callback(window_statistics.WindowStatistics)
+
+__getattr__ = where_else(__name__)
