@@ -64,14 +64,8 @@ class Accumulation:
 
     def open_window(self):
         """Make the counters and sums of the window if the model's variables are known."""
-        port = self.port
-        if self.options.accumulates and self.window is None and port.variables:
-            if self.options.reduces_late and any(map(port.overwrites, port.variables)):
-                raise ValueError(
-                    "all_reduce='per_window' can't be used with float8, whose scales are "
-                    "overwritten by gradients and not summed. Leave all_reduce out."
-                )
-            self.window = OpenWindow(port, self.options)
+        if self.options.accumulates and self.window is None and self.port.variables:
+            self.window = OpenWindow(self.port, self.options)
 
     # -- one micro-batch -------------------------------------------------------------------------
 
@@ -125,10 +119,9 @@ class Accumulation:
 
     def _step(self, counted, weight, absent, is_update):
         """Return the step of the window, before its counters are written."""
-        port, open_window = self.port, self.window
-        if open_window is None:  # each micro-batch that counts is an update
+        if self.window is None:  # each micro-batch that counts is an update
             return window.Step(counted, counted, 1, 0, None, None)
-        counters, closes = open_window.read(), self.said.take("close_window")
+        closes = self.said.take("close_window")
         if closes is not None:
             if is_update is not None:
                 raise ValueError(
@@ -136,16 +129,8 @@ class Accumulation:
                     "before a micro-batch whether the micro-batch closes the window. Use one of "
                     f"them. Received: when={closes}"
                 )
-            closes = port.in_any_replica(port.count_if(closes))
-        step = window.advance(port.counts_with, counters, counted, closes, is_update)
-        if absent:
-            missing = port.count_of(open_window.named[window.MISSING])
-            updates = port.count_of(port.updates)
-            step = window.miss(port.counts_with, step, missing, updates, absent, counted)
-        if weight is not None:
-            weight = weight * port.cast(counted, weight.dtype)
-            step = step._replace(divisor=port.value(open_window.weight) + weight)
-        return step
+            closes = self.port.in_any_replica(self.port.count_if(closes))
+        return self.window.step(counted, weight, absent, closes, is_update)
 
     def _gate(self, step, is_update):
         """Return the gate of this step: the one place that decides it."""
@@ -236,10 +221,7 @@ class Accumulation:
             watcher()
 
     def _update_from_sums(self, variables, frozen):
-        position, length, _ = self.window.read()
-        step = window.close(position, length)
-        if self.options.weighs:
-            step = step._replace(divisor=self.port.value(self.window.weight))
+        step = self.window.closing_step()
         totals = [self.port.value(self.window.sum_of(v)) for v in variables]
         self._update_from(step, [step] * len(variables), totals, variables, frozen)
         self._count(step)
