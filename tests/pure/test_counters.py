@@ -21,7 +21,7 @@ def run(counted, accum_iters, position=0, length=1):
     lengths = np.broadcast_to(accum_iters, len(counted))
     steps = []
     for count, wanted in zip(counted, lengths):
-        steps.append(window.advance(Ops, position, length, wanted, count))
+        steps.append(window.advance(Ops, (position, length, wanted), count))
         length, position = steps[-1].length, steps[-1].position
     return steps
 

@@ -21,7 +21,7 @@ def hinted(error):
 
 def test_no_keras(monkeypatch):
     monkeypatch.setattr(host, "uses_legacy_keras", lambda: False)
-    monkeypatch.setattr(host, "_installed_version", lambda package: None)
+    monkeypatch.setattr(host, "_keras_version", lambda: None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
     with pytest.raises(ImportError, match="found no Keras. Install one") as error:
         host.module_name()
@@ -56,7 +56,7 @@ class Without:
 
 sys.meta_path.insert(0, Without())
 from keras_accum import host
-host._installed_version = lambda package: None
+host._keras_version = lambda: None
 import importlib.util
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name in ("tensorflow", "keras") else find(name)
@@ -81,9 +81,17 @@ def test_nothing_is_installed(module):
 NIGHTLY = """
 from keras_accum import host
 
-host._installed_version = lambda package: None
+def version(distribution):
+    raise host.metadata.PackageNotFoundError(distribution)
+
+host.metadata.version = version
 print(host.module_name())
-host._check_keras("keras3", "Keras 3", (3, 0), (4, 0))
+host.import_keras("keras3")
+"""
+MODULE = """
+class backend:
+    backend = staticmethod(lambda: "jax")
+__version__ = {!r}
 """
 
 
@@ -97,7 +105,7 @@ host._check_keras("keras3", "Keras 3", (3, 0), (4, 0))
 )
 def test_keras_of_another_distribution(version, said, tmp_path):
     (tmp_path / "keras").mkdir()
-    (tmp_path / "keras" / "__init__.py").write_text(f"__version__ = {version!r}", "utf-8")
+    (tmp_path / "keras" / "__init__.py").write_text(MODULE.format(version), "utf-8")
     paths = [str(tmp_path), str(Path(host.__file__).resolve().parents[1])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TF_USE_LEGACY_KERAS": "0"}
     job = subprocess.run(

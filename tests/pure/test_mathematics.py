@@ -163,7 +163,8 @@ def test_the_counters_are_those_of_the_package():
         o.accum_iters = lambda updates, length=next_length: length
         counts, closes = random.random(2) < [0.8, 0.2]
         updates = o.updates
-        step = window.advance(np, position, length, next_length, int(counts), int(closes))
+        counters = position, length, next_length
+        step = window.advance(np, counters, int(counts), int(closes))
         micro_batch(o, np.ones(3), counts=counts, closes=closes)
         position, length = int(step.position), int(step.length)
         assert (o.position, o.length) == (position, length)

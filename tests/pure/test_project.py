@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import keras_accum
-from keras_accum import arguments, names
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 MODULES = sorted(Path(keras_accum.__file__).parent.rglob("*.py"))
@@ -51,13 +50,13 @@ def test_commits_are_checked_by_the_ruff_of_the_lint_session():
     assert len(lint) == 1 and lint == commit
 
 
-def test_the_page_on_stability_has_every_old_name():
-    """The page has no other names. `names.py` and `arguments.py` define them."""
-    rows = re.findall(r"^\| `(.+)` \| `(.+)` \|$", read("docs/stability.md"), re.M)
-    expected = set(names.RENAMED.items())
-    for argument, values in arguments.RENAMED.items():
-        expected |= {(f'{argument}="{o}"', f'{argument}="{n}"') for o, n in values.items()}
-    assert len(rows) == len(expected) and set(rows) == expected
+def test_each_promise_has_its_tests():
+    text = read("tests/promises.md").split("## Promises that end")[0]
+    promises = re.findall(r"^- .*`(.+)::(.+)`$", text, re.M)
+    assert len(promises) > 150
+    for file, names in promises:
+        tests = re.findall(r"^def test_(\w+)", read(f"tests/{file}"), re.M)
+        assert set(names.split(", ")) <= set(tests), file
 
 
 RISKY = {

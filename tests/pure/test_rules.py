@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_accum import rules
+from keras_accum.tensorflow import rules
 
 
 class Ops:
@@ -110,7 +110,3 @@ def test_switch_at_zero_is_an_identity(name, dtype):
         for after, before in zip(new, (state[0], *slots)):
             assert after.dtype == dtype
             np.testing.assert_array_equal(after, before)
-
-
-def test_decay_of_the_learning_rate():
-    assert rules.decayed(1.0, 0.5, 2) == 0.5
