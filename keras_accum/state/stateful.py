@@ -15,7 +15,7 @@ _RENAMED = {
 }
 
 
-class Saved:
+class Stateful:
     """What a user or a Keras calls to save an optimizer, load it, and make another one of it."""
 
     # A function that pickle can find, and its arguments, for a class that pickle can't find.
