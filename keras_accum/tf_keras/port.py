@@ -40,6 +40,7 @@ class Port(port.Port):
                 "tf.compat.v1.disable_eager_execution() out."
             )
         self.slots = {}
+        self._updates_begun = 0  # one for each replica that waits in the same update
         # By replica, the weight of a micro-batch whose gradients a LossScaleOptimizer has summed.
         self._weights_in_advance = {}
 
@@ -231,7 +232,7 @@ class Port(port.Port):
             written += [(scalar, step.switch) for scalar in self.scalars.values()]
         old = [self.value(variable) for variable, _ in written]
         # Otherwise a train step that finds no more data could decay weights before it fails.
-        with port.after(averages):
+        with port.after(averages), self._updating():
             self.run_stock(averages, variables, switches)
 
         def take_back(switches, old):
@@ -247,6 +248,25 @@ class Port(port.Port):
     @abc.abstractmethod
     def written_with(self, variable):
         """Return what an update of a variable may write, and a switch of 0 must take back."""
+
+    @contextlib.contextmanager
+    def _updating(self):
+        self._updates_begun += 1
+        try:
+            yield
+        finally:
+            self._updates_begun -= 1
+
+    def check_is_update(self, method):
+        """Raise a RuntimeError if somebody else's optimizer calls a part of an update of ours."""
+        if not (self._updates_begun or self.accumulation.options.is_stock):
+            name, stock = type(self.optimizer).__name__, self.stock.__name__
+            raise RuntimeError(
+                f"`{method}` of {name} is called from outside of a step of {name}, as by Lookahead "
+                "of tensorflow-addons. The update would use the gradient of a single micro-batch. "
+                f"Write what the wrapper does as a subclass of {stock}, and make the optimizer "
+                f"with `accumulating(your_subclass)`. Without accumulation, wrap {stock} itself."
+            )
 
     def slots_of(self, variable):
         key = self.key(variable)
