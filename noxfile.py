@@ -45,8 +45,8 @@ ALL = ("-m", "")
 # The tests that run on a second version of a host: rules, files and arguments can differ there.
 WHERE_VERSIONS_DIFFER = (
     *("every_optimizer", "stock", "saving", "kept_files", "old_files", "foreign_files"),
-    *("half_precision_files", "migration", "stubs", "configs", "arguments", "distribution"),
-    *("keras2", "addons", "wrapped"),
+    *("half_precision_files", "migration", "configs", "arguments", "distribution"),
+    *("keras2", "wrapped"),
 )
 SECOND_VERSION = (
     *("-m", "not thorough or each_version"),
@@ -59,7 +59,6 @@ WHATEVER_THE_STYLE = (
     "package",
     "callbacks/test_callback_order.py",
     "callbacks/test_caveats.py",
-    "callbacks/test_grow.py",
     "callbacks/test_no_update.py",
     "callbacks/test_updates.py",
 )
@@ -124,7 +123,7 @@ def keras_nightly(session):
 
 @nox.session
 def keras3_torch(session):
-    check_host(session, "keras3", "torch,editors", "torch==2.13.0", KERAS_BACKEND="torch")
+    check_host(session, "keras3", "torch", "torch==2.13.0", KERAS_BACKEND="torch")
 
 
 @nox.session(venv_backend="none")
@@ -141,11 +140,10 @@ def tf_keras_new(session):
 
 @nox.session(python=find_python("3.11", "3.10", "3.9"))
 def tf_keras_2_15(session):
-    """The last TensorFlow whose own tf.keras is Keras 2, with tensorflow-addons' last release."""
+    """The last TensorFlow whose own tf.keras is Keras 2."""
     if not session.python:
         skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
-    packages = "tensorflow-cpu==2.15.*", "tensorflow-addons==0.23.*"
-    check_host(session, "tf_keras", None, *packages)
+    check_host(session, "tf_keras", None, "tensorflow-cpu==2.15.*")
 
 
 @nox.session(python=find_python("3.11"))

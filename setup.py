@@ -1,6 +1,7 @@
 """Packaging. The package itself needs only the Keras that is installed; an extra brings one."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from setuptools import find_packages, setup
 REPOSITORY = "https://example.invalid/OWNER/keras_accum"
 
 HERE = Path(__file__).resolve().parent
+# A build keeps what an earlier one has left here, also files that the package no longer has.
+shutil.rmtree(HERE / "build/lib", ignore_errors=True)
 # Read, not imported: a build must not depend on what the package imports.
 SOURCE = (HERE / "keras_accum/__init__.py").read_text(encoding="utf-8")
 VERSION = re.search(r'^__version__ = "(.+)"', SOURCE, re.M).group(1)
@@ -63,7 +66,6 @@ EXTRAS = {
         "latex2mathml>=3.77,<4",
         "ruff>=0.9",  # breaks the lines of long signatures
     ],
-    "editors": ["jedi", "pyright[nodejs]>=1.1.414"],
     "notebooks": ["nbclient", "ipykernel", *DEMO],
     "test": ["pytest>=7", "pytest-xdist", "hypothesis>=6.79", *DEMO],
 }

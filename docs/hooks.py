@@ -1,28 +1,23 @@
 """The parts of the site that aren't files in docs/; mkdocs.yml has this file under `hooks`.
 
-The README, the changelog and the notebooks become pages. Each public name gets a page of the
-reference, and inline code that is a public name links there. Links between files of the repository
-become links between pages of the site.
+The README, the changelog and the notebooks become pages. Inline code that is a public name links to
+the reference. Links between files of the repository become links between pages of the site.
 """
 
 import posixpath
 import re
-import sys
 from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
-import griffe
 from latex2mathml.converter import convert
 from markdown.extensions import Extension
+from markdown.preprocessors import Preprocessor
 from markdown.treeprocessors import Treeprocessor
 from mkdocs.structure.files import File
 from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-from keras_accum import names  # noqa: E402
-
 REPOSITORY = re.search(r'^REPOSITORY = "(.+)"', (ROOT / "setup.py").read_text("utf-8"), re.M)[1]
 OWNER, NAME = REPOSITORY.split("/")[-2:]
 
@@ -42,15 +37,11 @@ PAGES = {
 SOURCES = {page: path for path, page in PAGES.items()}
 PICTURES = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("benchmarks/results/*.png")]
 
-REFERENCE = {name: f"reference/{name}.md" for name in names.WHERE}
-STUBS = griffe.load("keras_accum", search_paths=[str(ROOT)], resolve_aliases=True)
-# What inline code links to in the reference.
+# What inline code links to in the reference: the objects that its pages show.
 OBJECTS = {
-    **{name: f"keras_accum.{name}" for name in names.WHERE},
-    **{
-        name: function.path
-        for name, function in STUBS["keras3.AccumulatingOptimizer"].functions.items()
-    },
+    path.rsplit(".", 1)[1]: path
+    for page in ROOT.glob("docs/reference/*.md")
+    for path in re.findall(r"^::: (.+)", page.read_text("utf-8"), re.M)
 }
 
 
@@ -59,9 +50,7 @@ def on_config(config):
         for title, pages in section.items():
             if title == "Notebooks":
                 pages += NOTEBOOKS.values()
-            if title == "Reference":
-                pages += [{name: page} for name, page in REFERENCE.items()]
-    config.markdown_extensions.append(LinkObjects())
+    config.markdown_extensions.append(Reference())
     config.site_url = f"https://{OWNER.lower()}.github.io/{NAME}/"
     config.repo_url, config.repo_name = REPOSITORY, f"{OWNER}/{NAME}"
     config.edit_uri = "edit/main/docs/"
@@ -88,11 +77,6 @@ def on_files(files, config):
         add(page, path, content=text)
     for path in PICTURES:
         add(path, abs_src_path=str(ROOT / path))
-    for name, page in REFERENCE.items():
-        text = f"---\ntitle: {name}\nhide: [toc]\n---\n\n::: keras_accum.{name}\n"
-        if STUBS[name].is_class and name.endswith("Accumulate"):
-            text += "\nSee also: [what all optimizers share](shared.md).\n"
-        add(page, content=text)
     return files
 
 
@@ -133,8 +117,7 @@ def on_page_markdown(markdown, page, config, files):
     markdown = _BADGES.sub("", markdown)
     if uri in NOTEBOOKS.values():
         markdown = _with_colab(markdown, SOURCES[uri])
-    markdown = _TARGET.sub(on_site, markdown)
-    return markdown.replace("<!-- table of public names -->\n", _table_of_names())
+    return _TARGET.sub(on_site, markdown)
 
 
 _FORMULA = re.compile(r'class="arithmatex">\\([(\[])(.*?)\\[)\]]<', re.S)
@@ -150,19 +133,21 @@ def on_page_content(html, **kwargs):
     return _FORMULA.sub(mathml, html)
 
 
-def _table_of_names():
-    rows = ["| name | what it is | found on |", "| --- | --- | --- |"]
-    for name, where in names.WHERE.items():
-        rows.append(f"| `{name}` | {STUBS[name].docstring.lines[0]} | {where} |")
-    return "\n".join(rows)
-
-
-class LinkObjects(Extension):
-    """Links inline code to the reference: `AdamAccumulate`, `PythonGate()`, `get_state`."""
+class Reference(Extension):
+    """Links inline code to the reference, and shows the examples of docstrings as code."""
 
     def extendMarkdown(self, md):
-        # Inline code is found at 20.
+        # Blocks of code are found at 25, inline code at 20.
+        md.preprocessors.register(_Examples(md), "examples", 30)
         md.treeprocessors.register(_LinkObjects(md), "link_objects", 15)
+
+
+class _Examples(Preprocessor):
+    """Puts an example in a block of code, and the Keras into the docstring of a callback."""
+
+    def run(self, lines):
+        text = "\n".join(lines).replace("{import_keras}", "import keras").replace("{host}", "keras3")
+        return re.sub(r"^(>>> (?:.+\n?)+)", r"```pycon\n\1\n```\n", text, flags=re.M).split("\n")
 
 
 class _LinkObjects(Treeprocessor):

@@ -94,6 +94,6 @@ def test_the_wheel_has_the_package_alone():
     expected = [
         str(path.relative_to(PROJECT))
         for path in (PROJECT / "keras_accum").rglob("*")
-        if path.suffix in (".py", ".pyi", ".txt", ".typed")
+        if path.suffix in (".py", ".typed")
     ]
     assert sorted(names) == sorted(expected)
