@@ -4,8 +4,8 @@ import contextlib
 import math
 import numbers
 
-from keras_accum.callbacks.base import InTrainFunction, is_named, steps_per_execution
-from keras_accum.callbacks.train_function import attribute
+from keras_accum.callbacks.base import is_named
+from keras_accum.callbacks.train_function import InTrainFunction, attribute
 from keras_accum.convert import inner
 from keras_accum.training import MICRO_BATCH_NORM, SKIPPED, UPDATE_NORM
 from keras_accum.schedule import ENDLESS
@@ -172,13 +172,13 @@ class AccumulationMonitor(InTrainFunction):
             self._noise_scale.start(optimizer)
         if self._watched:
             norms.watch(self._watched + [MICRO_BATCH_NORM] * bool(self._noise_scale))
-            self._take_part()
+            self.takes_part = True
         if SKIPPED in self._watched:
             norms.start(SKIPPED)
 
     def _check_noise_scale(self, optimizer):
         """Raise a ValueError if the windows of a training give no noise scale."""
-        steps = steps_per_execution(self.model)
+        steps = self.host.steps_per_execution(self.model)
         for what, refused in (
             (f"accum_iters={optimizer.accum_iters}", UPDATE_NORM not in self._watched),
             ("reduction='weighted'", optimizer.reduction == "weighted"),

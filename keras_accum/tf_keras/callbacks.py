@@ -43,6 +43,11 @@ class _Host(callbacks.Host):
         is_eager = tf.compat.v1.executing_eagerly_outside_functions()
         return is_eager and not isinstance(getattr(model, "distribute_strategy", None), servers)
 
+    def steps_per_execution(self, model):
+        # TensorFlow 2.4 to 2.12 don't tune this number.
+        is_tuned = getattr(model, "autotune_steps_per_execution", False)
+        return "auto" if is_tuned else int(model._steps_per_execution.numpy())
+
     def why_not_on_updates(self, callback):
         """These callbacks read or write Keras's own count of batches."""
         if isinstance(callback, keras.callbacks.TensorBoard) and callback.update_freq != "epoch":

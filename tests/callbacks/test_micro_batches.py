@@ -12,7 +12,7 @@ from training import DenseEmbedding, assert_equal, embedding_model, initialize
 if hosts.IS_KERAS2:
     pytest.skip("Keras 2.0 to 2.3 has no MicroBatches", allow_module_level=True)
 
-from keras_accum import slices
+from keras_accum.callbacks.train_function import TrainFunction
 
 layers = keras.layers
 ops = keras.ops if hosts.IS_KERAS3 else hosts.ops_of_tensorflow()
@@ -708,15 +708,18 @@ class Stop(keras.callbacks.Callback):
 
 
 @shared
-def test_the_model_gets_back_its_train_step():
-    model, _ = train(CASES["plain"], [MicroBatches(SIZE)], epochs=1)
-    assert "train_step" not in vars(model)
+def test_the_model_gets_back_its_train_function():
+    """Between two batches, nothing else of a model is changed."""
+    model, _ = train(CASES["plain"])
+    own, names = model.train_function, set(vars(model))
     callback = MicroBatches(SIZE)
+    model.fit(X, Y, verbose=0, callbacks=[callback])
+    assert model.train_function is own
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, Y, verbose=0, callbacks=[callback, Stop()])
-    assert isinstance(vars(model)["train_step"], slices.StepInSlices)
+    assert isinstance(model.train_function, TrainFunction) and set(vars(model)) == names
     model.fit(X, Y, verbose=0, callbacks=[callback])
-    assert "train_step" not in vars(model)
+    assert model.train_function is own
 
 
 @thorough

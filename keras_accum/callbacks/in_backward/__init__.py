@@ -2,7 +2,8 @@
 
 import contextlib
 
-from keras_accum.callbacks.base import InTrainFunction, accumulating_in
+from keras_accum.callbacks.base import accumulating_in
+from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import inner
 
 _NEEDS_TORCH = (
@@ -94,7 +95,7 @@ class AccumulateInBackward(InTrainFunction):
         if self.model.jit_compile:
             raise ValueError(_CANT.format("jit_compile=True"))
         self.scope(self.model.optimizer)  # raises its errors now
-        self._take_part()
+        self.takes_part = True
 
     def run(self, run, *arguments):
         with self.scope(self.model.optimizer):

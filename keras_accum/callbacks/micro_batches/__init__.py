@@ -9,7 +9,7 @@
 | `jax`, `tensorflow`, `torch` | the loop over slices, and the gradient |
 """
 
-from keras_accum.callbacks.base import InTrainFunction, steps_per_execution
+from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import inner
 from keras_accum.host import is_of_keras
 from keras_accum.callbacks.micro_batches.halving import run_in_halves
@@ -73,6 +73,7 @@ class MicroBatches(InTrainFunction):
 
     # A host defines: its class of train steps in slices, and the methods of an optimizer by which
     # Keras's train step computes gradients, and a step in slices doesn't.
+    replaces = True
     _step_class = None
     _of_optimizer = ()
     _step = None
@@ -108,7 +109,7 @@ class MicroBatches(InTrainFunction):
         if self._step is None or self._step.model is not self.model:
             self._step = self._step_class(self.model, self._size, self._loss)
         self._step.check()
-        self._take_part()
+        self.takes_part = True
 
     def around(self, train_step):
         return self._step
@@ -124,7 +125,7 @@ class MicroBatches(InTrainFunction):
     def _check_model(self):
         """Raise an error if the model's own code, or the optimizer's, would not run."""
         model, stock = self.model, self.host.keras.Model
-        optimizer, steps = inner(model.optimizer), steps_per_execution(model)
+        optimizer, steps = inner(model.optimizer), self.host.steps_per_execution(model)
         # A model of tf_keras that isn't built has no list of variables.
         variables = model.trainable_variables if model.built else []
         found = {

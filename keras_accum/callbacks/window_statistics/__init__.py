@@ -4,7 +4,7 @@
 callback that puts the train step in place.
 """
 
-from keras_accum.callbacks.base import InTrainFunction
+from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import inner
 from keras_accum.callbacks.window_statistics.layer import (  # noqa: F401, public
     WindowBatchNormalization,
@@ -62,7 +62,7 @@ class WindowStatistics(InTrainFunction):
             accumulation.closing_watchers.append(step.settle_between_steps)
         if accumulation.options.accumulates:
             step.settle_between_steps()
-        self._take_part()
+        self.takes_part = True
 
     def around(self, train_step):
         self._step.own = train_step
