@@ -1,37 +1,55 @@
 """What Keras calls of an optimizer, in a train step and around it."""
 
+import inspect
+
 import keras
 from keras import ops
 
 from keras_accum import optimizer, schedule
-from keras_accum.training import UPDATE_NORM
+from keras_accum.training import UPDATE_NORM, warn
 
 
 class Hooks(optimizer.Accumulating):
     """Keras 3 on any backend. A base class that comes before the stock class."""
 
-    @classmethod
-    def _stock_arguments(cls, args, kwargs):
-        kwargs = dict(kwargs)
-        if "name" in cls.__signature__.parameters:
+    def _stock_arguments(self, kwargs):
+        port = self._accumulation.port
+        if "name" in inspect.signature(self.stock_class.__init__).parameters:
             kwargs.setdefault("name", None)  # Keras makes one of the class's name
-        decay = kwargs.pop("decay", None)
-        if decay:
-            kwargs["learning_rate"] = cls._decaying(*args[:1], decay=decay, **kwargs)
+        port.decay = kwargs.pop("decay", 0.0)
+        if not (schedule.is_number(port.decay) and port.decay >= 0):
+            raise ValueError(f"`decay` must be a number >= 0. Received: decay={port.decay!r}")
         return kwargs
 
-    @classmethod
-    def _decaying(cls, learning_rate=None, *, decay, **kwargs):
-        """Return the schedule that is `decay` of Keras 2: rate / (1 + decay * updates)."""
-        if learning_rate is None:
-            learning_rate = cls.__signature__.parameters["learning_rate"].default
-        if not (schedule.is_number(decay) and decay > 0 and schedule.is_number(learning_rate)):
-            raise ValueError(
-                "`decay` must be a number >= 0, and `learning_rate` a number with it: write what "
-                "both make together as a schedule. "
-                f"Received: decay={decay}, learning_rate={learning_rate}"
+    @property
+    def decay(self):
+        """An update's learning rate is `learning_rate / (1 + decay * completed_updates)`."""
+        return self._accumulation.port.decay
+
+    def get_config(self):
+        return {**super().get_config(), "decay": self.decay}
+
+    def _get_current_learning_rate(self):
+        # Not the property `learning_rate`: weight decay on PyTorch calls this method.
+        rate, port = super()._get_current_learning_rate(), self._accumulation.port
+        return rate if port.selection is None else port.decayed(rate)
+
+    @property
+    def gradient_accumulation_steps(self):
+        """Keras's own accumulation, for an optimizer with accum_iters=1."""
+        return self._accumulation.port.steps_of_keras
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, steps):
+        accumulation = self._accumulation
+        accumulation.port.check_one_accumulation(steps)
+        accumulation.port.steps_of_keras = steps
+        if steps:
+            warn(
+                f"gradient_accumulation_steps={steps} is Keras's own accumulation, in which "
+                "schedules, constraints and averages of weights count micro-batches. For the "
+                f"accumulation of this package, give accum_iters={steps}."
             )
-        return keras.optimizers.schedules.InverseTimeDecay(learning_rate, 1, decay)
 
     # -- variables ---------------------------------------------------------------------------------
 
@@ -44,14 +62,8 @@ class Hooks(optimizer.Accumulating):
             super().build(variables)
             port.variables = self._trainable_variables
             accumulation.open_window()
-            for weight, average in zip(variables, self._averages()):
-                if average is not None:  # before the first update, there is nothing to average
-                    average.assign(ops.copy(weight))
         with port.eagerly():
             accumulation.state.built()
-
-    def _averages(self):
-        return self._model_variables_moving_average if self.use_ema else ()
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
         variable = super().add_variable_from_reference(
@@ -85,8 +97,9 @@ class Hooks(optimizer.Accumulating):
         accumulation.has_stepped = True
         if self.built and accumulation.state.waiting is not None:
             accumulation.state.built()  # raises once more what `build` has raised
-        if accumulation.options.is_stock:
+        if self._is_stock:
             return super().apply(grads, trainable_variables)
+        accumulation.port.check_one_accumulation(self.gradient_accumulation_steps)
         grads, known = list(grads), accumulation.port.variables
         if not grads:
             return None
@@ -102,6 +115,10 @@ class Hooks(optimizer.Accumulating):
                 pairs = self._filter_empty_gradients(grads, trainable_variables)
                 accumulation.micro_batch(*map(list, pairs))
 
+    @property
+    def _is_stock(self):
+        return self._accumulation.options.is_stock and not self.decay
+
     # -- an update, inside of the stock class's `apply` --------------------------------------------
 
     def _clip_gradients(self, grads):
@@ -109,6 +126,25 @@ class Hooks(optimizer.Accumulating):
         if selection is not None:
             self._accumulation.norms.write(UPDATE_NORM, grads, selection.switch)
         return super()._clip_gradients(grads)
+
+    def update_step(self, gradient, variable, learning_rate):
+        selection = self._accumulation.port.selection
+        if selection is not None:
+            with selection.of(variable):
+                self._stock_step(gradient, variable, learning_rate)
+        elif self._is_stock:
+            self._stock_step(gradient, variable, learning_rate)
+        else:
+            name, stock = type(self).__name__, self.stock_class.__name__
+            raise RuntimeError(
+                f"`update_step` of {name} is called from outside of a step of {name}, as by an "
+                f"optimizer that wraps {name}: the update would use the gradient of a single "
+                f"micro-batch. Write what the wrapper does as a subclass of {stock}, and make the "
+                "optimizer with `accumulating(your_subclass)`."
+            )
+
+    def _stock_step(self, gradient, variable, learning_rate):
+        super().update_step(gradient, variable, learning_rate)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         super()._backend_update_step(grads, trainable_variables, learning_rate)
@@ -122,8 +158,27 @@ class Hooks(optimizer.Accumulating):
         if selection is not None:
             if self.use_ema and self._ema_overwrite_frequency:
                 with selection.by_update():
-                    self._overwrite_with_averages(selection.switch)
+                    self._overwrite_with_averages(selection)
             selection.before_constraints()
+
+    # -- moving averages of the weights ------------------------------------------------------------
+
+    @property
+    def _model_variables_moving_average(self):
+        """The averages, which Keras reads at the end of `fit` and in SwapEMAWeights, too.
+
+        Before the first update there is nothing to average: they are set to the weights.
+        """
+        port = self._accumulation.port
+        if not (port.is_traced() or self.completed_updates):
+            for weight, average in zip(port.variables, self._averages):
+                if average is not None:
+                    average.assign(ops.copy(weight))
+        return self._averages
+
+    @_model_variables_moving_average.setter
+    def _model_variables_moving_average(self, averages):
+        self._averages = averages
 
     @property
     def ema_overwrite_frequency(self):
@@ -135,20 +190,20 @@ class Hooks(optimizer.Accumulating):
     def ema_overwrite_frequency(self, frequency):
         self._ema_overwrite_frequency = frequency
 
-    def _overwrite_with_averages(self, switch):
+    def _overwrite_with_averages(self, selection):
         """Overwrite the weights with their moving averages, if this update is due for it."""
         port = self._accumulation.port
         due = (port.value(port.updates) + 1) % self._ema_overwrite_frequency == 0
-        pairs = [(w, a) for w, a in zip(port.variables, self._averages()) if a is not None]
 
         def overwrite(weight, target, due, average):
-            target.assign(ops.where(due, average, port.value(target)))
+            self.assign(target, ops.where(due, average, port.value(target)))
+
+        pairs = [(w, a) for w, a in zip(port.variables, self._averages) if a is not None]
 
         def across(due, *averages):
             for (weight, _), average in zip(pairs, averages):
                 port.on(weight, overwrite, due, average)
 
-        due = ops.logical_and(due, switch > 0)
         port.across(across, due, *(port.value(average) for _, average in pairs))
 
     # -- after a training --------------------------------------------------------------------------
@@ -158,11 +213,10 @@ class Hooks(optimizer.Accumulating):
         if self._iterations._value is None:
             return
         self._accumulation.training.end()
-        if not self.completed_updates:
-            return  # the averages would be those of other weights
         super().finalize_variable_values(var_list)
-        for average in self._averages():
+        if self.use_ema:
             # On JAX, a weight and its average now share one array, which a train step would refuse
             # to take twice.
-            if average is not None:
-                average.assign(ops.copy(average))
+            for average in self._averages:
+                if average is not None:
+                    average.assign(ops.copy(average))
