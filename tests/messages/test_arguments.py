@@ -65,6 +65,7 @@ class Paced(_ADAM):
         return {**super().get_config(), "pace": self.pace}
 
 
+@keras2_has_no("accumulating")
 def test_a_class_takes_the_arguments_of_its_parent():
     cls = hosts.accum.accumulating(Paced)
     given = {RATE: 0.5, "beta_1": 0.25, "clipvalue": 2.0, "pace": 0.75, "accum_iters": 3}
@@ -87,8 +88,6 @@ def test_a_class_that_names_itself():
 
 
 # -- refusals ----------------------------------------------------------------------------------
-
-RATES = "a number" if hosts.IS_KERAS2 else "LearningRateSchedule"
 
 REFUSED = [
     # arguments, what the message must say: the argument, what is allowed, what was received
@@ -117,14 +116,18 @@ REFUSED = [
     ({"skip_nonfinite": 1}, ["skip_nonfinite", "True or False", "skip_nonfinite=1"]),
     ({"accum_steps": 5}, ["{'accum_steps': 5}", "Did you mean `accum_iters`?"]),
     ({"clip_norm": 5.0}, ["{'clip_norm': 5.0}", "Did you mean `clipnorm`?"]),
-    ({"learning_rate": "abc"}, ["learning_rate", RATES, "abc"]),
-    ({"lr": "abc"}, ["learning_rate", RATES, "abc"]),
     ({"lr": 0.5, "learning_rate": 0.25}, ["lr=0.5", "learning_rate=0.25"]),
-    ({"decay": -0.5}, ["decay", "-0.5"]),
     ({"clipnorm": 1.0, "global_clipnorm": 2.0}, ["clipnorm", "global_clipnorm"]),
 ]
 if not hosts.IS_TENSORFLOW or hosts.IS_KERAS2:
     REFUSED += [(LATE, ["all_reduce='per_window' is for tf.distribute"])]
+if not (hosts.IS_LEGACY or hosts.IS_KERAS2):  # which leave it to the first step
+    REFUSED += [
+        ({rate: "abc"}, ["learning_rate", "LearningRateSchedule", "abc"])
+        for rate in ("learning_rate", "lr")
+    ]
+if not hosts.IS_KERAS2:
+    REFUSED += [({"decay": -0.5}, ["decay", "-0.5"])]
 if hosts.IS_KERAS3:
     both = {"gradient_accumulation_steps": 4, "accum_iters": 5}
     said = ["gradient_accumulation_steps=4", "accum_iters=5"]
@@ -132,8 +135,6 @@ if hosts.IS_KERAS3:
 else:
     steps = {"gradient_accumulation_steps": 5}
     REFUSED += [(steps, [f"{steps}", "Did you mean `accum_iters`?"])]
-if hosts.IS_KERAS2:
-    REFUSED += [({"learning_rate": abs}, ["learning_rate", "a number"])]
 
 
 @every_class
@@ -186,8 +187,6 @@ FIXED = [
     ("all_reduce", "per_micro_batch", ["zzz", "per_window"]),
     ("skip_nonfinite", True, ["no", False]),
 ]
-if hosts.IS_KERAS3:
-    FIXED += [("decay", 0.5, ["no", -1.0, 0.1])]
 
 
 @pytest.mark.parametrize("name, given, assigned", FIXED, ids=[name for name, *_ in FIXED])
@@ -207,7 +206,7 @@ def test_an_argument_that_is_assigned_later_is_refused(name, given, assigned):
 def test_keras_s_own_accumulation_can_not_be_added():
     optimizer = hosts.ours("Adam", accum_iters=3)
     assert optimizer.gradient_accumulation_steps is None
-    with pytest.raises(AttributeError, match="set `accum_iters`.*gradient_accumulation_steps=3"):
+    with pytest.raises(ValueError, match="set `accum_iters`.*gradient_accumulation_steps=3"):
         optimizer.gradient_accumulation_steps = 3
     assert optimizer.gradient_accumulation_steps is None
 
@@ -246,7 +245,7 @@ def test_length_set_before_training():
 
 @thorough
 def test_the_other_host_in_compile():
-    """Each Keras, given the other's optimizer, raises an error that names the right import."""
+    """Each Keras, given the other's optimizer, raises an error that says whose optimizer it is."""
     try:
         import keras as keras3
         import tf_keras  # noqa: F401
@@ -265,7 +264,6 @@ def test_the_other_host_in_compile():
                 model.compile(accum.AdamAccumulate(accum_iters=2), "mse")
             except Exception as error:
                 assert "keras_accum." + optimizer_of in str(error), error
-                assert "keras_accum." + model_of in str(error), error
             else:
                 sys.exit("the other host's optimizer was accepted")
         """
@@ -336,7 +334,7 @@ def test_integer_learning_rate(name):
 def test_an_integer_that_is_meant_as_accum_iters(name):
     """Keras 2 takes it for a learning rate of 5 and says nothing."""
     cls = getattr(hosts.accum, f"{name}Accumulate")
-    said = f"first argument is `{FIRST}`. Did you mean `accum_iters=5`.*`{FIRST}=5.0`"
+    said = f"Argument 1 is `{FIRST}`. Did you mean `accum_iters=5`.*`{FIRST}=5.0`"
     with pytest.raises(ValueError, match=said):
         cls(5)
     assert cls(5.0).get_config()[RATE] == cls(lr=5).get_config()[RATE] == 5.0

@@ -32,9 +32,9 @@ print("updates:", keras.models.load_model(path).optimizer.completed_updates)
 # By the end of a file: what the message must have in it. Only the classes of Keras 3's files are
 # looked for by a module at all, and Keras imports none but its own.
 SAID = {
-    "keras3": {".keras": ["Could not locate class 'AdamAccumulate'", "'keras_accum.keras3'"]},
+    "keras3": {".keras": ["Could not locate class 'AdamAccumulate'", "keras_accum.keras3"]},
     "tf_keras": {
-        ".keras": ["Could not deserialize class 'AdamAccumulate'", "'keras_accum.tf_keras'"],
+        ".keras": ["Could not deserialize class 'AdamAccumulate'", "keras_accum.tf_keras"],
         ".h5": ["Unknown optimizer: 'keras_accum>AdamAccumulate'"],
     },
     "keras2": {".h5": ["Unknown optimizer: AdamAccumulate"]},
