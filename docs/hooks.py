@@ -19,6 +19,8 @@ from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY = re.search(r'^REPOSITORY = "(.+)"', (ROOT / "setup.py").read_text("utf-8"), re.M)[1]
+_CALLBACKS = (ROOT / "keras_accum" / "callbacks" / "__init__.py").read_text("utf-8")
+SET_UP = re.search(r'^SET_UP = """\\\n(.+?)"""', _CALLBACKS, re.M | re.S)[1]
 OWNER, NAME = REPOSITORY.split("/")[-2:]
 
 NOTEBOOKS = {
@@ -146,7 +148,8 @@ class _Examples(Preprocessor):
     """Puts an example in a block of code, and the Keras into the docstring of a callback."""
 
     def run(self, lines):
-        text = "\n".join(lines).replace("{import_keras}", "import keras").replace("{host}", "keras3")
+        text = "\n".join(lines).replace("{set_up}", SET_UP)
+        text = text.replace("{import_keras}", "import keras").replace("{host}", "keras3")
         return re.sub(r"^(>>> (?:.+\n?)+)", r"```pycon\n\1\n```\n", text, flags=re.M).split("\n")
 
 

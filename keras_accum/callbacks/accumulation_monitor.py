@@ -4,7 +4,6 @@ import contextlib
 import math
 import numbers
 
-from keras_accum.callbacks.base import is_named
 from keras_accum.callbacks.train_function import InTrainFunction, attribute
 from keras_accum.convert import inner
 from keras_accum.training import MICRO_BATCH_NORM, SKIPPED, UPDATE_NORM
@@ -24,15 +23,10 @@ _NO_NOISE_SCALE = (
 
 
 class NoiseScale:
-    """tr(Sigma) / |G|^2 from the gradients of micro-batches and of whole windows, smoothed.
-
-    With G the true gradient and Sigma the covariance of the gradient of one sample, the gradient of
-    b samples has the expected square |G|^2 + tr(Sigma) / b. Two sizes give two equations.
-    """
+    """The noise scale from the gradients of micro-batches and of whole windows, smoothed."""
 
     def __init__(self, batch_size, smoothing):
-        self._batch_size = batch_size
-        self._smoothing = smoothing
+        self._batch_size, self._smoothing = batch_size, smoothing
         self._trace = self._square = 0.0
 
     @property
@@ -92,8 +86,8 @@ class AccumulationMonitor(InTrainFunction):
     `window: 3/5` (the third micro-batch of five) and `skipped: 2`.
 
     A callback gets only the logs of callbacks before it in the list. List the monitor before
-    callbacks that use its logs and before PythonGate, and after ApplyPartialWindow. It reads from
-    the device after each micro-batch.
+    callbacks that use its logs, and after ApplyPartialWindow. It reads from the device after each
+    micro-batch.
 
     The simple noise scale is B = tr(Sigma) / |G|^2, where G is the true gradient and Sigma the
     covariance of the gradient of one sample. A training with batches of B samples needs about twice
@@ -115,16 +109,13 @@ class AccumulationMonitor(InTrainFunction):
 
     Example:
 
-    >>> import numpy as np
-    >>> {import_keras}
+    {set_up}
     >>> from keras_accum.{host} import AccumulationMonitor, AdamAccumulate
-    >>> model = keras.Sequential([keras.layers.Dense(1)])
-    >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+    >>> model.compile(optimizer=AdamAccumulate(accum_iters=4), loss="mse")
     >>> monitor = AccumulationMonitor(batch_size=10)
-    >>> x, y = np.ones((70, 3)), np.ones((70, 1))
     >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=[monitor]).history
     >>> [history[name][-1] for name in ("completed_updates", "window_position", "effective_batch")]
-    [1, 2, 50]
+    [2, 2, 40]
     """
 
     def __init__(
@@ -156,25 +147,25 @@ class AccumulationMonitor(InTrainFunction):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        model, optimizer = self.model, inner(self.model.optimizer)
-        accumulation = optimizer._accumulation
-        options, norms = accumulation.options, accumulation.norms
+        optimizer = inner(self.model.optimizer)
+        accumulation, options = optimizer._accumulation, optimizer._accumulation.options
         self._changes.close()  # those of a training that was broken off
         for callback in (*self.before, *self.after):
-            if is_named(callback, "ProgbarLogger"):
+            if isinstance(callback, self.host.keras.callbacks.ProgbarLogger):
                 self._show_in(callback)
         self._watched = [UPDATE_NORM] * options.accumulates + [SKIPPED] * options.drops
         # On JAX, norms are variables of the optimizer, and a LossScaleOptimizer would save them.
-        if accumulation.port.steps_return_state and optimizer is not model.optimizer:
+        if accumulation.port.steps_return_state and optimizer is not self.model.optimizer:
             self._watched = []
         if self._noise_scale:
             self._check_noise_scale(optimizer)
             self._noise_scale.start(optimizer)
         if self._watched:
-            norms.watch(self._watched + [MICRO_BATCH_NORM] * bool(self._noise_scale))
+            more = [MICRO_BATCH_NORM] * bool(self._noise_scale)
+            accumulation.norms.watch(self._watched + more)
             self.takes_part = True
         if SKIPPED in self._watched:
-            norms.start(SKIPPED)
+            accumulation.norms.start(SKIPPED)
 
     def _check_noise_scale(self, optimizer):
         """Raise a ValueError if the windows of a training give no noise scale."""
@@ -229,11 +220,14 @@ class AccumulationMonitor(InTrainFunction):
         def in_short(method):
             return lambda when, logs=None: method(when, self._shown(logs or {}))
 
-        for name in ("on_train_batch_end", "on_epoch_end"):
-            self._changes.enter_context(attribute(bar, name, in_short(getattr(bar, name))))
-        if hasattr(bar, "stateful_metrics"):  # Keras 2 averages all others over the epoch
-            labels = {_LABELS.get(name, name) for name in self._show}
-            bar.stateful_metrics = {*bar.stateful_metrics, *labels}
+        labels = {_LABELS.get(name, name) for name in self._show}
+        for name, value in {
+            "on_train_batch_end": in_short(bar.on_train_batch_end),
+            "on_epoch_end": in_short(bar.on_epoch_end),
+            # Keras 2 averages all other logs over the epoch.
+            "stateful_metrics": {*vars(bar).get("stateful_metrics", ()), *labels},
+        }.items():
+            self._changes.enter_context(attribute(bar, name, value))
 
     def _shown(self, logs):
         """Return what a progress bar is to print of these logs."""

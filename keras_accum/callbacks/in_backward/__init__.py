@@ -33,8 +33,8 @@ class AccumulateInBackward(InTrainFunction):
     whole. Weights, state and files are the same to the bit.
 
     The callback is for `fit`, and `train_on_batch` isn't affected. In a loop of your own,
-    `AccumulateInBackward.scope(optimizer)` does the same. List the callback last. With
-    `accum_iters=1`, it does nothing. What needs all gradients of a micro-batch at once, or changes
+    `AccumulateInBackward.scope(optimizer)` does the same. With `accum_iters=1`, the callback does
+    nothing. What needs all gradients of a micro-batch at once, or changes
     them before they are added, is refused by a ValueError: clip by the arguments of the optimizer.
 
     If a micro-batch ends with an error after `backward` has begun, the open window is dropped, with
@@ -42,17 +42,14 @@ class AccumulateInBackward(InTrainFunction):
 
     Example:
 
-    >>> import numpy as np
-    >>> {import_keras}
+    {set_up}
     >>> from keras_accum.{host} import AccumulateInBackward, AdamAccumulate
-    >>> model = keras.Sequential([keras.layers.Dense(1)])
     >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
-    >>> x, y = np.ones((70, 3)), np.ones((70, 1))
     >>> is_torch = keras.backend.backend() == "torch"
     >>> callbacks = [AccumulateInBackward()] if is_torch else []
     >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=callbacks)
     >>> model.optimizer.completed_updates
-    1
+    2
     """
 
     def __init__(self):

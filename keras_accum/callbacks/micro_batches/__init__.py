@@ -60,12 +60,9 @@ class MicroBatches(InTrainFunction):
 
     Example:
 
-    >>> import numpy as np
-    >>> {import_keras}
+    {set_up}
     >>> from keras_accum.{host} import MicroBatches
-    >>> model = keras.Sequential([keras.layers.Dense(1)])
     >>> model.compile(optimizer="adam", loss="mse")
-    >>> x, y = np.ones((100, 3)), np.ones((100, 1))
     >>> history = model.fit(x, y, batch_size=50, verbose=0, callbacks=[MicroBatches(10)])
     >>> int(model.optimizer.iterations)
     2

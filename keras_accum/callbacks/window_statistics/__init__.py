@@ -27,7 +27,7 @@ class WindowStatistics(InTrainFunction):
     `train_on_batch` isn't affected: there the layer raises an error.
 
     The model must be built, and can't be trained with MicroBatches, or with `close_window` and
-    `skip_nonfinite` or `skip_norm`. List WindowStatistics before PythonGate.
+    `skip_nonfinite` or `skip_norm`.
 
     Example:
 
