@@ -105,25 +105,6 @@ def slot_for(variable):
     return keras.Variable(ops.zeros(variable.shape, variable.dtype), trainable=False)
 
 
-class InAnObject(Momentum):
-    def keep(self, variables):
-        self.memory = SimpleNamespace(slots=list(map(slot_for, variables)))
-
-    def slot_of(self, index):
-        return self.memory.slots[index]
-
-
-class InADictionary(Momentum):
-    """The keys differ from one process to the next."""
-
-    def keep(self, variables):
-        slots = {self._var_key(v): {"trace": slot_for(v)} for v in variables}
-        self.memory = SimpleNamespace(slots=slots)
-
-    def slot_of(self, index):
-        return list(self.memory.slots.values())[index]["trace"]
-
-
 class InTrackedDictionaries(Momentum):
     def keep(self, variables):
         self.slots = {"trace": {v.path: slot_for(v) for v in variables}}
@@ -170,48 +151,11 @@ class WithAVector(Momentum):
         return [*self.slots, self.history]
 
 
-class Lookahead(keras.optimizers.Optimizer):
-    """An optimizer inside the optimizer, and weights that follow slowly, each second update."""
-
-    def __init__(self, inner=None, learning_rate=1.0, name=None, **kwargs):
-        super().__init__(learning_rate, name=name, **kwargs)
-        self.inner = inner or keras.optimizers.Adam(2**-4)
-
-    def build(self, variables):
-        if not self.built:
-            super().build(variables)
-            self.inner.build(variables)
-            self.slow = list(map(slot_for, variables))
-            for slow, variable in zip(self.slow, variables):
-                slow.assign(ops.copy(variable))
-
-    def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        self.inner.apply(grads, trainable_variables)
-        due = ops.equal((ops.convert_to_tensor(self.iterations) + 1) % 2, 0)
-        for variable in trainable_variables:
-            slow = self.slow[self._get_variable_index(variable)]
-            fast, old = map(ops.convert_to_tensor, (variable, slow))
-            slow.assign(ops.where(due, (fast + old) / 2, old))
-            variable.assign(ops.where(due, (fast + old) / 2, fast))
-
-    def kept(self):
-        return [*self.slow, *self.inner.variables]
-
-    def get_config(self):
-        inner = keras.optimizers.serialize(self.inner)
-        return {**super().get_config(), "inner": inner}
-
-    @classmethod
-    def from_config(cls, config):
-        inner = keras.optimizers.deserialize(config["inner"])
-        return super().from_config({**config, "inner": inner})
-
-
-PLACES = [InAnObject, InADictionary, InTrackedDictionaries, InLists, WithAVector, Lookahead]
+PLACES = [InTrackedDictionaries, InLists, WithAVector]
 PLACES = {cls.__name__: keras.saving.register_keras_serializable("tests")(cls) for cls in PLACES}
 every_place = pytest.mark.parametrize(
     "place",
-    [name if name == "Lookahead" else pytest.param(name, marks=thorough) for name in PLACES],
+    [name if name == "WithAVector" else pytest.param(name, marks=thorough) for name in PLACES],
 )
 
 
@@ -244,16 +188,13 @@ def test_what_is_kept_elsewhere_equals_its_big_batch(place, gate):
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 @pytest.mark.parametrize(
-    "place",
-    [
-        "InLists",
-        pytest.param("InAnObject", marks=thorough),
-        pytest.param("InADictionary", marks=thorough),
-        pytest.param("InTrackedDictionaries", marks=thorough),
-    ],
+    "place", ["InLists", pytest.param("InTrackedDictionaries", marks=thorough)]
 )
 def test_what_is_kept_elsewhere_without_a_gradient(place):
-    """A variable without a gradient in the second window: its slots stay as they are."""
+    """A variable without a gradient in the second window: its slots stay as they are.
+
+    TensorFlow must know which slots these are, and no list with an item for each weight has them.
+    """
     mine, theirs = variables(), variables()
     ours, stock = accumulating_in(place), PLACES[place]()
     hosts.build_on(ours, mine)
@@ -264,6 +205,10 @@ def test_what_is_kept_elsewhere_without_a_gradient(place):
             return [None if i == missing else ops.convert_to_tensor(g) for i, g in enumerate(grads)]
 
         for grads in micro_batches:
+            if hosts.IS_TENSORFLOW and missing is not None:
+                with pytest.raises(TypeError, match=f"to which weights of {place} these belong"):
+                    ours.apply(present(grads), mine)
+                return
             ours.apply(present(grads), mine)
         stock.apply(present([np.mean(grads, axis=0) for grads in zip(*micro_batches)]), theirs)
         assert_equal(values_of(ours, mine), values_of(stock, theirs))
@@ -347,70 +292,44 @@ def test_from_and_to_what_is_kept_elsewhere(place):
     assert_equal(values_of(again, theirs), values_of(stock, theirs), rtol=0, atol=0)
 
 
-def test_names_of_what_is_kept_elsewhere():
-    optimizer = accumulating_in("Lookahead")
-    hosts.build_on(optimizer, variables())
-    slots = [
-        f"{slot}.{i}" for slot in ("slow", "inner_momentums", "inner_velocities") for i in range(3)
-    ]
-    names = [*slots, "inner_iterations", "inner_learning_rate"]
-    assert {f"Lookahead.{name}" for name in names} < set(optimizer.get_state())
+# -- what Keras doesn't track -------------------------------------------------------------------
 
 
-class Native(Momentum):
-    """On JAX, an update must replace an array to write it."""
-
+class InAnObject(Momentum):
     def keep(self, variables):
-        make = {"tensorflow": lambda v: hosts.tf.Variable(hosts.array(v))}
-        make = make.get(hosts.BACKEND, lambda v: ops.convert_to_tensor(hosts.array(v)))
-        self.memory = SimpleNamespace(slots=list(map(make, variables)))
-
-    def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
-        self.memory.slots[index] = self.memory.slots[index] + gradient
-
-
-class Late(Momentum):
-    def keep(self, variables):
-        self.memory = SimpleNamespace(slots={})
+        self.memory = SimpleNamespace(slots=list(map(slot_for, variables)))
 
     def slot_of(self, index):
-        if index not in self.memory.slots:
-            self.memory.slots[index] = slot_for(self._trainable_variables[index])
         return self.memory.slots[index]
 
 
-class LateAndNative(Late):
-    def slot_of(self, index):
-        slots = self.memory.slots
-        slots.setdefault(index, ops.zeros(self._trainable_variables[index].shape))
-        return slots[index]
+class Lookahead(keras.optimizers.Optimizer):
+    """An optimizer inside the optimizer, whose variables Keras doesn't track."""
 
-    def update_step(self, gradient, variable, learning_rate):
-        self.slot_of(self._get_variable_index(variable)).add_(gradient)
+    def __init__(self, inner=None, learning_rate=1.0, name=None, **kwargs):
+        super().__init__(learning_rate, name=name, **kwargs)
+        self.inner = inner or keras.optimizers.Adam(2**-4)
 
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.inner.build(variables)
 
-KEPT_BADLY = {
-    Native: r"Native can't accumulate: it keeps memory.slots\[0\], .*memory.slots\[2\].*`keras.Var",
-    Late: r"Late can't accumulate: it keeps memory_slots.0, which an update creates",
-}
-if hosts.BACKEND == "jax":
-    KEPT_BADLY[Late] += "|create a variable while in a stateless scope"  # Keras's own message
-if hosts.IS_TORCH:
-    KEPT_BADLY[LateAndNative] = r"it keeps memory.slots\[0\], which isn't a Keras variable"
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        self.inner.apply(grads, trainable_variables)
 
 
-@pytest.mark.parametrize("accum_iters", [1, 2])
-@pytest.mark.parametrize("cls", KEPT_BADLY)
-def test_what_no_state_can_hold_is_refused(cls, accum_iters):
-    mine, optimizer = variables(), accum.accumulating(cls)(accum_iters=accum_iters)
-    with pytest.raises((TypeError, ValueError), match=KEPT_BADLY[cls]):
-        for grads in gradients()[0][:accum_iters]:
-            hosts.apply(optimizer, grads, mine)
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="elsewhere such writes can be held back")
+@pytest.mark.parametrize("cls, name", [(InAnObject, "variable"), (Lookahead, "momentum")])
+def test_what_keras_does_not_track_is_refused(cls, name):
+    optimizer = accum.accumulating(cls)(accum_iters=2)
+    with pytest.raises(TypeError, match=f"{cls.__name__} can't accumulate: .*track.*{name}"):
+        optimizer.build(variables())
+    accum.accumulating(cls)(accum_iters=1).build(variables())
 
 
 def test_constants_may_be_tensors():
-    class WithAConstant(InAnObject):
+    class WithAConstant(InLists):
         def keep(self, variables):
             super().keep(variables)
             self.half = (
@@ -428,7 +347,7 @@ def test_constants_may_be_tensors():
     assert optimizer.completed_updates == 2
 
 
-class KeepingAValue(InAnObject):
+class KeepingAValue(InLists):
     """The mean size of all gradients so far, in Python. It works as long as nothing is traced."""
 
     size = 0.0
@@ -438,7 +357,7 @@ class KeepingAValue(InAnObject):
         super().update_step(gradient / self.size, variable, learning_rate)
 
 
-class WritingInACond(InAnObject):
+class WritingInACond(InLists):
     def update_step(self, gradient, variable, learning_rate):
         slot = self.slot_of(self._get_variable_index(variable))
 
@@ -494,13 +413,11 @@ def test_to_stock_and_back():
     assert_equal(again.get_state(), saved.optimizer.get_state(), rtol=0, atol=0)
 
 
-def test_signature_and_docstring():
+def test_signature():
     parameters = list(inspect.signature(NotedAccumulate).parameters)
     assert parameters[:3] == ["learning_rate", "fade", "name"]
     assert {"accum_iters", "gate", "clipnorm", "use_ema"} <= set(parameters)
     assert NotedAccumulate(0.5, 0.75, clipnorm=1.0, accum_iters=2).get_config()["clipnorm"] == 1.0
-    for words in ("NotedAccumulate", "fade", "accum_iters", "one update per window"):
-        assert words in NotedAccumulate.__doc__
 
 
 class SignMomentum(keras.optimizers.Optimizer):
@@ -578,8 +495,8 @@ def test_every_stock_optimizer_has_a_name(name):
                 not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has none"
             ),
         ),
-        (lambda: accum.AdamAccumulate, "accumulates already"),
-        (lambda: accum.AdamAccumulate(), "accumulates already"),
+        (lambda: accum.AdamAccumulate, "this one accumulates: use it as it is"),
+        (lambda: accum.AdamAccumulate(), "this one accumulates: use it as it is"),
         (lambda: dict, "must be a subclass of.*Optimizer.*Received.*dict"),
         (lambda: "adam", "must be a subclass of.*Received.*'adam'"),
     ],
@@ -603,7 +520,7 @@ def test_names_that_are_taken():
             super().build(variables)
             self._accumulation = 3
 
-    with pytest.raises(TypeError, match="Windowed sets attributes.*purpose: _accumulation"):
+    with pytest.raises(AttributeError, match="_accumulation"):
         accum.accumulating(Windowed)(accum_iters=2).build(variables())
     with pytest.raises(TypeError, match="Gated takes arguments.*gate"):
         accum.accumulating(Gated)
@@ -611,15 +528,11 @@ def test_names_that_are_taken():
         accum.accumulating(Received)
 
 
-def test_old_names():
-    with pytest.warns(DeprecationWarning, match="HostGate is PythonGate now"):
-        assert accum.HostGate is accum.PythonGate
-    with pytest.warns(DeprecationWarning, match="gate='branch' is gate='conditional' now"):
-        optimizer = accum.AdamAccumulate(accum_iters=2, gate="branch")
-    config = {**optimizer.get_config(), "gate": "arithmetic", "all_reduce": "micro_batch"}
-    again = accum.AdamAccumulate.from_config(config)  # a config, which may be a file's: no warning
+def test_old_names_in_a_config():
+    config = {**accum.AdamAccumulate(accum_iters=2).get_config(), "gate": "arithmetic"}
+    again = accum.AdamAccumulate.from_config({**config, "all_reduce": "micro_batch"})
     assert (again.gate, again.all_reduce) == ("select", "per_micro_batch")
-    with pytest.raises(ImportError, match="has no AdamZAccumulate|cannot import name"):
+    with pytest.raises(ImportError, match="AdamZAccumulate"):
         exec("from keras_accum.keras3 import AdamZAccumulate", {})
 
 
