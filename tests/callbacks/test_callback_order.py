@@ -3,6 +3,7 @@
 And which order of callbacks is warned of, because logs would be missing.
 """
 
+import contextlib
 import csv
 import warnings
 
@@ -81,14 +82,33 @@ def test_without_the_callback_the_optimizer_needs_a_weight_again():
         train(model)
 
 
-@pytest.mark.skipif(hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch")
-@pytest.mark.parametrize("late", [Monitor, Weights])
-def test_python_gate_comes_last_after_a_break_as_well(late):
-    model = model_of()
-    with pytest.raises(KeyboardInterrupt):
-        train(model, Weights(), Gate(), Stop())
-    with pytest.raises(ValueError, match=f"{late.__name__} must come before PythonGate"):
-        train(model, Weights(), Gate(), late())
+class Look(keras.callbacks.Callback):
+    """Keeps what a model has between two batches, and then an error of somebody's."""
+
+    def __init__(self, fails=False):
+        super().__init__()
+        self.fails, self.found = fails, []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.found.append({**vars(self._model if hosts.IS_KERAS3 else self.model)})
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.on_train_batch_begin(batch)
+        if self.fails:
+            raise OSError
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_of_ours_is_in_a_model_between_two_batches(fails):
+    """Nor after an error: the model has its own train function."""
+    model, look = model_of(), Look(fails)
+    train(model, Weights())
+    own, names = model.train_function, set(vars(model))
+    callbacks = [Gate(), Weights(), Monitor(), look]
+    with pytest.raises(OSError) if fails else contextlib.nullcontext():
+        train(model, *callbacks)
+    for found in [*look.found, vars(model)]:
+        assert found["train_function"] is own and set(found) <= names | {"_jax_state"}
 
 
 def test_a_monitor_sees_the_training_after_a_break():

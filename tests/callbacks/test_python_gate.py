@@ -30,6 +30,8 @@ from training import (
     weights,
 )
 
+from keras_accum.callbacks.python_gate import Known
+
 pytestmark = quick_once
 
 skip_file_on_keras2("PythonGate")
@@ -382,8 +384,7 @@ def test_a_train_step_that_sometimes_skips_the_optimizer_is_refused():
 )
 def test_counters_are_read_from_jax_only_when_new(monkeypatch):
     reads = []
-    picker = hosts.accum.PythonGate._picker
-    read = picker._read
-    monkeypatch.setattr(picker, "_read", staticmethod(lambda a: reads.append(1) or read(a)))
+    read = Known.read
+    monkeypatch.setattr(Known, "read", staticmethod(lambda a: reads.append(1) or read(a)))
     fit(model_of_adam(), MICRO, callbacks=[python_gate()], epochs=3)
     assert len(reads) == 1 + 3  # before the first micro-batch, and after each epoch
