@@ -79,7 +79,7 @@ def new_style(package):
     vars(found).update(vars(package))
     for name in OPTIMIZERS:
         vars(found).pop(f"{name}Accumulate", None)
-        if hasattr(keras.optimizers, name):
+        if hasattr(keras.optimizers, name) and name != "Nadam":  # which is refused in this style
             cls = package.accumulating(getattr(keras.optimizers, name))
             vars(found)[f"{name}Accumulate"] = cls
     return found
