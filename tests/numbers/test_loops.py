@@ -166,7 +166,7 @@ def test_apply_without_variables(case):
 @tensorflow_only
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @quick_first("how", ["select", "PythonGate", "conditional"])
-@pytest.mark.parametrize("name", ["adam", "nadam"])
+@pytest.mark.parametrize("name", sorted({"adam", "nadam", "adamw"} & set(CASES)))
 def test_a_step_that_finds_no_more_data(name, how):
     """A step without data may run in part before it fails. Nothing of it may be visible."""
     case, tf = CASES[name], hosts.tf

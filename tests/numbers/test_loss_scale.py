@@ -57,7 +57,7 @@ def test_attributes_reach_the_inner_optimizer(mixed):
 def test_weigh_reaches_the_inner_optimizer():
     optimizer = hosts.loss_scaled(hosts.ours("SGD", accum_iters=2, reduction="weighted"), 4.0)
     optimizer.weigh(3.0)
-    assert inner(optimizer)._accumulation.weights.take() == 3.0
+    assert inner(optimizer)._accumulation.said.take("weigh") == 3.0
     with pytest.raises(ValueError, match="weight=-1"):
         optimizer.weigh(-1)
 

@@ -1,4 +1,4 @@
-"""What only the newer style of tf_keras has: XLA of its own, Nadam, and the legacy style beside it.
+"""What only the newer style of tf_keras has: XLA of its own, and the legacy style beside it.
 
 All other tests run on this style as they run on every host: KERAS_ACCUM_TEST_HOST=tf_keras_new.
 """
@@ -22,7 +22,7 @@ if not hosts.IS_NEW_STYLE:
 
 tf = hosts.tf
 O = keras.optimizers  # noqa: E741
-few_rows = quick_first("name", ["adamw", "nadam", "adafactor"])
+few_rows = quick_first("name", ["adamw", "adagrad", "adafactor"])
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
     each_version,
@@ -138,7 +138,7 @@ def test_at_accum_iters_1_the_variables_are_those_of_the_stock_optimizer():
 def test_unknown_variable():
     optimizer, ws = ours(), variables()
     optimizer.build(ws[:2])
-    with pytest.raises(KeyError, match="cannot recognize variable three.*build"):
+    with pytest.raises(ValueError, match="built for 2 variables.*others: three.*optimizer.build"):
         hosts.apply(optimizer, micro_batches()[0], ws)
 
 
@@ -177,61 +177,6 @@ def test_two_traces_of_xla_inside_the_optimizer():
     for grads in micro_batches()[:2]:
         tf.function(lambda grads: optimizer.apply_gradients(list(zip(grads, ws))))(grads)
     assert optimizer.completed_updates == 1
-
-
-# -- Nadam, whose product of rates isn't among the stock optimizer's variables ---------------------
-
-
-def test_a_checkpoint_of_an_optimizer_that_a_checkpoint_built(tmp_path):
-    """Keras keeps what a checkpoint holds from before the build, when no scalar exists yet."""
-    optimizer, ws = hosts.ours("Nadam", accum_iters=2), variables()
-    for number, grads in enumerate(micro_batches()[:3]):
-        hosts.apply(optimizer, grads, ws)
-        saved = tf.train.Checkpoint(o=optimizer).save(str(tmp_path / str(number)))
-        new = hosts.ours("Nadam", accum_iters=2)
-        tf.train.Checkpoint(o=new).restore(saved)
-        new.build(ws)
-        assert_same(new.get_state(), optimizer.get_state())
-        optimizer = new
-    assert optimizer.completed_updates == 1
-
-
-def test_nadam_without_variables():
-    """Stock Nadam can't be built without variables, as in a model whose layers are all frozen."""
-    cls = accum.NadamAccumulate
-    fresh, ws = cls(accum_iters=LENGTH), variables()
-    fresh.build([])
-    source = {**fresh.get_state(), "Nadam.u_product": np.array(1.0)}
-    others = [pickle.loads(pickle.dumps(fresh)), cls.from_optimizer(O.Nadam(), accum_iters=LENGTH)]
-    for optimizer in (fresh, *others):
-        optimizer.set_state(source)
-        optimizer.build(ws)
-        assert optimizer.window_position == 0
-    expected = fresh.get_state()
-    assert expected["Nadam.u_product"] == 1
-    assert_same(others[0].get_state(), expected)
-
-
-def test_nadam_is_its_formula():
-    """In NumPy, with a gradient that is missing in an update: the product is of all updates."""
-    w, other = (tf.Variable([1.0, -2.0], dtype="float64") for _ in range(2))
-    optimizer = hosts.ours("Nadam", learning_rate=2**-5, beta_1=0.875, beta_2=0.75, accum_iters=2)
-    optimizer.build([w, other])
-    step = tf.function(lambda pairs: (optimizer.apply_gradients(pairs), None)[1])
-    decay = float(np.float32(0.96))
-    value, m, v, product = np.array([1.0, -2.0]), 0, 0, 1
-    for t, gradient in enumerate(np.array([[1.0, 0.5], [-0.25, 2.0], [0.5, 1.0]]), start=1):
-        for share in (0.5, 1.5):
-            pairs = [(tf.constant(gradient * share), w)] * (t != 2)
-            step(pairs + [(tf.constant(gradient), other)])
-        rate, ahead = (0.875 * (1 - decay ** (t + i) / 2) for i in (0, 1))
-        product = product * rate
-        if t == 2:
-            continue
-        m, v = 0.875 * m + 0.125 * gradient, 0.75 * v + 0.25 * gradient**2
-        mean = ahead * m / (1 - product * ahead) + (1 - rate) * gradient / (1 - product)
-        value = value - 2**-5 * mean / (np.sqrt(v / (1 - 0.75**t)) + 1e-7)
-    assert_equal({"w": w.numpy()}, {"w": value}, rtol=0, atol=1e-8)
 
 
 # -- state and files -------------------------------------------------------------------------------
@@ -316,16 +261,6 @@ def test_weights_of_the_stock_optimizer():
         np.testing.assert_array_equal(own[name], value, err_msg=name)
 
 
-@thorough
-def test_fresh_state_of_a_built_optimizer():
-    arguments = {"accum_iters": 2, "use_ema": True}
-    optimizer = hosts.ours("Adagrad", **arguments)
-    optimizer.build(variables())
-    expected = optimizer.get_state()
-    optimizer.set_state(hosts.ours("Adagrad", **arguments).get_state())
-    assert_same(optimizer.get_state(), expected)
-
-
 # -- refusals --------------------------------------------------------------------------------------
 
 
@@ -344,11 +279,10 @@ def test_classes_that_override_the_step_are_refused(member):
         accum.accumulating(cls)
 
 
-@thorough
-def test_a_subclass_of_nadam_with_its_own_update_is_refused():
-    cls = type("Other", (O.Nadam,), {"update_step": lambda self, gradient, variable: None})
-    with pytest.raises(TypeError, match="update_step of Nadam"):
-        accum.accumulating(cls)
+def test_nadam_is_refused():
+    for cls in (O.Nadam, type("Other", (O.Nadam,), {})):
+        with pytest.raises(TypeError, match="`NadamAccumulate`, which is Keras's legacy Nadam"):
+            accum.accumulating(cls)
 
 
 @thorough
