@@ -392,9 +392,6 @@ def slots(optimizer, weights):
         found = {v.name.replace(scope, ""): v for v in optimizer.variables}
         if not getattr(optimizer, "momentum", True):  # SGD creates the slots even with momentum 0
             found = {name: v for name, v in found.items() if not name.startswith("m/")}
-        found.pop("Variable:0", None)  # Nadam's, which the stock optimizer doesn't list
-        if isinstance(optimizer, keras.optimizers.Nadam):
-            found["u_product"] = optimizer._u_product
         found["iterations"] = found.pop("iteration:0")
         return found
     found = {"iterations": optimizer.iterations}

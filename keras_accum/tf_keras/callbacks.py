@@ -77,11 +77,7 @@ together.look_at_trainings(_Host())
 AccumulateByEpoch = _callback(accumulate_by_epoch.AccumulateByEpoch)
 AccumulationMonitor = _callback(accumulation_monitor.AccumulationMonitor)
 ApplyPartialWindow = _callback(apply_partial_window.ApplyPartialWindow)
-MicroBatches = _callback(
-    micro_batches.MicroBatches,
-    _step_class=in_slices.Step,
-    _of_optimizer=("minimize", "compute_gradients", "_compute_gradients", "_get_gradients"),
-)
+MicroBatches = _callback(micro_batches.MicroBatches, _step_class=in_slices.Step)
 MicroBatchWeights = _callback(micro_batch_weights.MicroBatchWeights)
 OnUpdates = _callback(on_updates.OnUpdates)
 PythonGate = _callback(python_gate.PythonGate)
