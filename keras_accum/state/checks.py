@@ -14,6 +14,7 @@ LEAST = {
     "accum_iters": 1,
     MISSING: 0,
 }
+COUNTERS = tuple(LEAST)[:-1]  # those that are one number
 _SHOWN = 8  # the number of names that a message shows
 
 
@@ -30,13 +31,14 @@ def check_numbers(state, owner):
     _refuse(_newer_format(state) or _impossible(state), owner)
 
 
-def check(state, shapes, is_fresh, owner):
+def check(state, shapes, real, is_fresh, owner):
     """Raise a StateError that names all that doesn't fit an optimizer with these shapes.
 
-    `is_fresh` is true if the optimizer has made no step. `owner` names the optimizer in a message.
+    `real` has the names of real numbers. `is_fresh` is true if the optimizer has made no step.
+    `owner` names the optimizer in a message.
     """
-    problems = _newer_format(state) or _misfits(state, shapes, is_fresh) + _impossible(state)
-    _refuse(problems, owner)
+    misfits = _misfits(state, shapes, real, is_fresh)
+    _refuse(_newer_format(state) or misfits + _impossible(state), owner)
 
 
 def _refuse(problems, owner):
@@ -46,14 +48,14 @@ def _refuse(problems, owner):
         )
 
 
-def _misfits(state, shapes, is_fresh):
+def _misfits(state, shapes, real, is_fresh):
     """Return messages for arrays that are missing, unknown or of another shape.
 
     Three parts of a state are optional: the learning rate; the window, which a stock optimizer
     doesn't have; and all slots, if both this optimizer and the state's have made no step.
     """
     optional = {"learning_rate", "state_format", MISSING}
-    known = {"state_format": (), "learning_rate": (), **shapes}
+    known = {"state_format": (), **shapes}
     if not state.get("window_position", np.asarray(0)).any():  # no window is open: no weight
         optional.add(WEIGHT)
         known.setdefault(WEIGHT, ())
@@ -73,6 +75,10 @@ def _misfits(state, shapes, is_fresh):
                 if name in known and array.shape != known[name]
             ],
         ),
+        (
+            "Complex, where real numbers are kept: ",
+            [name for name in state if name in real and state[name].dtype.kind == "c"],
+        ),
     )
     return [text + _shortened(names) for text, names in found if names]
 
@@ -90,7 +96,7 @@ def _impossible(state):
 
     A slot or a sum may be any number, also NaN, since a training that diverged may be saved.
     """
-    wrong = [name for name, array in state.items() if array.dtype.kind not in "bifc"]
+    wrong = [name for name, array in state.items() if not _is_of_numbers(name, array.dtype)]
     found = [f"Not numbers: {_shortened(wrong)}"] if wrong else []
     state = {name: array for name, array in state.items() if name not in wrong}
     most = dict.fromkeys(LEAST, 2**31 - 1)
@@ -99,7 +105,7 @@ def _impossible(state):
     allowed = {
         name: f"an integer from {least} to {most[name]}"
         for name, least in LEAST.items()
-        if name in state and not _are_counts(state[name], least, most[name])
+        if name in state and not _are_counts(state[name], least, most[name], name in COUNTERS)
     }
     if WEIGHT in state and not np.all((0 <= state[WEIGHT]) & (state[WEIGHT] < np.inf)):
         allowed[WEIGHT] = "a finite number >= 0"
@@ -109,9 +115,15 @@ def _impossible(state):
     ]
 
 
-def _are_counts(array, least, most):
+def _is_of_numbers(name, dtype):
+    kinds = "if" if name in LEAST else "bifc"
+    return dtype.kind in kinds and dtype.isnative and dtype.itemsize <= np.dtype("c16").itemsize
+
+
+def _are_counts(array, least, most, is_one):
     with np.errstate(invalid="ignore"):  # NaN
-        return bool(np.all((array == np.floor(array)) & (least <= array) & (array <= most)))
+        are_counts = np.all((array == np.floor(array)) & (least <= array) & (array <= most))
+    return bool(are_counts and not (is_one and array.ndim))
 
 
 def _shortened(names):

@@ -89,7 +89,7 @@ class Stateful:
             del config["all_reduce"]
         # Somebody else's `from_config` may take nothing but the config.
         more = () if custom_objects is None else (custom_objects,)
-        optimizer = super().from_config(config, *more)
+        optimizer = cls.from_arguments(config, *more)
         if of_keras_2 and "accum_iters" not in config:
             warn(
                 f"This {cls.__name__} was saved by a class that didn't save accum_iters, so "
@@ -101,6 +101,11 @@ class Stateful:
             )
             optimizer._accumulation.state.counts_micro_batches = True
         return optimizer
+
+    @classmethod
+    def from_arguments(cls, config, *more):
+        """Return the optimizer of arguments with their present names, not of an old file."""
+        return super().from_config(config, *more)
 
     @classmethod
     def with_accum_iters(cls, accum_iters, stock=False):
@@ -151,7 +156,8 @@ class Stateful:
         return convert.to_stock(self)
 
     def __reduce__(self):
-        return convert.restored, (*self._how_made(), convert.arguments_of(self), self.get_state())
+        made, exclusions = self._how_made(), convert.exclusions_of(self)
+        return convert.restored, (*made, convert.arguments_of(self), self.get_state(), exclusions)
 
     def _how_made(self):
         """Return a function that pickle can find and its arguments; its result is this class."""

@@ -68,7 +68,7 @@ def test_all_reduce_in_a_config():
     config = hosts.ours("Adam", accum_iters=3, gate="conditional").get_config()
     assert config["all_reduce"] == "per_micro_batch"
     late = {**config, "all_reduce": "per_window"}
-    if accum.AdamAccumulate._port.can_reduce_late:
+    if accum.AdamAccumulate.port_class.can_reduce_late:
         assert through_config(accum.AdamAccumulate(**late)).get_config() == late
     else:
         with pytest.warns(UserWarning, match="all_reduce='per_window' is for.*ignored here"):
