@@ -6,8 +6,8 @@ import numbers
 
 from keras_accum.callbacks.train_function import InTrainFunction, attribute
 from keras_accum.convert import inner
-from keras_accum.training import MICRO_BATCH_NORM, SKIPPED, UPDATE_NORM
 from keras_accum.schedule import ENDLESS
+from keras_accum.training import MICRO_BATCH_NORM, SKIPPED, UPDATE_NORM
 
 _BATCH, _SCALE = "effective_batch", "noise_scale"
 _COUNTS = "completed_updates", "window_position"

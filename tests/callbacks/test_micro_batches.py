@@ -459,9 +459,12 @@ def test_sizes(size, error):
 
 
 def test_arrays_of_different_lengths_are_refused():
-    step = MicroBatches._step_class(sequential(), SIZE, "sample")
+    model = sequential()
+    model.compile("sgd", "mse")
+    step = MicroBatches._step_class(model, SIZE, "sample")
+    arrays = [hosts.tf.constant(a) if hosts.IS_TENSORFLOW else a for a in (X[:4], Y[:6])]
     with pytest.raises(ValueError, match="the first dimension of all arrays"):
-        step.rows([X[:4], Y[:6]])
+        step.rows_of(arrays)
 
 
 # -- "auto" --------------------------------------------------------------------------------------
@@ -737,6 +740,27 @@ def test_mirrored_strategy_reduces_once():
         _, actual = train(CASES["masks"], [MicroBatches(SIZE)])
     assert int(executed) - before == before
     assert_equal(actual, plain)
+
+
+class Synchronizes(layers.Layer):
+    """Waits in its forward pass for all replicas."""
+
+    def call(self, x):
+        replica = hosts.tf.distribute.get_replica_context()
+        if replica is not None:
+            replica.all_reduce("sum", x)
+        return x
+
+
+@thorough
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="strategies are TensorFlow's")
+@pytest.mark.parametrize("samples", [16, 14])
+def test_layers_that_wait_for_other_replicas(samples, strategy):
+    """TensorFlow itself refuses them in the loop over slices, so replicas' slices don't mix."""
+    with strategy.scope():
+        case = (lambda: sequential(Synchronizes())), (X[:samples], Y[:samples]), {}, {}
+        with pytest.raises(RuntimeError, match="merge_call"):
+            train(case, [MicroBatches(SIZE)], batch_size=samples)
 
 
 @pytest.fixture

@@ -2,17 +2,19 @@
 
 | file | holds |
 | --- | --- |
-| `step` | the outline of a train step in slices: a loss per sample in one pass, any loss in two |
+| `step` | the outline of a train step in slices |
+| `passes` | the gradients of a batch: of a loss per sample in one pass, of any loss in two |
 | `losses` | the losses of a slice, as parts of the losses of the batch |
 | `halving` | "auto": what is undone if memory runs out, and when a batch is taken again |
 | `keras3`, `tf_keras` | what a train step does with a model, its losses and its metrics |
 | `jax`, `tensorflow`, `torch` | the loop over slices, and the gradient |
 """
 
-from keras_accum.callbacks.train_function import InTrainFunction
-from keras_accum.convert import inner
-from keras_accum.host import is_of_keras
+from keras_accum.callbacks.base import own_methods
 from keras_accum.callbacks.micro_batches.halving import run_in_halves
+from keras_accum.callbacks.train_function import InTrainFunction
+from keras_accum.convert import accumulates, inner
+from keras_accum.host import is_of_keras
 
 _MIGHT_DIFFER = (
     ": the training might differ from that of the whole batch. Leave the callback out, and use "
@@ -68,11 +70,8 @@ class MicroBatches(InTrainFunction):
     2
     """
 
-    # A host defines: its class of train steps in slices, and the methods of an optimizer by which
-    # Keras's train step computes gradients, and a step in slices doesn't.
     replaces = True
-    _step_class = None
-    _of_optimizer = ()
+    _step_class = None  # of the host
     _step = None
 
     def __init__(self, size, loss="sample"):
@@ -121,35 +120,21 @@ class MicroBatches(InTrainFunction):
 
     def _check_model(self):
         """Raise an error if the model's own code, or the optimizer's, would not run."""
-        model, stock = self.model, self.host.keras.Model
-        optimizer, steps = inner(model.optimizer), self.host.steps_per_execution(model)
+        model, steps = self.model, self.host.steps_per_execution(self.model)
+        methods = "train_step", "compute_loss", "compute_metrics"
+        own = own_methods(model, self.host.keras.Model, *methods)
+        found = {f"a model that has its own `{name}`": True for name in own}
+        for optimizer in (model.optimizer, inner(model.optimizer)):
+            for name in self._step_class.of_optimizer:
+                definer = next((c for c in type(optimizer).__mro__ if name in vars(c)), None)
+                is_own = definer is not None and not is_of_keras(definer)
+                found[f"an optimizer that has its own `{name}`"] = is_own
+            weighs = accumulates(optimizer) and optimizer.reduction == "weighted"
+            found["an optimizer with reduction='weighted', whose weights are of batches"] = weighs
+            self._refuse(found, _MIGHT_DIFFER)
+        found = {f'"auto" and steps_per_execution={steps}': self._size == "auto" and steps != 1}
         # A model of tf_keras that isn't built has no list of variables.
-        variables = model.trainable_variables if model.built else []
-        found = {
-            f"a model that has its own `{name}`": name in vars(model)
-            or getattr(type(model), name) is not getattr(stock, name)
-            for name in ("train_step", "compute_loss", "compute_metrics")
-        }
-        found |= {
-            f"an optimizer that has its own `{name}`": not (
-                _is_of_keras(type(model.optimizer), name) and _is_of_keras(type(optimizer), name)
-            )
-            for name in self._of_optimizer
-        }
-        weighs = getattr(optimizer, "reduction", None) == "weighted"
-        found |= {
-            f'"auto" and steps_per_execution={steps}': self._size == "auto" and steps != 1,
-            "an optimizer with reduction='weighted', whose weights are of batches": weighs,
-        }
-        found |= {
-            f"{v.name}, which is overwritten by its gradient": True
-            for v in variables
-            if getattr(v, "overwrite_with_gradient", False)
-        }
+        for variable in model.trainable_variables if model.built else []:
+            overwritten = self._step_class.is_overwritten(variable)
+            found[f"{variable.name}, which is overwritten by its gradient"] = overwritten
         self._refuse(found, _MIGHT_DIFFER)
-
-
-def _is_of_keras(cls, name):
-    """Whether the class that defines this method, if there is one, is Keras's own."""
-    found = next((base for base in cls.__mro__ if name in vars(base)), None)
-    return found is None or is_of_keras(found)

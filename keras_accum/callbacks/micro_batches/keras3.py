@@ -7,9 +7,9 @@ import importlib
 import keras
 from keras import ops
 
+from keras_accum.callbacks.micro_batches import step
 from keras_accum.callbacks.train_function import attribute
 from keras_accum.keras3.masks import mask_of, masked
-from keras_accum.callbacks.micro_batches import step
 
 _backend = importlib.import_module(f"keras_accum.callbacks.micro_batches.{keras.backend.backend()}")
 
@@ -17,11 +17,15 @@ _backend = importlib.import_module(f"keras_accum.callbacks.micro_batches.{keras.
 class OfKeras3(step.Step):
     """What is the same on all backends."""
 
-    ops, tree, floatx = ops, keras.tree, staticmethod(keras.config.floatx)
+    keras, ops, tree, floatx = keras, ops, keras.tree, staticmethod(keras.config.floatx)
     mask_of, masked = staticmethod(mask_of), staticmethod(masked)
-    loss_class, batch_normalizations = keras.losses.Loss, keras.layers.BatchNormalization
     own_weights = "_trainable_variables"
-    unpack = staticmethod(keras.utils.unpack_x_y_sample_weight)
+
+    @staticmethod
+    def is_overwritten(variable):
+        """True if a variable's gradient is its next value, as of the scales of float8."""
+        # Keras 3.0 to 3.2 have no such variables, and neither do native variables.
+        return getattr(variable, "overwrite_with_gradient", False)
 
     def call(self, x, training):
         model = self.model

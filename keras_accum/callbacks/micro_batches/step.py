@@ -6,18 +6,19 @@ gradients.
 
 import contextlib
 
-from keras_accum.callbacks.train_function import attribute
-from keras_accum.callbacks.micro_batches import one_pass, two_passes
+from keras_accum.callbacks.base import normalizes_batches
 from keras_accum.callbacks.micro_batches.halving import Halving
 from keras_accum.callbacks.micro_batches.losses import Losses
+from keras_accum.callbacks.micro_batches.passes import one_pass, two_passes
+from keras_accum.callbacks.train_function import attribute
 
 _LENGTHS = (
     "MicroBatches takes slices of samples: the first dimension of all arrays of a batch must be "
     "the number of samples. Received first dimensions: {}"
 )
 _SEVERAL = (
-    'MicroBatches("auto") can\'t be used under a strategy with several replicas: a step that '
-    "failed on one of them can't be undone. Give a size. Received: {} replicas"
+    'MicroBatches("auto") can\'t be used with several devices or replicas: a step that failed on '
+    "one of them can't be undone. Give a size. Received: {}"
 )
 _NO_LOSS = "MicroBatches(loss='batch') needs a model that is compiled with a loss."
 _NORMALIZES = (
@@ -57,8 +58,8 @@ class Takes:
 class Step(Halving):
     """A train step in slices.
 
-    A Keras (`keras3`, `tf_keras`) says how a model computes its losses and metrics. A backend
-    (`jax`, `tensorflow`, `torch`) has the loop over slices, and a gradient:
+    A Keras (`keras3`, `tf_keras`) says how a model computes its losses and metrics: `keras`, `ops`,
+    `tree` and the methods there. A backend has the loop over slices, and a gradient:
 
         scan(function, carry, data, rows)       function(carry, slice, samples of the slice), which
                                                 returns the next carry and arrays, to be joined
@@ -66,24 +67,26 @@ class Step(Halving):
         traced(function, data)                  what `function` returns for a slice; nothing runs
     """
 
+    of_optimizer = ()  # the methods of an optimizer that are called in a train step, and not here
+
     def __init__(self, model, size, loss):
         self.model, self.loss = model, loss
-        self.optimizer = getattr(model, "optimizer", None)  # before a stand-in is in its place
-        self.searches, self.is_built = size == "auto", False
+        self.optimizer, self.is_built = model.optimizer, False
+        self.searches = size == "auto"
         self.size = None if self.searches else size
         self.own, self.losses = model.train_step, Losses(self)
 
     def check(self):
         """Raise an error if this model can't be trained in slices, at the start of a training."""
         self.is_built, self.optimizer = False, self.model.optimizer
-        if self.searches and self.replicas() > 1:
-            raise ValueError(_SEVERAL.format(self.replicas()))
+        if self.searches and self.devices() > 1:
+            raise ValueError(_SEVERAL.format(self.devices()))
         if self.loss != "batch":
             return
         if not self.model.loss:
             raise ValueError(_NO_LOSS)
         for layer in self.model._flatten_layers():
-            if isinstance(layer, self.batch_normalizations) and layer.trainable:
+            if layer.trainable and normalizes_batches(layer):
                 raise ValueError(_NORMALIZES.format(layer.name))
 
     def __call__(self, data):
@@ -98,6 +101,10 @@ class Step(Halving):
             self.apply(gradients)
         return model.get_metrics_result()
 
+    @staticmethod
+    def is_overwritten(variable):
+        return False
+
     def build(self, data):
         """Make all variables of the model, because a loop of a program can't."""
         if not self.is_built:
@@ -107,23 +114,27 @@ class Step(Halving):
     def make_variables(self, data):
         """Nothing, where Keras makes them before a training."""
 
-    def rows_of(self, batch):
-        """Return the number of samples of a batch."""
-        return self.rows([array for array in self.tree.flatten(batch) if array is not None])
+    def unpack(self, data):
+        return self.keras.utils.unpack_x_y_sample_weight(data)
 
-    def rows(self, arrays):
-        """Return the number of samples, on which these arrays must agree.
+    def rows_of(self, batch):
+        """Return the number of samples of a batch, on which its arrays must agree.
 
         It is None if TensorFlow knows it only when the program runs.
         """
+        arrays = [array for array in self.tree.flatten(batch) if array is not None]
         counts = {array.shape[0] if len(array.shape) else 1 for array in arrays}
         if len(counts - {None}) > 1:
             raise ValueError(_LENGTHS.format(counts))
         return None if None in counts else counts.pop()
 
     def replicas(self):
-        """Return the number of replicas, each of which takes slices of its part of the batch."""
+        """Return the number of replicas, each of which takes slices of its part of a batch."""
         return 1
+
+    def devices(self):
+        """Return the number of devices that run a step together."""
+        return self.replicas()
 
     def is_one_slice(self, rows):
         return self.size is None or (rows is not None and rows <= self.size)
@@ -132,7 +143,7 @@ class Step(Halving):
 
     def gradients(self, data, rows):
         """Return the gradients of the batch. The model's other variables are as after the step."""
-        gradients_of = two_passes.gradients if self.loss == "batch" else one_pass.gradients
+        gradients_of = two_passes if self.loss == "batch" else one_pass
         pairs = zip(gradients_of(self, data, rows), self.model.trainable_weights)
         return [g if g is None else self.ops.cast(g, weight.dtype) for g, weight in pairs]
 
@@ -181,7 +192,7 @@ class Step(Halving):
     def state(self):
         """Return the variables that a train step changes besides weights and optimizer."""
         layers = self.model._flatten_layers()
-        frozen = {id(weight) for layer in layers for weight in getattr(layer, self.own_weights)}
+        frozen = {id(weight) for layer in layers for weight in vars(layer)[self.own_weights]}
         others = [v for v in self.model.non_trainable_variables if id(v) not in frozen]
         return [*others, *(v for metric in self.model.metrics for v in metric.variables)]
 

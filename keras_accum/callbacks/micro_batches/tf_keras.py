@@ -7,9 +7,9 @@ import types
 
 import tensorflow as tf
 
-from keras_accum.callbacks.train_function import attribute
 from keras_accum.callbacks.micro_batches import step
 from keras_accum.callbacks.micro_batches.tensorflow import Loops
+from keras_accum.callbacks.train_function import attribute
 from keras_accum.tf_keras.library import keras
 
 _SAME_DRAWS = (
@@ -46,14 +46,11 @@ def mask_of(output):
 class Step(Loops, step.Step):
     """A train step in slices on tf_keras."""
 
-    ops, tree, mask_of = OPS, tf.nest, staticmethod(mask_of)
-    unpack = staticmethod(keras.utils.unpack_x_y_sample_weight)
-    loss_class, own_weights = keras.losses.Loss, "_trainable_weights"
-    floatx = staticmethod(keras.backend.floatx)
-    batch_normalizations = (
-        keras.layers.BatchNormalization,
-        keras.layers.experimental.SyncBatchNormalization,
-    )
+    keras, ops, tree, floatx = keras, OPS, tf.nest, staticmethod(keras.backend.floatx)
+    mask_of, own_weights = staticmethod(mask_of), "_trainable_weights"
+
+    # The methods by which Keras's train step computes gradients, and a step in slices doesn't.
+    of_optimizer = "minimize", "compute_gradients", "_compute_gradients", "_get_gradients"
 
     def __init__(self, model, size, loss):
         super().__init__(model, size, loss)

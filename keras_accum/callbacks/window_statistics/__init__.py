@@ -5,12 +5,12 @@ callback that puts the train step in place.
 """
 
 from keras_accum.callbacks.train_function import InTrainFunction
-from keras_accum.convert import inner
 from keras_accum.callbacks.window_statistics.layer import (  # noqa: F401, public
     WindowBatchNormalization,
     with_window_statistics,
 )
 from keras_accum.callbacks.window_statistics.step import Step
+from keras_accum.convert import inner
 
 _NO_LAYERS = (
     "WindowStatistics needs a model with layers WindowBatchNormalization: make it by "

@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
-from keras_accum.convert import inner
 from keras_accum.callbacks.window_statistics.layer import layers_of, moments_are
+from keras_accum.convert import inner
 
 _CLOSED = (
     "WindowStatistics can't be used with `close_window` and skip_nonfinite or skip_norm: the "
