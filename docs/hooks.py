@@ -1,7 +1,8 @@
 """The parts of the site that aren't files in docs/; mkdocs.yml has this file under `hooks`.
 
 The README, the changelog and the notebooks become pages. Inline code that is a public name links to
-the reference. Links between files of the repository become links between pages of the site.
+the reference. Links between files of the repository become links between pages of the site. griffe,
+which reads the docstrings, has this file as an extension.
 """
 
 import posixpath
@@ -10,9 +11,9 @@ from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
+import griffe
 from latex2mathml.converter import convert
 from markdown.extensions import Extension
-from markdown.preprocessors import Preprocessor
 from markdown.treeprocessors import Treeprocessor
 from mkdocs.structure.files import File
 from nbconvert import MarkdownExporter
@@ -52,7 +53,7 @@ def on_config(config):
         for title, pages in section.items():
             if title == "Notebooks":
                 pages += NOTEBOOKS.values()
-    config.markdown_extensions.append(Reference())
+    config.markdown_extensions.append(LinkObjects())
     config.site_url = f"https://{OWNER.lower()}.github.io/{NAME}/"
     config.repo_url, config.repo_name = REPOSITORY, f"{OWNER}/{NAME}"
     config.edit_uri = "edit/main/docs/"
@@ -135,22 +136,25 @@ def on_page_content(html, **kwargs):
     return _FORMULA.sub(mathml, html)
 
 
-class Reference(Extension):
-    """Links inline code to the reference, and shows the examples of docstrings as code."""
+class Docstrings(griffe.Extension):
+    """Fills in the fields of a callback's docstring, and shows examples as code."""
+
+    def on_object(self, *, obj, **kwargs):
+        if obj.docstring:
+            text = obj.docstring.value
+            if "{import_keras}" in text or "{set_up}" in text:
+                text = text.replace("{set_up}", SET_UP)
+                text = text.format(host="keras3", import_keras="import keras")
+            example = re.compile(r"^(>>> (?:.+\n?)+)", re.M)
+            obj.docstring.value = example.sub(r"```pycon\n\1\n```\n", text)
+
+
+class LinkObjects(Extension):
+    """Links inline code to the reference: `AdamAccumulate`, `PythonGate()`."""
 
     def extendMarkdown(self, md):
-        # Blocks of code are found at 25, inline code at 20.
-        md.preprocessors.register(_Examples(md), "examples", 30)
+        # Inline code is found at 20.
         md.treeprocessors.register(_LinkObjects(md), "link_objects", 15)
-
-
-class _Examples(Preprocessor):
-    """Puts an example in a block of code, and the Keras into the docstring of a callback."""
-
-    def run(self, lines):
-        text = "\n".join(lines).replace("{set_up}", SET_UP)
-        text = text.replace("{import_keras}", "import keras").replace("{host}", "keras3")
-        return re.sub(r"^(>>> (?:.+\n?)+)", r"```pycon\n\1\n```\n", text, flags=re.M).split("\n")
 
 
 class _LinkObjects(Treeprocessor):
