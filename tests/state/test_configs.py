@@ -71,7 +71,7 @@ def test_all_reduce_in_a_config():
     if accum.AdamAccumulate.port_class.can_reduce_late:
         assert through_config(accum.AdamAccumulate(**late)).get_config() == late
     else:
-        with pytest.warns(UserWarning, match="all_reduce='per_window' is for.*ignored here"):
+        with pytest.warns(UserWarning, match="all_reduce='per_window' of.*ignored here"):
             assert accum.AdamAccumulate.from_config(late).get_config() == config
 
 

@@ -67,11 +67,8 @@ def test_a_list_of_tf_keras_without_slots(built, weighted):
     counters = [np.asarray(count, "int64") for count in (2, 1, 3, LENGTH, 7, 1)]
     weight = [np.asarray(2.5, "float32")] * weighted
     optimizer.set_weights([*counters, *weight, *sums])
-    assert (optimizer.completed_updates, optimizer.window_position, optimizer.accum_iters) == (
-        1,
-        3,
-        7,
-    )
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 3)
+    assert optimizer.accum_iters == 7
     hosts.build_on(optimizer, vs)
     state = optimizer.get_state()
     expected = {

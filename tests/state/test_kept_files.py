@@ -1,6 +1,5 @@
 """This version reads the files of all releases, from every host and backend."""
 
-
 import hosts
 import numpy as np
 import pytest

@@ -78,5 +78,3 @@ def test_killed_again_and_again(tmp_path, processes):
     with np.load(tmp_path / "end.npz") as end:
         for actual, expected in zip(end.values(), everything(alone)):
             np.testing.assert_array_equal(actual, expected)
-
-

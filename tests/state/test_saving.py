@@ -162,5 +162,3 @@ def test_backup_and_restore(case, tmp_path):
     restored = Restored()
     fit(model_for(case), keras.callbacks.BackupAndRestore(**backup), restored)
     assert_same(restored.found, everything(go_on(model_for(case), 0, STOP)))
-
-
