@@ -209,6 +209,7 @@ class Hooks(optimizer.Accumulating):
     # -- after a training --------------------------------------------------------------------------
 
     def finalize_variable_values(self, var_list):
+        self._accumulation.norms.watch(())  # Keras calls this after a training that failed, too
         # After an error in a train step on JAX, the variables have no values.
         if self._iterations._value is None:
             return

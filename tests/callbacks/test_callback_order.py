@@ -13,7 +13,10 @@ from cases import quick_once, skip_file_on_keras2
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, slots, weights
 
-pytestmark = quick_once
+pytestmark = [
+    quick_once,
+    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
+]
 
 skip_file_on_keras2("PythonGate")
 
@@ -80,6 +83,23 @@ def test_without_the_callback_the_optimizer_needs_a_weight_again():
     train(model, Weights())
     with pytest.raises(ValueError, match="needs the weight of each micro-batch"):
         train(model)
+
+
+@pytest.mark.parametrize("last", [Stop, Gate])
+def test_an_hdf5_file_after_a_training_that_failed(last, tmp_path):
+    """On JAX, the norms that a monitor watches are among the variables that these files hold."""
+    options = {"skip_nonfinite": True} if last is Gate else {}
+    optimizer = hosts.ours("Adam", accum_iters=LENGTH, **options)
+    model = compiled(dense_model(), optimizer, hosts.mean_squared_error())
+    hosts.build(model)
+    error = KeyboardInterrupt if last is Stop else ValueError
+    does_nothing = last is Gate and hosts.IS_TORCH
+    with contextlib.nullcontext() if does_nothing else pytest.raises(error):
+        train(model, Monitor(), last())
+    model.save(str(tmp_path / "m.h5"))
+    loaded = keras.models.load_model(str(tmp_path / "m.h5"))
+    hosts.build(loaded)
+    assert_equal(loaded.optimizer.get_state(), model.optimizer.get_state())
 
 
 class Look(keras.callbacks.Callback):
