@@ -4,7 +4,6 @@ All other tests run on this style as they run on every host: KERAS_ACCUM_TEST_HO
 """
 
 import copy
-import doctest
 import inspect
 import pickle
 
@@ -97,14 +96,8 @@ def test_adafactor_with_an_absolute_rate():
 
 @thorough
 @pytest.mark.parametrize("name", NAMES)
-def test_docstring_and_signature(name):
+def test_signature(name):
     cls = accum.accumulating(getattr(O, name))
-    has_namesake = name not in ("AdamW", "Lion", "Adafactor")
-    assert (f"`keras.optimizers.{name}`, not for the legacy" in cls.__doc__) == has_namesake
-    assert "accum_iters: Integer" in cls.__doc__ and " decay: Float" not in cls.__doc__
-    example = doctest.DocTestFinder(recurse=False).find(cls, name, globs={})[0]
-    failures, attempted = doctest.DocTestRunner().run(example)
-    assert attempted and not failures
     stock = list(inspect.signature(getattr(O, name)).parameters)[:-1]  # without **kwargs
     assert list(inspect.signature(cls).parameters)[: len(stock)] == stock
 
@@ -115,16 +108,6 @@ def test_each_class_is_made_once():
     assert tf_keras.AdamWAccumulate is accum.accumulating(O.AdamW)
     assert tf_keras.AdamAccumulate is not accum.accumulating(O.Adam)
     assert issubclass(tf_keras.AdamAccumulate, O.legacy.Adam)
-
-
-@thorough
-def test_rate_of_a_schedule_is_unchanged_in_a_window():
-    optimizer, ws = ours(learning_rate=hosts.EachUpdate([0.5, 0.25])), variables()
-    rates = []
-    for grads in micro_batches()[: 2 * LENGTH]:
-        hosts.apply(optimizer, grads, ws)
-        rates.append(float(optimizer.learning_rate))
-    assert rates == [0.5] * (2 * LENGTH - 1) + [0.25]
 
 
 def test_at_accum_iters_1_the_variables_are_those_of_the_stock_optimizer():
@@ -162,7 +145,7 @@ def test_steps_compiled_by_xla(name):
 def test_xla_inside_the_optimizer(name, gate):
     """`jit_compile=True` is the default on a GPU."""
     stock, arguments = CASES[name]
-    average = {"use_ema": True, "ema_momentum": 0.25, "ema_overwrite_frequency": 2}
+    average = {"use_ema": True, "ema_momentum": 0.25}  # overwriting is a conditional of Keras
     mine, theirs = variables(), variables()
     optimizer = hosts.ours(stock, **arguments, **average, accum_iters=LENGTH, gate=gate)
     optimizer.jit_compile = True
@@ -246,8 +229,6 @@ def test_states_move_between_legacy_and_new_style(name):
     assert_equal(dict(enumerate(ws)), dict(enumerate(other)))
     legacy.set_state(found)
     assert_same(legacy.get_state(), {n: found[n] for n in expected})
-    moved = type(new).from_optimizer(legacy)
-    assert_equal(moved.get_state(), found)
 
 
 @thorough
@@ -269,14 +250,18 @@ def test_decay_is_refused_as_in_the_stock_optimizer():
         ours(decay=0.1)
 
 
+class DecaysTwice(O.AdamW):
+    def apply_gradients(self, *args, **kwargs):
+        return super().apply_gradients(*args, **kwargs)
+
+    def _apply_weight_decay(self, variables):
+        super()._apply_weight_decay(variables)
+        super()._apply_weight_decay(variables)
+
+
 @thorough
-@pytest.mark.parametrize(
-    "member", ["apply_gradients", "_apply_weight_decay", "_distributed_apply_gradients_fn"]
-)
-def test_classes_that_override_the_step_are_refused(member):
-    cls = type("Other", (O.AdamW,), {member: lambda self, *args: None})
-    with pytest.raises(TypeError, match=f"Other overrides {member}"):
-        accum.accumulating(cls)
+def test_a_class_that_overrides_the_step():
+    assert_equals_stock(DecaysTwice, CASES["adamw"].arguments)
 
 
 def test_nadam_is_refused():
