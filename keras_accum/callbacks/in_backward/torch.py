@@ -22,9 +22,8 @@ _WEIGHT = "whose weights are known only when the optimizer is called"
 _AVERAGES = "which averages gradients over processes after `backward` has made them"
 _COMPILED = "which compiles a program that has all gradients at once"
 _TWICE = (
-    "`backward` has added the gradient of {} to its sum, and `backward` ran again before the "
-    "optimizer was called. With AccumulateInBackward, each train step calls `backward` once and "
-    "then the optimizer."
+    "`backward` has added the gradient of {} to its sum, and `backward` ran again. With "
+    "AccumulateInBackward, each train step calls `backward` once and then the optimizer."
 )
 _GIVEN = (
     "The optimizer got a gradient of {}, and `backward` has added a gradient of the variable "
@@ -32,24 +31,20 @@ _GIVEN = (
 )
 _ELSEWHERE = (
     "`backward` has added the gradient of {} to its sum, and the optimizer wasn't called for the "
-    "variable. With AccumulateInBackward, call the optimizer for all variables that `backward` "
-    "reaches, or freeze the others."
+    "variable. Call it for all variables that `backward` reaches, or freeze the others."
 )
 _NOT_APPLIED = (
     "AccumulateInBackward.scope ended after `backward` and before the optimizer was called. The "
     "open window was dropped. Call the optimizer in the scope."
 )
-_IN_USE = (
-    "AccumulateInBackward is in use already for this optimizer: use either the callback or the "
-    "scope, once."
-)
+_IN_USE = "AccumulateInBackward is in use already for this optimizer: use it once."
 _DROPPED = (
     "The open window was dropped: its micro-batch ended with an error after `backward` had added "
     "gradients to the sums. The next micro-batch starts a new window."
 )
 _IN_A_MICRO_BATCH = (
     "With AccumulateInBackward, the window has a part of a micro-batch between `backward` and the "
-    "call of the optimizer. Read the state and close windows after the optimizer was called."
+    "call of the optimizer. Read the state and close windows after that call."
 )
 
 

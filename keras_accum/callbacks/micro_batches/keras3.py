@@ -65,8 +65,8 @@ class OfKeras3(step.Step):
 
     def couples(self, loss):
         """True for a loss of Keras that compares the samples of a batch with each other."""
-        circle = getattr(keras.losses, "circle", None)
-        return circle is not None and getattr(loss, "fn", None) is circle
+        circle = vars(keras.losses).get("circle")  # the first versions of Keras 3 have none
+        return circle is not None and vars(loss).get("fn") is circle
 
     def scaled(self, loss):
         return self.optimizer.scale_loss(loss)
@@ -75,11 +75,11 @@ class OfKeras3(step.Step):
 
     def metrics(self):
         """Return the metrics that are given to `compile`."""
-        return getattr(self.model._compile_metrics, "metrics", [])
+        return [] if self.model._compile_metrics is None else self.model._compile_metrics.metrics
 
     def trackers(self):
         """Return the metrics of the losses."""
-        return getattr(self.model._compile_loss, "metrics", [])
+        return [] if self.model._compile_loss is None else self.model._compile_loss.metrics
 
     @staticmethod
     def tracked(update_state, rows, of):

@@ -179,7 +179,7 @@ class Step(Loops, step.Step):
 
     def _generator_of(self, random_numbers):
         random_numbers._maybe_init()
-        own = getattr(random_numbers, "_generator", None)
+        own = vars(random_numbers).get("_generator")
         if own is None:
             seed = random_numbers._seed or random.randint(1, 10**9)
             own = tf.random.Generator.from_seed(seed)

@@ -27,22 +27,22 @@ class Step:
     def __init__(self, model):
         self.model, self.layers = model, layers_of(model)
 
+    @property
+    def _accumulation(self):
+        return inner(self.model.optimizer)._accumulation
+
     def __call__(self, *arguments):
         accumulation = self._accumulation
-        closings = accumulation.said.uses["close_window"]
         if not accumulation.options.accumulates:
             with moments_are("moved", self.layers):
                 return self.own(*arguments)
+        closings = accumulation.said.uses["close_window"]
         run = self._with_state if accumulation.port.steps_return_state else self._in_place
         results = run(*arguments)
         is_closed_by_hand = accumulation.said.uses["close_window"] != closings
         if is_closed_by_hand and accumulation.options.drops:
             raise ValueError(_CLOSED.format(inner(self.model.optimizer)))
         return results
-
-    @property
-    def _accumulation(self):
-        return inner(self.model.optimizer)._accumulation
 
     def _in_place(self, *arguments):
         before = self._look()
@@ -63,19 +63,15 @@ class Step:
         return logs, (trainable, list(map(scope.get_current_value, known)), *others[1:])
 
     def _scope(self, state):
-        model = self.model
-        pairs = [*zip(model.non_trainable_variables, state[1])]
-        pairs += zip(model.optimizer.variables, state[2])
-        return keras.StatelessScope(state_mapping=pairs)
+        variables = [*self.model.non_trainable_variables, *self.model.optimizer.variables]
+        return keras.StatelessScope(state_mapping=list(zip(variables, [*state[1], *state[2]])))
 
     def _counts(self):
         """Return the number of updates, and the position in the window."""
-        accumulation = self._accumulation
-        counters = accumulation.port.updates, accumulation.window.named["window_position"]
-        return list(map(accumulation.port.count_of, counters))
+        port, named = self._accumulation.port, self._accumulation.window.named
+        return list(map(port.count_of, (port.updates, named["window_position"])))
 
     def _look(self):
-        """Return what `_settle` needs of the time before a step: counts, and open windows."""
         return self._counts(), [layer.copy_of_window() for layer in self.layers]
 
     def _settle(self, counts, windows):
