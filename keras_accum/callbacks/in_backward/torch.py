@@ -80,10 +80,10 @@ class InBackward:
 
     def _check(self):
         port, options = self._port, self._accumulation.options
-        self._refuse_trace()
         sees_each = MICRO_BATCH_NORM in self._accumulation.norms.watched
         is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         for what, why, refused in (
+            ("torch.compile", _COMPILED, port.is_traced()),
             ("skip_nonfinite=True", _WHOLE, options.skip_nonfinite),
             ("skip_norm", _WHOLE, options.skip_norm is not None),
             ("reduction='weighted'", _WEIGHT, options.weighs),
@@ -95,10 +95,6 @@ class InBackward:
         self._accumulation.state.check_is_built("AccumulateInBackward.scope")
         if port.in_backward is not None:
             raise ValueError(_IN_USE)
-
-    def _refuse_trace(self):
-        if self._port.is_traced():
-            raise ValueError(_REFUSED.format("torch.compile", _COMPILED))
 
     def _hook_of(self, variable):
         port, key = self._port, self._port.key(variable)
@@ -116,7 +112,8 @@ class InBackward:
 
     def taking(self, gradients, variables):
         """Return a scope for the gradients of a micro-batch; see the port."""
-        self._refuse_trace()
+        if self._port.is_traced():
+            raise ValueError(_REFUSED.format("torch.compile", _COMPILED))
         return self._taking(gradients, variables)
 
     @contextlib.contextmanager

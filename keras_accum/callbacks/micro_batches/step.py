@@ -79,6 +79,7 @@ class Step(Halving):
     def check(self):
         """Raise an error if this model can't be trained in slices, at the start of a training."""
         self.is_built, self.optimizer = False, self.model.optimizer
+        self.steps = int(self.begun)  # a training may have been broken off in an update
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
         if self.loss != "batch":
