@@ -1,15 +1,17 @@
 """Random trainings with our optimizers, compared with the stock optimizer after each step.
 
-Hypothesis draws an optimizer with its arguments, and then a sequence of steps: micro-batches by
-`apply`, `train_on_batch` and `fit`, files, copies, states, callbacks, changes of `accum_iters`. The
-reference is the stock optimizer, applied eagerly to the averages of the windows. A failure is
-shrunk to the shortest sequence, which Hypothesis prints.
+Hypothesis draws an optimizer with its arguments and a data type, and then a sequence of steps:
+micro-batches by `apply`, `train_on_batch` and `fit`, with callbacks, interrupted, or of another
+model; files, copies, states, changes of `accum_iters`. The reference is the stock optimizer,
+applied eagerly to the averages of the windows. A failure is shrunk to the shortest sequence, which
+Hypothesis prints.
 
     pytest tests/numbers/test_fuzz.py                                the same cases each time
     KERAS_ACCUM_TEST_FUZZ=3600 pytest -s tests/numbers/test_fuzz.py  new cases, for 3600 seconds
     KERAS_ACCUM_TEST_FUZZ_SEED=7 ...                         the new cases of this seed
 """
 
+import contextlib
 import copy
 import os
 import pickle
@@ -36,7 +38,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from steps import stepper
 from training import Shrink, assert_equal, registered
 
 pytestmark = [
@@ -51,8 +52,15 @@ TIER = {"keras2": 5, "jax": 4, "torch": 25, "tensorflow": 10}
 TIER = TIER[hosts.HOST if hosts.IS_KERAS2 else hosts.BACKEND]
 STEPS = 10 if hosts.IS_KERAS2 else 12
 
-# float32 needs room for trainings of many updates.
-TOLERANCE = {"rtol": 1e-9, "atol": 1e-9} if hosts.IS_TENSORFLOW else {"rtol": 2e-4, "atol": 2e-5}
+# Trainings of many updates need room, and half precision rounds each weight in each update.
+HALVES = {"float16": 2e-2, "bfloat16": 1e-1, "mixed_float16": 1e-2, "mixed_bfloat16": 5e-2}
+if hosts.IS_KERAS2:
+    HALVES = {"float16": 2e-2}
+elif not hosts.IS_KERAS3:  # it makes every optimizer of mixed_float16 a LossScaleOptimizer
+    del HALVES["mixed_float16"]
+TOLERANCES = {name: {"rtol": error, "atol": error} for name, error in HALVES.items()}
+TOLERANCES["float64"] = {"rtol": 1e-9, "atol": 1e-9}
+TOLERANCES["float32"] = {"rtol": 2e-4, "atol": 2e-5}
 
 # -- the model: its gradients are the targets, whatever its weights -------------------------------
 
@@ -71,20 +79,20 @@ class Linear(object if hosts.IS_KERAS2 else keras.losses.Loss):
 
 @registered
 def targets_times_outputs(y_true, y_pred):
-    if hosts.IS_KERAS3:
-        return keras.ops.sum(y_true * y_pred, axis=(1, 2))
-    return keras.backend.sum(y_true * y_pred, axis=(1, 2))
+    ops = keras.ops if hosts.IS_KERAS3 else keras.backend
+    return ops.sum(ops.cast(y_true, y_pred.dtype) * y_pred, axis=(1, 2))
 
 
-def gradients_of(target):
-    """The gradients that the model has for a target, in the order of NAMES."""
+def gradients_of(*targets):
+    """The gradients that the model has for a batch of targets, in the order of NAMES."""
+    target = np.mean(targets, axis=0)
     kernels = [target[:, columns] for columns in LAYERS.values()]
     return [gradient for kernel in kernels for gradient in (kernel, kernel.sum(axis=0))]
 
 
 def random_target(seed):
     """Each column keeps its sign: near zero, rounding could change the sign of a sum."""
-    target = np.random.RandomState(seed).uniform(0.5, 1.5, (ROWS, COLUMNS))
+    target = np.random.RandomState(seed).randint(8, 25, (ROWS, COLUMNS)) / 16  # in any data type
     return (target * [1, -1, 1]).astype(hosts.FLOATX)
 
 
@@ -94,12 +102,14 @@ def inputs(targets):
 
 def model_of(plan):
     layers = keras.layers
+    # On Keras 2, `set_floatx` makes half precision.
+    more = {} if hosts.IS_KERAS2 else {"dtype": plan["dtype"]}
     x = layers.Input((ROWS, ROWS))
     ys = []
     for name, columns in LAYERS.items():
         constraint = Shrink() if plan["constraint"] and name == "a" else None
         units = columns.stop - columns.start
-        ys.append(layers.Dense(units, name=name, kernel_constraint=constraint)(x))
+        ys.append(layers.Dense(units, name=name, kernel_constraint=constraint, **more)(x))
     model = keras.models.Model(x, layers.concatenate(ys), name="model")
     values, shapes = np.random.RandomState(0), [w.shape for w in model.get_weights()]
     model.set_weights([values.choice([-1, 1], s) * values.uniform(0.5, 1, s) for s in shapes])
@@ -110,8 +120,10 @@ def compiled(model, optimizer, plan):
     arguments = {}
     if not hosts.IS_KERAS2:
         arguments["run_eagerly"] = not plan["traced"]
-    if hosts.IS_KERAS3 and (hosts.IS_TENSORFLOW or arguments["run_eagerly"]):
-        arguments["jit_compile"] = False
+    if hosts.IS_KERAS3:
+        arguments["auto_scale_loss"] = False
+        if hosts.IS_TENSORFLOW or arguments["run_eagerly"]:
+            arguments["jit_compile"] = False
     model.compile(optimizer, targets_times_outputs if hosts.IS_KERAS2 else Linear(), **arguments)
     return model
 
@@ -174,8 +186,13 @@ def plans(draw):
         accum_iters=draw(st.integers(1, 4)),
         reduction=draw(st.sampled_from(reductions)),
         gate=draw(st.sampled_from(["select", "conditional"])),
-        skip_nonfinite=draw(st.booleans()),
+        skip_nonfinite=draw(st.integers(0, 2)) == 2,
     )
+    # In bfloat16, weights of these become NaN in the stock optimizer, too; see limits.md.
+    is_nan = name in ("Nadam", "ScheduleFreeAdamW")
+    halves = sorted(half for half in HALVES if not (is_nan and half == "bfloat16"))
+    plan["dtype"] = draw(st.sampled_from([hosts.FLOATX] * 8 + halves))
+    plan["loss"] = draw(st.sampled_from(["sample", "batch"]))  # of MicroBatches
     plan.update(traced=draw(st.integers(0, 5)) == 5, name=name, stock={**stock, **both})
     plan["ours"] = {**ours, **both}
     return plan
@@ -187,6 +204,11 @@ def optimizers_of(plan):
 
 
 # -- the reference -------------------------------------------------------------------------------
+
+
+def of_dtypes(gradients, variables):
+    """The gradients in the data types of their variables."""
+    return [np.asarray(g).astype(hosts.array(v).dtype) for g, v in zip(gradients, variables)]
 
 
 def is_trainable(variable):
@@ -211,14 +233,13 @@ class BigBatch:
     def variables(self):
         return self.model.weights
 
-    def micro_batch(self, gradients, weight=1.0):
+    def micro_batch(self, gradients, weight=1.0, closes=False):
         finite = all(np.isfinite(g).all() for g in gradients.values())
-        if self.skips and not finite:
-            return
-        if not self.window:
-            self.length = self.accum_iters
-        self.window.append((gradients, weight))
-        if len(self.window) >= self.length:
+        if not (self.skips and not finite):
+            if not self.window:
+                self.length = self.accum_iters
+            self.window.append((gradients, weight))
+        if closes or len(self.window) >= self.length:
             self.update()
 
     def update(self):
@@ -240,8 +261,9 @@ class BigBatch:
         if not indices:  # all of the window's variables are frozen: there is no update
             return
         self.updates += 1
-        grads = [(averages[i] / divisor).astype(hosts.FLOATX) for i in indices]
-        hosts.apply(self.optimizer, grads, [self.variables[i] for i in indices])
+        variables = [self.variables[i] for i in indices]
+        averages = [averages[i] / divisor for i in indices]
+        hosts.apply(self.optimizer, of_dtypes(averages, variables), variables)
 
     def end_fit(self):
         """What Keras does at the end of `fit`, if there is an average of the weights."""
@@ -249,19 +271,68 @@ class BigBatch:
             self.optimizer.finalize_variable_values(self.variables)
 
 
+# -- callbacks -------------------------------------------------------------------------------------
+
+CALLBACKS = ["partial"]
+if not hosts.IS_KERAS2:
+    CALLBACKS += ["monitor", "updates", "slices", "gate"]
+if hosts.IS_TORCH:
+    CALLBACKS += ["in_backward"]
+
+# What can't be in one training, and what can't be where windows have several micro-batches.
+APART = [{"slices", "in_backward"}, {"slices", "weighted"}]
+APART_IN_WINDOWS = [{"in_backward", "weighted"}, {"in_backward", "skips"}]
+APART_IN_WINDOWS += [{"gate", "skips"}] * (not hosts.IS_TORCH)
+
+
+def make_callback(name, plan):
+    accum = hosts.accum
+    return {
+        "partial": lambda: accum.ApplyPartialWindow(),
+        "monitor": lambda: accum.AccumulationMonitor(batch_size=1),
+        "updates": lambda: accum.OnUpdates([Seen()]),
+        "slices": lambda: accum.MicroBatches(1, loss=plan["loss"]),
+        "gate": lambda: accum.PythonGate(),
+        "in_backward": lambda: accum.AccumulateInBackward(),
+        "weighs": lambda: accum.MicroBatchWeights(weight_of),
+    }[name]()
+
+
+class Seen(keras.callbacks.Callback):
+    """Counts the updates of a training that OnUpdates tells of."""
+
+    def on_train_begin(self, logs=None):
+        self.updates = 0
+
+    def on_train_batch_end(self, update, logs=None):
+        self.updates += 1
+
+
+class Stop(KeyboardInterrupt):
+    """A user stops the training."""
+
+
+class StopAt(keras.callbacks.Callback):
+    """Stops a training before it takes the micro-batch with this number."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def on_batch_begin(self, batch, logs=None):
+        if not self.number:
+            assert self.model  # Keras on JAX gives a model its values when a callback asks for it
+            raise Stop
+        self.number -= 1
+
+
 # -- the machine -----------------------------------------------------------------------------------
 
 COUNTS = Counter()
 seeds = st.integers(0, 2**16)
 
-
-def is_multi_step(form):
-    """True for formats of test_saving.py that go through several files or are slow."""
-    return form.endswith("again") or form == "saved_model"
-
-
-def formats():
-    return sorted(name for name in FORMATS if not is_multi_step(name))
+# Without those of test_saving.py that go through several files or are slow.
+FORMS = sorted(name for name in FORMATS if not name.endswith("again") and name != "saved_model")
 
 
 class Training(RuleBasedStateMachine):
@@ -269,17 +340,16 @@ class Training(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        hosts.set_floatx(hosts.FLOATX)
         if hosts.IS_KERAS2 or not COUNTS["cases"] % 25:
             keras.backend.clear_session()  # takes longer than a case
         self.model = None
-        self.folders = []
-        self.step_of = None
+        self.folders, self.used = [], {}
         COUNTS["cases"] += 1
 
     @initialize(data=st.data())
     def compile(self, data):
         self.plan = data.draw(plans(), label="plan")
+        hosts.set_floatx(self.plan["dtype"] if hosts.IS_KERAS2 else hosts.FLOATX)
         stock, ours = optimizers_of(self.plan)
         self.big_batch = BigBatch(self.plan, stock)
         self.model = compiled(model_of(self.plan), ours, self.plan)
@@ -291,16 +361,17 @@ class Training(RuleBasedStateMachine):
     def optimizer(self):
         return self.model.optimizer
 
-    def draws(self, **values):
-        return self.model is not None and all(self.plan["ours"][k] == v for k, v in values.items())
-
     @property
-    def weighs(self):
-        return self.plan["ours"]["reduction"] == "weighted" and self.plan["ours"]["accum_iters"] > 1
+    def skips(self):
+        return self.plan["ours"]["skip_nonfinite"]
 
     @property
     def accumulates(self):
         return self.plan["ours"]["accum_iters"] > 1
+
+    @property
+    def weighs(self):
+        return self.plan["ours"]["reduction"] == "weighted" and self.accumulates
 
     @property
     def is_frozen(self):
@@ -314,8 +385,13 @@ class Training(RuleBasedStateMachine):
 
     if not hosts.IS_KERAS2:
 
-        @rule(seed=seeds, missing=st.sets(st.integers(0, 3), max_size=3), weight=st.integers(1, 3))
-        def apply(self, seed, missing, weight):
+        @rule(
+            seed=seeds,
+            missing=st.sets(st.integers(0, 3), max_size=3),
+            weight=st.integers(1, 3),
+            closes=st.booleans(),
+        )
+        def apply(self, seed, missing, weight, closes):
             """A step of one's own, in which the gradients of some variables are missing."""
             found = dict(enumerate(gradients_of(random_target(seed))))
             variables = self.model.weights
@@ -325,10 +401,13 @@ class Training(RuleBasedStateMachine):
                 return
             self.build()
             self.weigh(weight)
-            hosts.apply(self.optimizer, list(found.values()), [variables[i] for i in found])
-            self.big_batch.micro_batch(found, weight)
+            if closes:
+                self.optimizer.close_window()
+            there = [variables[i] for i in found]
+            hosts.apply(self.optimizer, of_dtypes(found.values(), there), there)
+            self.big_batch.micro_batch(found, weight, closes)
 
-        @precondition(lambda self: self.draws(skip_nonfinite=True) and not self.is_frozen)
+        @precondition(lambda self: self.skips and not self.is_frozen)
         @rule(seed=seeds, index=st.integers(0, 3), value=st.sampled_from([np.inf, np.nan]))
         def drop(self, seed, index, value):
             """A step with a gradient that isn't finite."""
@@ -336,21 +415,7 @@ class Training(RuleBasedStateMachine):
             found[index] = np.full_like(found[index], value)
             self.build()
             self.weigh(1)
-            hosts.apply(self.optimizer, found, self.model.weights)
-            self.big_batch.micro_batch(dict(enumerate(found)))
-
-        @precondition(lambda self: self.draws() and self.plan["traced"] and not self.is_frozen)
-        @rule(seed=seeds)
-        def traced_step(self, seed):
-            """A step of one's own in a function that is traced once."""
-            if self.weighs:
-                return
-            self.build()
-            if self.step_of is not self.optimizer:
-                self.step_of = self.optimizer
-                self.step = stepper(self.optimizer, self.model.weights)
-            found = gradients_of(random_target(seed))
-            self.step(found)
+            hosts.apply(self.optimizer, of_dtypes(found, self.model.weights), self.model.weights)
             self.big_batch.micro_batch(dict(enumerate(found)))
 
     @precondition(lambda self: not self.is_frozen)
@@ -366,38 +431,78 @@ class Training(RuleBasedStateMachine):
 
     @precondition(lambda self: not self.is_frozen)
     @rule(
-        seeds=st.lists(seeds, min_size=1, max_size=5),
-        with_=st.sets(st.sampled_from(["gate", "monitor", "partial"]), max_size=2),
+        seeds=st.lists(seeds, min_size=1, max_size=6),
+        with_=st.lists(st.sampled_from(CALLBACKS), max_size=3, unique=True),
+        are_new=st.booleans(),
+        batch_size=st.integers(1, 3),
         epochs=st.integers(1, 2),
+        stop=st.none() | st.integers(0, 5),
     )
-    def fit(self, seeds, with_, epochs):
-        targets = list(map(random_target, seeds))
-        accum, big_batch = hosts.accum, self.big_batch
-        callbacks = []
-        if self.weighs:
-            callbacks.append(accum.MicroBatchWeights(weight_of))
-        if "partial" in with_:
-            callbacks.append(accum.ApplyPartialWindow())
-        if "monitor" in with_ and not hosts.IS_KERAS2:
-            callbacks.append(accum.AccumulationMonitor(batch_size=1))
-        if "gate" in with_ and not hosts.IS_KERAS2 and self.draws(skip_nonfinite=False):
-            callbacks.append(accum.PythonGate())
-        x, y = inputs(targets)
-        settings = {"epochs": epochs, "shuffle": False, "verbose": 0, "callbacks": callbacks}
-        self.model.fit(x, y, batch_size=1, **settings)
-        for _ in range(epochs):
-            for target in targets:
-                weight = float(np.abs(target[0, 0]))
-                big_batch.micro_batch(dict(enumerate(gradients_of(target))), weight)
-            if "partial" in with_:
+    def fit(self, seeds, with_, are_new, batch_size, epochs, stop):
+        targets, big_batch = list(map(random_target, seeds)), self.big_batch
+        batches = [targets[i : i + batch_size] for i in range(0, len(targets), batch_size)]
+        with_ = with_ + ["weighs"] * self.weighs
+        with_.sort(key=lambda name: name != "partial")  # the one that must come before others
+        if are_new:
+            self.used = {}
+        callbacks = [self.used.setdefault(name, make_callback(name, self.plan)) for name in with_]
+        stops = stop is not None and stop < epochs * len(batches)
+        if stops:
+            callbacks.insert(0, StopAt(stop))
+        is_refused, before, raises = self.is_refused(with_), big_batch.updates, pytest.raises(Stop)
+        if is_refused:
+            raises = pytest.raises(ValueError, match="can't be used with")
+        with raises if is_refused or stops else contextlib.nullcontext():
+            x, y = inputs(targets)
+            settings = {"epochs": epochs, "shuffle": False, "verbose": 0, "callbacks": callbacks}
+            self.model.fit(x, y, batch_size=batch_size, **settings)
+        if is_refused:
+            COUNTS["refusals"] += 1
+            return
+        self.waits = self.waits and stop == 0
+        for number, batch in enumerate(batches * epochs):
+            if number == stop:
+                COUNTS["interrupted"] += 1
+                break
+            weight = float(np.abs(batch[0][0, 0]))
+            big_batch.micro_batch(dict(enumerate(gradients_of(*batch))), weight)
+            if "partial" in with_ and (number + 1) % len(batches) == 0:
                 big_batch.update()
-        big_batch.end_fit()
-        self.waits = False
+        if not stops or hosts.BACKEND == "jax":  # where Keras ends an interrupted training as well
+            big_batch.end_fit()
+        if "updates" in with_ and not stops:
+            (seen,) = self.used["updates"].callbacks
+            assert seen.updates == big_batch.updates - before
+
+    def is_refused(self, with_):
+        words = {*with_, self.plan["ours"]["reduction"], *["skips"] * self.skips}
+        return any(words >= pair for pair in APART + APART_IN_WINDOWS * self.accumulates)
+
+    # Keras on JAX can't train only some of an optimizer's variables.
+    if not (hosts.IS_KERAS2 or hosts.BACKEND == "jax"):
+
+        # An average of the weights needs all of them at the end of `fit`.
+        @precondition(lambda self: not (self.is_frozen or self.weighs or self.big_batch.use_ema))
+        @rule(seeds=st.lists(seeds, min_size=1, max_size=3), head=st.sampled_from(sorted(LAYERS)))
+        def fit_another_model(self, seeds, head):
+            """A second model of some layers, on the same optimizer."""
+            self.build()
+            targets = list(map(random_target, seeds))
+            x, y = inputs(targets)
+            output = self.model.get_layer(head).output
+            model = keras.models.Model(self.model.input, output)
+            compiled(model, self.optimizer, self.plan)
+            settings = {"batch_size": 1, "shuffle": False, "verbose": 0}
+            model.fit(x, y[..., LAYERS[head]], **settings)
+            for target in targets:
+                found = dict(enumerate(gradients_of(target)))
+                found = {i: g for i, g in found.items() if NAMES[i].startswith(head)}
+                self.big_batch.micro_batch(found)
 
     # -- between micro-batches ---------------------------------------------------------------------
 
     @precondition(lambda self: self.accumulates)
-    @rule(accum_iters=st.integers(1, 5))
+    @rule(accum_iters=st.integers(1, 9))
     def set_accum_iters(self, accum_iters):
         self.build()  # without variables, the optimizer would be one that never accumulates
         self.optimizer.accum_iters = self.big_batch.accum_iters = accum_iters
@@ -449,7 +554,7 @@ class Training(RuleBasedStateMachine):
             self.build()
 
     @precondition(lambda self: not self.is_frozen)
-    @rule(form=st.sampled_from(formats()), build=st.booleans())
+    @rule(form=st.sampled_from(FORMS), build=st.booleans())
     def save_and_load(self, form, build):
         if not self.holds(form):
             return
@@ -457,10 +562,10 @@ class Training(RuleBasedStateMachine):
         self.folders.append(tempfile.TemporaryDirectory())
         folder = Path(self.folders[-1].name)
         self.build()
-        self.format(form).save(self.model, folder)
+        FORMATS[form].save(self.model, folder)
         # HDF5 files of tf_keras hold the names of registered objects without their package.
         with keras.utils.custom_object_scope(OF_TESTS):
-            model = self.format(form).load(folder, self.fresh)
+            model = FORMATS[form].load(folder, self.fresh)
         # Standalone Keras 2 forgets slots when a model is compiled again, and builds when it loads.
         self.model = model if hosts.IS_KERAS2 else compiled(model, model.optimizer, self.plan)
         self.waits = not hosts.IS_KERAS2
@@ -469,13 +574,12 @@ class Training(RuleBasedStateMachine):
             self.build()
 
     def holds(self, form):
-        """False if the page on saving says that a format doesn't hold the optimizer."""
+        """False if a format doesn't hold the optimizer or the model."""
+        if self.plan["dtype"] == "bfloat16" and "h5" in form:
+            return False
         if hosts.IS_KERAS3 and "h5" in form:
             return self.plan["name"] not in ("Muon", "Adafactor")
         return True
-
-    def format(self, form):
-        return FORMATS[form]
 
     @precondition(lambda self: self.model and not self.is_frozen)
     @rule(build=st.booleans(), way=st.sampled_from(["pickle", "deepcopy", "state", "config"]))
@@ -532,7 +636,7 @@ class Training(RuleBasedStateMachine):
             if not big_batch.window and self.accumulates:
                 for accumulator in hosts.accumulators(optimizer):
                     assert not hosts.array(accumulator).any(), "a sum is pending"
-        assert_equal(actual, expected, **TOLERANCE)
+        assert_equal(actual, expected, **TOLERANCES[self.plan["dtype"]])
 
     def teardown(self):
         for folder in self.folders:
@@ -579,7 +683,7 @@ def test_random_trainings():
         assert COUNTS["updates"]
         return
     end = time.monotonic() + SECONDS
-    seed = random.randrange(2**31) if SEED is None else int(SEED)
+    seed = random.SystemRandom().randrange(2**31) if SEED is None else int(SEED)
     while time.monotonic() < end:
         print(f"KERAS_ACCUM_TEST_FUZZ_SEED={seed}, after {dict(COUNTS)}", flush=True)
         run(seed, max_examples=25, stateful_step_count=2 * STEPS, print_blob=True)
