@@ -12,7 +12,7 @@ LENGTHS = {0: 2, 3: 1, 4: 5, 9: 3}
 def test_a_tensor_has_the_length_of_a_number():
     found = AccumulationSchedule(LENGTHS)
     updates = np.arange(12)
-    assert found.at(np, updates).tolist() == [found(n) for n in updates]
+    assert found.in_step(np, updates).tolist() == [found(n) for n in updates]
     assert [found(n) for n in updates] == [2, 2, 2, 1, 5, 5, 5, 5, 5, 3, 3, 3]
 
 
