@@ -29,7 +29,8 @@ def test_import_needs_no_framework():
 
 
 def sources(pattern):
-    return {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in PACKAGE.glob(pattern)}
+    files = PACKAGE.glob(pattern)
+    return {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in files}
 
 
 def test_only_the_public_module_of_a_host_imports_callbacks():
