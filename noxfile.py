@@ -46,7 +46,7 @@ ALL = ("-m", "")
 WHERE_VERSIONS_DIFFER = (
     *("every_optimizer", "stock", "saving", "kept_files", "old_files", "foreign_files"),
     *("half_precision_files", "migration", "configs", "arguments", "distribution"),
-    *("keras2", "wrapped"),
+    "keras2",
 )
 SECOND_VERSION = (
     *("-m", "not thorough or each_version"),

@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import each_version, keras2_has_no, quick_first
+from cases import keras2_has_no, quick_first
 from hosts import accum, keras
 from training import (
     BIG,
@@ -113,10 +113,6 @@ def wrapper():
     return Wrapper
 
 
-def of_addons(name):
-    return lambda: getattr(pytest.importorskip("tensorflow_addons").optimizers, name)
-
-
 def our_adam(**arguments):
     return hosts.ours("Adam", **arguments)
 
@@ -127,11 +123,7 @@ def stock_adam(**arguments):
 
 WRAPPERS = {"update_step": (wrapper, our_adam, stock_adam)}
 if hosts.IS_LEGACY:
-    WRAPPERS = {
-        "legacy": (legacy_wrapper, our_adam, stock_adam),
-        "lookahead": (of_addons("Lookahead"), our_adam, stock_adam),
-        "moving_average": (of_addons("MovingAverage"), our_adam, stock_adam),
-    }
+    WRAPPERS = {"legacy": (legacy_wrapper, our_adam, stock_adam)}
 
 
 def steps(optimizer, gradients=([1.0, -2.0], [0.5, 0.25], [-1.0, 4.0])):
@@ -141,9 +133,7 @@ def steps(optimizer, gradients=([1.0, -2.0], [0.5, 0.25], [-1.0, 4.0])):
     return hosts.array(w)
 
 
-@each_version  # only the second version of tf_keras has tensorflow-addons
 @keras2_has_no("parts of an update")
-@pytest.mark.filterwarnings("ignore::UserWarning")  # tensorflow-addons' own
 @quick_first("make, ours, stock", WRAPPERS)
 def test_a_part_of_an_update_is_refused_by_name(make, ours, stock):
     Wrapper = make()
