@@ -20,6 +20,8 @@ class Stateful:
 
     # A function that pickle can find, and its arguments, for a class that pickle can't find.
     made_by = None
+    # How a loaded model takes another `accum_iters`, for a warning.
+    later = "set model.optimizer.accum_iters = 5 before the first step of the loaded model"
 
     # -- the state ---------------------------------------------------------------------------------
 
@@ -95,9 +97,8 @@ class Stateful:
                 f"This {cls.__name__} was saved by a class that didn't save accum_iters, so "
                 "accum_iters=1 is used: an update on every micro-batch. Give accum_iters when "
                 f"loading, custom_objects={{'{cls.__name__}': "
-                f"{cls.__name__}.with_accum_iters(5)}}, or set model.optimizer.accum_iters = 5 "
-                "before the first step of the loaded model. For a file of a stock optimizer, use "
-                "with_accum_iters(5, stock=True)."
+                f"{cls.__name__}.with_accum_iters(5)}}, or {cls.later.format(cls.__name__)}. For a "
+                "file of a stock optimizer, use with_accum_iters(5, stock=True)."
             )
             optimizer._accumulation.state.counts_micro_batches = True
         return optimizer
