@@ -52,7 +52,7 @@ def test_control_edges_grow_linearly_with_the_variables(case, every_gate):
 # -- a layer in two parts of a model -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adagrad"])
+@pytest.mark.parametrize("name", ["SGD", "RMSprop"])
 def test_a_layer_in_two_parts_of_a_model_moves_once(name):
     """This Keras lists the layer's variables twice. The reference lists the variables once."""
 
