@@ -214,7 +214,8 @@ class Accumulation:
         """
         port = self.port
         missing = port.read(self.window.named[window.MISSING])
-        were_seen = window.were_seen(missing, *self.progress())
+        updates, position = self.progress()
+        were_seen = window.were_seen(missing, port.window_number(missing, updates), position)
         covered, frozen = self._apart_from_frozen(np.flatnonzero(were_seen).tolist())
         port.between_steps(self._update_from_sums, [port.variables[i] for i in covered], frozen)
         for watcher in self.closing_watchers:

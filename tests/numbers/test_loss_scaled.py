@@ -161,3 +161,28 @@ def test_accum_iters_1_is_the_stock_optimizer_inside_as_well(case):
             scaled.apply_gradients(pairs, **SUMMED)
         found.append((int(optimizer.iterations), w.numpy().tolist()))
     assert found[0] == found[1] and found[0][0] == 3
+
+
+@on_adam
+def test_a_missing_gradient_and_a_skipped_micro_batch_in_a_window(case):
+    """A variable without a gradient in a window stays, also if `iterations` has counted a skip."""
+    optimizer = hosts.ours(case.name, accum_iters=2, **case.arguments)
+    scaled = hosts.loss_scaled(optimizer, 8.0)
+    w, b = [hosts.variable([1.0], name) for name in ("w", "b")]
+    optimizer.build([w, b])
+
+    def step(gradient, *variables):
+        pairs = [(hosts.tf.constant([gradient], hosts.FLOATX), v) for v in variables]
+        scaled.apply_gradients(pairs)
+
+    for close in (lambda: step(1.0, w), optimizer.apply_partial_window):
+        for _ in range(2):
+            step(1.0, w, b)
+        before = hosts.array(b), hosts.array(w)
+        for gradient in (1.0, np.inf):
+            step(gradient, w)
+        copy = pickle.loads(pickle.dumps(optimizer))
+        np.testing.assert_array_equal(copy.get_state()["missing_gradients"][:-1], [0, 1])
+        close()
+        assert hosts.array(b) == before[0] and hosts.array(w) != before[1]
+        assert "missing_gradients" not in optimizer.get_state()

@@ -1,0 +1,203 @@
+"""What an optimizer of this Keras keeps, of either style: its variables and its state."""
+
+import abc
+import contextlib
+
+import tensorflow as tf
+
+from keras_accum.tensorflow import port
+from keras_accum.tf_keras import models, stock
+from keras_accum.tf_keras.library import keras, key_of
+
+
+class StatePort(port.Port):
+    """The part of a port that is for the time between train steps.
+
+    variables: the model's trainable variables, in the order of the model; empty before `build`.
+    slots: {(name, key of a variable): variable}, what the rule keeps for each variable.
+    scalars: {name: variable}, what the rule keeps once for all variables.
+    """
+
+    variables = ()
+    scalars = {}
+
+    def __init__(self, accumulation):
+        super().__init__(accumulation)
+        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+        if not (is_eager or accumulation.options.is_stock):
+            raise ValueError(
+                f"{type(self.optimizer).__name__} needs the eager execution of TensorFlow 2: leave "
+                "tf.compat.v1.disable_eager_execution() out."
+            )
+        self.slots = {}
+        # The keys of variables, as a stock optimizer without a model has met them.
+        self._order_in_stock = []
+
+    # -- the model's variables ---------------------------------------------------------------------
+
+    def key(self, variable):
+        return key_of(variable)
+
+    def are_frozen(self, variables):
+        return models.are_frozen(self.optimizer, variables)
+
+    def in_order(self, var_list):
+        """Return the variables to be built for, in the order of the model if that is known."""
+        variables = models.variables_with(self.optimizer, var_list)
+        keys, order = list(map(self.key, variables)), self._order_in_stock
+        if keys != order and set(keys) == set(order):
+            raise ValueError(
+                f"{type(self.optimizer).__name__} was made from an optimizer that met its variables "
+                "in another order, and belongs to no compiled model: call `from_optimizer` with an "
+                "optimizer that a model is compiled with, or `optimizer.build(variables)` first, "
+                "with the variables in the order in which the other optimizer met them. "
+                f"Received: {', '.join(map(self.name_of, variables))}"
+            )
+        return variables
+
+    def check_known(self, var_list):
+        """Raise a ValueError if there are variables that the optimizer wasn't built for."""
+        known = set(map(self.key, self.variables))
+        new = [self.name_of(v) for v in var_list if self.key(v) not in known]
+        if new:
+            name = type(self.optimizer).__name__
+            raise ValueError(
+                f"{name} was built for {len(known)} variables, and these are others: "
+                f"{', '.join(new)}. Call `optimizer.build(variables)` before the first step, with "
+                "all variables that it will ever update, in the order of the model. If layers were "
+                f"unfrozen since, compile the model with a new {name}."
+            )
+
+    # -- the state, between train steps ------------------------------------------------------------
+
+    @property
+    def updates(self):
+        return self.optimizer.iterations
+
+    def named(self):
+        found = {"completed_updates": self.updates}
+        if self.variables:
+            found.update((self._name(name), scalar) for name, scalar in self.scalars.items())
+        places = {self.key(variable): i for i, variable in enumerate(self.variables)}
+        found.update(
+            (self._name(name, places[key]), slot)
+            for (name, key), slot in self.slots.items()
+            if key in places
+        )
+        return found
+
+    def _name(self, name, place=None):
+        """Return the name in a state of a scalar, or of a slot of the variable in this place."""
+        prefix = "" if name == "moving_average" else f"{self.rule_name}."
+        return f"{prefix}{name}" if place is None else f"{prefix}{name}.{place}"
+
+    def read(self, variable):
+        return keras.backend.get_value(variable)
+
+    def write(self, variable, value):
+        port.write(variable, value)
+
+    def eagerly(self):
+        return tf.init_scope()
+
+    @property
+    @abc.abstractmethod
+    def raw_rate(self):
+        """The learning rate as the optimizer has it: a number, a variable, a schedule, ..."""
+
+    def rate(self):
+        is_number = not callable(self.raw_rate) and self.raw_rate is not None
+        return self.read(self.raw_rate) if is_number else None
+
+    def write_rate(self, rate):
+        self.optimizer.learning_rate = float(rate)
+
+    # -- stock optimizers --------------------------------------------------------------------------
+
+    rate_argument = staticmethod(stock.rate_argument)
+
+    @staticmethod
+    def stock_variables(optimizer):
+        return models.variables_with(optimizer, [])
+
+    def _named_in_stock(self, optimizer):
+        """Return a stock optimizer's variables by the names of this optimizer's state."""
+        slots, scalars = stock.kept_by(optimizer)
+        keys = list(map(self.key, self.variables))
+        if not keys:
+            keys = self._order_in_stock = list(dict.fromkeys(key for _, key in slots))
+        found = {"completed_updates": optimizer.iterations}
+        found.update((self._name(name), variable) for name, variable in scalars.items())
+        found.update(
+            (self._name(name, keys.index(key)), slot)
+            for (name, key), slot in slots.items()
+            if key in keys
+        )
+        return found
+
+    def stock_state(self, optimizer):
+        # A stock optimizer has no slots of a variable that never had a gradient.
+        own = {name: v for name, v in self.named().items() if self.variables}
+        found = {**own, **self._named_in_stock(optimizer)}
+        return {name: self.read(variable) for name, variable in found.items()}
+
+    def write_stock(self, optimizer):
+        own = self.named()
+        for name, variable in self._named_in_stock(optimizer).items():
+            self.write(variable, self.read(own[name]))
+
+    # -- the variables of a window -----------------------------------------------------------------
+
+    @property
+    def scalar_dtype(self):
+        return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
+
+    def add_counter(self, name, value, shape=()):
+        return self.add_variable(name, value, tf.int64, shape)
+
+    def add_scalar(self, name, value):
+        return self.add_variable(name, value, self.scalar_dtype, ())
+
+    @abc.abstractmethod
+    def add_variable(self, name, value, dtype, shape):
+        """Make a variable of the optimizer that every replica has."""
+
+    def add_norm(self, name):
+        with tf.init_scope(), self.variable_scope():
+            return tf.Variable(
+                -1.0,
+                trainable=False,
+                name=name,
+                dtype=self.scalar_dtype,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+
+    def variable_scope(self):
+        """The scope for making variables."""
+        if self.strategy is None or tf.distribute.has_strategy():
+            return contextlib.nullcontext()
+        return self.strategy.scope()
+
+    def dtype_scope(self, variable):
+        """The scope for making the gradient sum of a variable, whatever dtype Keras asks for."""
+        # A sum of many half precision gradients overflows or stalls in half precision.
+        is_half = dtype_of(variable) in (tf.float16, tf.bfloat16)
+        return _variables_in_float32() if is_half else contextlib.nullcontext()
+
+
+def dtype_of(variable):
+    """Return a variable's own dtype: with mixed precision, `dtype` may be what it is cast to."""
+    return getattr(variable, "true_dtype", variable.dtype).base_dtype
+
+
+def _variables_in_float32():
+    """A scope whose variables are float32 zeros, whatever dtype the caller asks for."""
+
+    def creator(next_creator, initial_value=None, **arguments):
+        def zeros():
+            value = initial_value() if callable(initial_value) else initial_value
+            return tf.zeros_like(getattr(value, "wrapped_value", value), tf.float32)
+
+        return next_creator(initial_value=zeros, **{**arguments, "dtype": tf.float32})
+
+    return tf.variable_creator_scope(creator)
