@@ -575,8 +575,8 @@ class Training(RuleBasedStateMachine):
 
     def holds(self, form):
         """False if a format doesn't hold the optimizer or the model."""
-        if self.plan["dtype"] == "bfloat16" and "h5" in form:
-            return False
+        if self.plan["dtype"] == "bfloat16":  # as Keras's own layers
+            return form in (["keras", "weights"] if hosts.IS_KERAS3 else ["checkpoint", "weights"])
         if hosts.IS_KERAS3 and "h5" in form:
             return self.plan["name"] not in ("Muon", "Adafactor")
         return True
