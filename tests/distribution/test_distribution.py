@@ -301,7 +301,7 @@ def test_a_loss_scale_optimizer_refuses_all_reduce_per_window(strategy):
         ours = hosts.loss_scaled(ours, initial_scale=8.0)
         model = compiled(dense_model(), ours)
         with pytest.raises(
-            ValueError, match="LossScaleOptimizer.*use all_reduce='per_micro_batch'"
+            ValueError, match="LossScaleOptimizer.*needs all_reduce='per_micro_batch'"
         ):
             fit(model, MICRO)
 

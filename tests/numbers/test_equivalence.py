@@ -367,8 +367,12 @@ def test_micro_batch_skipped_by_loss_scaling(case):
             model.train_on_batch(xs, ys)
         return start, weights(model), slots(model), positions
 
+    if hosts.IS_TF_KERAS:  # `iterations`, and so Adam's bias correction, counts what is skipped
+        case = CASES["momentum"]
     start, expected, expected_slots, _ = trained(bad=())
     _, actual, actual_slots, positions = trained(bad=(2, 3, 4))
+    if hosts.IS_TF_KERAS:  # as in the stock optimizer
+        expected_slots["iterations"] += 3
     assert positions == [2, 3, 0]
     assert_moved(start, expected)
     assert_equal(actual, expected, rtol=0, atol=0)  # exact, since loss scales are powers of two

@@ -551,36 +551,28 @@ def test_a_state_without_missing_gradients_means_that_none_is_missing():
     assert "missing_gradients" not in optimizer.get_state()
 
 
-# -- variables that are added later, which only legacy optimizers allow ----------------------------
-
-legacy_only = pytest.mark.skipif(
-    not hosts.IS_LEGACY, reason="an optimizer that isn't legacy is built once"
-)
+# -- variables that are added later ----------------------------------------------------------------
 
 
-@legacy_only
-def test_new_variables_after_a_train_step_was_traced_give_a_warning(monkeypatch):
-    optimizer = hosts.ours("SGD", learning_rate=0.125, accum_iters=3)
-    monkeypatch.setattr(type(optimizer), "build", lambda self, variables: None)
-    (one, other), _ = heads(optimizer)
-    x, y = (array[:MICRO] for array in data())
-    one.train_on_batch(x, y)
-    with pytest.warns(UserWarning, match="after a train step was traced.*optimizer.build"):
-        other.train_on_batch(x, y)
-
-
-@legacy_only
-def test_a_layer_that_is_unfrozen_in_a_window_is_updated():
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about the optimizers of tf_keras")
+@pytest.mark.parametrize("is_built", [True, False])
+def test_a_layer_that_is_unfrozen_in_a_window(is_built):
+    """It is updated if the optimizer was built for it, and otherwise refused with this remedy."""
     optimizer = hosts.ours("SGD", learning_rate=0.125, accum_iters=LENGTH)
     model = dense_model()
+    if is_built:
+        optimizer.build(model.trainable_variables)
     model.layers[-2].trainable = False
     compiled(model, optimizer)
     go_on(model, stop=LENGTH - 1)
     before = weights(model)
     model.layers[-2].trainable = True
     model.compile(optimizer, "mse")
-    with pytest.warns(UserWarning, match="again since, ignore this warning"):
-        go_on(model, start=LENGTH - 1, stop=LENGTH)
+    if not is_built:
+        with pytest.raises(ValueError, match=r"others: hidden/kernel.*`optimizer\.build\("):
+            go_on(model, start=LENGTH - 1, stop=LENGTH)
+        return
+    go_on(model, start=LENGTH - 1, stop=LENGTH)
     after = weights(model)
     assert (optimizer.completed_updates, optimizer.window_position) == (1, 0)
     assert all(np.abs(after[name] - before[name]).max() > 0 for name in before)

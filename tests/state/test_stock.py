@@ -176,14 +176,16 @@ def test_from_ours_with_another_length():
     not hosts.IS_LEGACY, reason="only tf_keras's legacy optimizers build variable by variable"
 )
 def test_from_stock_that_met_the_variables_in_another_order():
-    """As after a checkpoint was restored into it. Slots belong to variables, not to positions."""
+    """Without a compiled model nothing tells the right order, and slots could be swapped unseen."""
     vs = [hosts.variable(value, name) for name, value in training.START.items()]
     source = hosts.stock("Adam")
     hosts.apply(source, [hosts.array(v) for v in reversed(vs)], vs[::-1])
     mine = accum.AdamAccumulate.from_optimizer(source, accum_iters=2)
-    mine.build(vs)
+    with pytest.raises(ValueError, match="met its variables in another order.*optimizer.build"):
+        mine.build(vs)
+    mine.build(vs[::-1])
     state = mine.get_state()
-    for i, v in enumerate(vs):
+    for i, v in enumerate(vs[::-1]):
         for name, slot in (("momentum", "m"), ("velocity", "v")):
             expected = hosts.array(source.get_slot(v, slot))
             np.testing.assert_array_equal(state[f"Adam.{name}.{i}"], expected)
