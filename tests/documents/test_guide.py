@@ -7,7 +7,7 @@ import re
 import hosts
 import numpy as np
 import pytest
-from cases import thorough
+from cases import keras2_has_no, thorough
 from hosts import keras
 from training import (
     MICRO,
@@ -206,6 +206,7 @@ def test_frozen_layers(monkeypatch):
     assert all((found[0][name] != before[name]).all() for name in before)
 
 
+@keras2_has_no("`accumulating`")
 def test_another_optimizer():
     class Yours(type(hosts.stock("SGD"))):
         pass
