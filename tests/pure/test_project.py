@@ -55,7 +55,7 @@ def test_each_promise_has_its_tests():
     promises = re.findall(r"^- .*`(.+)::(.+)`$", text, re.M)
     assert len(promises) > 150
     for file, names in promises:
-        tests = re.findall(r"^def test_(\w+)", read(f"tests/{file}"), re.M)
+        tests = re.findall(r"^ *def test_(\w+)", read(f"tests/{file}"), re.M)
         assert set(names.split(", ")) <= set(tests), file
 
 
