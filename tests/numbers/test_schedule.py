@@ -264,7 +264,7 @@ def test_a_function_must_return_a_length(value):
     optimizer = adam(lambda updates: 2 if updates < 1 else value)
     assert optimizer.accum_iters == 2
     optimizer.set_state({"completed_updates": 0})
-    with pytest.raises((ValueError, TypeError), match="after 1 updates"):
+    with pytest.raises((ValueError, TypeError), match="must return an integer >= 1"):
         optimizer.set_state({"completed_updates": 1})
         print(optimizer.accum_iters)
 
@@ -275,12 +275,12 @@ def test_a_traced_step_takes_a_number_below_1_as_1():
     step(window[0])
     step(window[1])
     if hosts.IS_TORCH:
-        with pytest.raises(ValueError, match="must return an integer >= 1.*0 after 1 updates"):
+        with pytest.raises(ValueError, match="must return an integer >= 1.*Received: 0"):
             step(window[2])
         return
     step(window[2])
     assert (ours.completed_updates, ours.window_position) == (2, 0)
-    with pytest.raises(ValueError, match="Received: -2 after 2 updates"):
+    with pytest.raises(ValueError, match="Received: -2"):
         print(ours.accum_iters)
     assert int(ours.get_state()["window_length"]) == 1
 
@@ -310,14 +310,12 @@ def test_a_config_cannot_hold_a_function():
     optimizer = adam(by_operators)
     with pytest.raises(ValueError, match="can't hold a function.*Schedule.*accum_iters=<"):
         optimizer.get_config()
-    assert "by_operators" in repr(optimizer)
 
 
 def test_a_schedule_is_part_of_a_config():
     optimizer = adam()
     config = json.loads(json.dumps(optimizer.get_config()))
     assert type(optimizer).from_config(config).get_config() == optimizer.get_config()
-    assert "accum_iters=AccumulationSchedule(" in repr(optimizer)
 
 
 # -- several devices, and loss scales --------------------------------------------------------------
