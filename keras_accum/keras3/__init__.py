@@ -29,15 +29,15 @@ from keras_accum.callbacks import (  # noqa: E402
     together,
     window_statistics,
 )
-from keras_accum.keras3 import masks  # noqa: E402
-from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.callbacks.micro_batches.keras3 import Step as StepInSlices  # noqa: E402
-from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
-from keras_accum.state import StateError  # noqa: E402, F401
 from keras_accum.callbacks.window_statistics import (  # noqa: E402, F401
     WindowBatchNormalization,
     with_window_statistics,
 )
+from keras_accum.keras3 import masks  # noqa: E402
+from keras_accum.keras3.optimizers import *  # noqa: E402, F403
+from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
+from keras_accum.state import StateError  # noqa: E402, F401
 
 
 class _Host(callbacks.Host):

@@ -47,8 +47,8 @@ class StatePort(port.Port):
         keys, order = list(map(self.key, variables)), self._order_in_stock
         if keys != order and set(keys) == set(order):
             raise ValueError(
-                f"{type(self.optimizer).__name__} was made from an optimizer that met its variables "
-                "in another order, and belongs to no compiled model: call `from_optimizer` with an "
+                f"{type(self.optimizer).__name__} was made from an optimizer that met its "
+                "variables in another order, and belongs to no compiled model: call `from_optimizer` with an "
                 "optimizer that a model is compiled with, or `optimizer.build(variables)` first, "
                 "with the variables in the order in which the other optimizer met them. "
                 f"Received: {', '.join(map(self.name_of, variables))}"

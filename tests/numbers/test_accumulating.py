@@ -27,7 +27,6 @@ from steps import (
 )
 
 
-
 @keras.saving.register_keras_serializable("tests")
 class Noted(keras.optimizers.Optimizer):
     """Gradient descent with a slot, a scalar, and a learning rate that depends on `iterations`.
