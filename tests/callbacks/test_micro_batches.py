@@ -833,3 +833,18 @@ def test_the_memory_is_that_of_a_slice(loss):
 
     step = MicroBatches._step_class(model, batch // parts, loss)
     assert needed(step) < 2 / parts * needed(model.train_step)
+
+
+@shared
+def test_sums_of_half_precision_do_not_stall():
+    """The gradient is 1: in bfloat16, a sum of 512 parts of it would end at a half."""
+
+    def build():
+        out = layers.Dense(1, use_bias=False, kernel_initializer="zeros", dtype="bfloat16")
+        return keras.Sequential([layers.Input((1,)), out])
+
+    ones = np.ones((512, 1), hosts.FLOATX)
+    case = build, (ones, ones), {}, {"loss": lambda y_true, y_pred: ops.sum(y_pred, -1)}
+    sgd = hosts.stock("SGD", learning_rate=1.0)
+    model, _ = train(case, [MicroBatches(1)], sgd, batch_size=512, epochs=1)
+    assert float(model.get_weights()[0][0, 0]) == -1
