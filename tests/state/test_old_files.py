@@ -17,7 +17,10 @@ from hosts import accum, keras
 if hosts.IS_NEW_STYLE:
     pytest.skip("files of Keras 2 have optimizers of the legacy style", allow_module_level=True)
 
-pytestmark = pytest.mark.filterwarnings("ignore:Do not pass an `input_shape`")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Do not pass an `input_shape`"),
+    pytest.mark.filterwarnings("ignore:This file doesn't hold the number of updates that RMSprop"),
+]
 
 FILES = hosts.TESTS / "files" / "keras_2_2_4"
 STOCK = {"stock_adam": "Adam", "stock_sgd_nesterov": "SGD", "stock_rmsprop": "RMSprop"}

@@ -40,6 +40,8 @@ eager_only = pytest.mark.skipif(
 STOP = LENGTH + 2  # two micro-batches into the second window
 LATER = 2 * LENGTH + 3
 REMEDY = r"optimizer\.build\(model\.trainable_variables\)"
+if hosts.IS_KERAS2:
+    REMEDY = r"model\._make_train_function\(\)"
 
 
 def everything(model):
@@ -150,9 +152,9 @@ def to_saved_model(model, folder):
 @pytest.mark.parametrize("save", [to_checkpoint, to_tf_weights, to_saved_model])
 @every_way
 def test_saved_as_a_checkpoint_before_the_first_step(way, save, source, tmp_path):
-    """A checkpoint needs variables, since slots belong to them."""
-    waiting = way(source, tmp_path)
-    model = refused_or_not(way, lambda waiting: save(waiting, tmp_path), waiting)
+    """A checkpoint needs variables, since slots belong to them; a legacy optimizer makes them."""
+    waiting, is_refused = way(source, tmp_path), not hosts.IS_LEGACY
+    model = refused_or_not(way, lambda waiting: save(waiting, tmp_path), waiting, is_refused)
     if not hosts.IS_LEGACY:  # other optimizers wait for `build`, with TensorFlow's values
         hosts.build(model)
     assert_same(everything(model), everything(source))
@@ -194,8 +196,7 @@ def test_apply_partial_window(way, source, tmp_path):
 def test_to_stock(way, tmp_path):
     source = go_on(fresh(), 0, 2 * LENGTH)
     model = way(source, tmp_path)
-    is_refused = not hosts.IS_KERAS2
-    stock = refused_or_not(way, lambda model: model.optimizer.to_stock(), model, is_refused)
+    stock = refused_or_not(way, lambda model: model.optimizer.to_stock(), model)
     again = accum.AdamAccumulate.from_optimizer(stock, accum_iters=LENGTH)
     new = like(source, again)
     hosts.build(new)  # only the variables tell the shapes of the window's sums
@@ -395,7 +396,7 @@ def test_python_gate_with_backup_and_restore(tmp_path):
 
 @legacy_only
 def test_a_checkpoint_of_a_custom_loop(tmp_path):
-    """No model tells the order of the variables: counters can be read, but not the whole state."""
+    """No model tells the order of the variables: the count of updates is all that can be read."""
     values = [np.ones((2, 3)), np.ones(3)]
 
     def made():
@@ -409,16 +410,14 @@ def test_a_checkpoint_of_a_custom_loop(tmp_path):
     path = whole.save(str(tmp_path / "own"))
     other, others, whole = made()
     whole.restore(path)
-    assert (other.completed_updates, other.window_position, other.accum_iters) == (1, 1, 3)
+    assert (other.completed_updates, other.accum_iters) == (1, 3)
     with pytest.raises(accum.StateError, match=REMEDY):
         other.get_state()
     with pytest.raises(accum.StateError, match=REMEDY):
         pickle.dumps(other)
-    with pytest.raises(accum.StateError, match=REMEDY):
-        other.get_weights()
+    other.build(others)
     other.apply_partial_window()
     optimizer.apply_partial_window()
-    other.build(others)
     assert_same(other.get_state(), optimizer.get_state())
 
 
@@ -440,7 +439,7 @@ def test_a_checkpoint_of_a_model_without_variables(source, tmp_path):
     path = checkpoint(source).save(str(tmp_path / "unbuilt"))
     model = unbuilt()
     checkpoint(model).restore(path)
-    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 2)
+    assert model.optimizer.completed_updates == 1
     with pytest.raises(accum.StateError, match=REMEDY):
         model.optimizer.get_state()
     model.optimizer.accum_iters = 2
