@@ -50,7 +50,8 @@ class StatePort(port.Port):
                 f"{type(self.optimizer).__name__} was made from an optimizer that met its "
                 "variables in another order, and belongs to no compiled model: call "
                 "`from_optimizer` with an optimizer that a model is compiled with, or "
-                "`optimizer.build(variables)` first, with the variables in the order in which the other optimizer met them. "
+                "`optimizer.build(variables)` first, with the variables in the order in which the "
+                "other optimizer met them. "
                 f"Received: {', '.join(map(self.name_of, variables))}"
             )
         return variables
