@@ -175,6 +175,6 @@ def test_a_file_without_the_loss_scale_optimizer(policy, tmp_path):
     model = keras.models.load_model(path)
     assert model.optimizer.inner_optimizer.window_position == 2
     policy("float32")
-    with pytest.warns(UserWarning, match="holds no state of AdamAccumulate.*LossScaleOptimizer"):
+    with pytest.warns(UserWarning, match="holds no state of Adam.*LossScaleOptimizer"):
         model = keras.models.load_model(path)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (0, 0)
