@@ -13,6 +13,7 @@ from keras_accum.callbacks import (
     python_gate,
     together,
 )
+from keras_accum.callbacks.base import is_named
 from keras_accum.callbacks.micro_batches import tf_keras as in_slices
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 
@@ -31,17 +32,9 @@ class _Host(callbacks.Host):
     def mask_of(self, output):
         return in_slices.mask_of(output)
 
-    def check_train_function(self, callback):
-        if not tf.compat.v1.executing_eagerly_outside_functions():
-            raise ValueError(
-                f"{type(callback).__name__} needs the train function of TensorFlow 2, which models "
-                "don't have after tf.compat.v1.disable_eager_execution(): leave that call out."
-            )
-
     def waits(self, model):
         servers = tf.distribute.experimental.ParameterServerStrategy
-        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
-        return is_eager and not isinstance(getattr(model, "distribute_strategy", None), servers)
+        return not isinstance(model.distribute_strategy, servers)
 
     def steps_per_execution(self, model):
         # TensorFlow 2.4 to 2.12 don't tune this number.
@@ -56,19 +49,16 @@ class _Host(callbacks.Host):
                 "Use update_freq='epoch', or list it beside OnUpdates. "
                 f"Received: update_freq={callback.update_freq!r}"
             )
-        backup = getattr(keras.callbacks, "BackupAndRestore", ())  # TensorFlow 2.4 has none
-        if isinstance(callback, backup) and _saves_in_epochs(callback):
+        # TensorFlow 2.4 to 2.10 have no such arguments.
+        given = {"save_freq": "epoch", "save_before_preemption": False, **vars(callback)}
+        saves_in_epochs = given["save_freq"] != "epoch" or given["save_before_preemption"]
+        if is_named(callback, "BackupAndRestore") and saves_in_epochs:
             return (
                 "on this Keras, `fit` continues inside an epoch at the micro-batch with the saved "
                 "number, which would be the number of an update. Use save_freq='epoch', or list it "
                 f"beside OnUpdates. Received: save_freq={callback.save_freq!r}"
             )
         return None
-
-
-def _saves_in_epochs(backup):
-    is_early = getattr(backup, "save_before_preemption", False)
-    return is_early or getattr(backup, "save_freq", "epoch") != "epoch"
 
 
 _callback = callbacks.of_host(_Host())
