@@ -65,6 +65,8 @@ class Port(StatePort):
         hands them to `apply_gradients`.
         """
         present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        if not present:  # as in a model without trainable weights
+            return []
         gradients, variables = map(list, zip(*present))
         sums, weight = self.accumulation.reduce(gradients, variables)
         self._weights_in_advance[self.replica()] = weight
@@ -115,9 +117,13 @@ class Port(StatePort):
         finally:
             self._updates_begun -= 1
 
+    @property
+    def is_updating(self):
+        return self._updates_begun > 0
+
     def check_is_update(self, method):
         """Raise a RuntimeError if somebody else's optimizer calls a part of an update of ours."""
-        if not (self._updates_begun or self.accumulation.options.is_stock):
+        if not (self.is_updating or self.accumulation.options.is_stock):
             name, stock = type(self.optimizer).__name__, self.stock.__name__
             raise RuntimeError(
                 f"`{method}` of {name} is called from outside of a step of {name}, as by Lookahead "
