@@ -399,9 +399,9 @@ def test_new_files_equal_the_kept_files(tmp_path):
     hosts.set_floatx("float32")
     write_files.write(tmp_path / "new")
     release = hosts.TESTS / "files" / "0.1.0" / write_files.WRITER
-    for row in write_files.rows_of(write_files.WRITER, "0.1.0"):
-        config, arrays = contents(tmp_path / "new" / f"{row}.h5")
-        kept_config, kept_arrays = contents(release / f"{row}.h5")
+    for path in release.glob("*.h5"):
+        config, arrays = contents(tmp_path / "new" / path.name)
+        kept_config, kept_arrays = contents(path)
         assert config["class_name"] == kept_config["class_name"]
         # Later releases may add arguments.
         assert config["config"].items() >= kept_config["config"].items()

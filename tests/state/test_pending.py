@@ -152,11 +152,8 @@ def to_saved_model(model, folder):
 @pytest.mark.parametrize("save", [to_checkpoint, to_tf_weights, to_saved_model])
 @every_way
 def test_saved_as_a_checkpoint_before_the_first_step(way, save, source, tmp_path):
-    """A checkpoint needs variables, since slots belong to them; a legacy optimizer makes them."""
-    waiting, is_refused = way(source, tmp_path), not hosts.IS_LEGACY
-    model = refused_or_not(way, lambda waiting: save(waiting, tmp_path), waiting, is_refused)
-    if not hosts.IS_LEGACY:  # other optimizers wait for `build`, with TensorFlow's values
-        hosts.build(model)
+    """A checkpoint needs variables, since slots belong to them: the compiled model has them."""
+    model = save(way(source, tmp_path), tmp_path)
     assert_same(everything(model), everything(source))
     assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
 
@@ -341,7 +338,7 @@ def test_a_list_of_the_stock_optimizer(accum_iters):
 
 
 @eager_only
-@pytest.mark.skipif(hosts.IS_LEGACY, reason="the model's variables are known")
+@pytest.mark.skipif(hosts.IS_TF_KERAS, reason="the model's variables are known")
 def test_a_list_for_other_variables(source):
     """`build` says so, and the list is not lost."""
     model = fresh()
