@@ -447,12 +447,14 @@ class Training(RuleBasedStateMachine):
             self.used = {}
         callbacks = [self.used.setdefault(name, make_callback(name, self.plan)) for name in with_]
         stops = stop is not None and stop < epochs * len(batches)
-        if stops:
-            callbacks.insert(0, StopAt(stop))
-        is_refused, before, raises = self.is_refused(with_), big_batch.updates, pytest.raises(Stop)
+        is_refused, before = self.is_refused(with_), big_batch.updates
+        raises = contextlib.nullcontext()
         if is_refused:
             raises = pytest.raises(ValueError, match="can't be used with")
-        with raises if is_refused or stops else contextlib.nullcontext():
+        elif stops:
+            callbacks.insert(0, StopAt(stop))
+            raises = pytest.raises(Stop)
+        with raises:
             x, y = inputs(targets)
             settings = {"epochs": epochs, "shuffle": False, "verbose": 0, "callbacks": callbacks}
             self.model.fit(x, y, batch_size=batch_size, **settings)
