@@ -180,7 +180,7 @@ def trained_by_stock(row, values, start):
 @pytest.mark.skipif(not CHECKPOINTS, reason="only TensorFlow has checkpoints")
 @pytest.mark.parametrize(("release", "writer", "form", "row"), CHECKPOINTS)
 def test_a_kept_checkpoint_is_read(release, writer, form, row):
-    """All but counters that come and go with releases is read, and the training goes on like one of the stock optimizer."""
+    """The training goes on like one of the stock optimizer. Some counters come and go."""
     folder = FILES / release / writer
     with np.load(folder / f"{row}.truth.npz") as file:
         truth = dict(file)
