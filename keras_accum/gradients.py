@@ -81,10 +81,12 @@ def transform(accumulation, totals, variables, steps):
     summed = [not port.overwrites(variable) for variable in variables]
     gradients = [average / port.loss_scale for average in compress(averages, summed)]
     for function in accumulation.options.window_transforms:
-        shapes = [tuple(gradient.shape) for gradient in gradients]
-        gradients = list(function(list(gradients), list(compress(variables, summed))))
-        found = [None if g is None else tuple(g.shape) for g in gradients]
-        if found != shapes:
+        of_sums = list(compress(variables, summed))
+        gradients = list(function(list(gradients), of_sums))
+        fit = [g is not None and port.fits(g, v) for g, v in zip(gradients, of_sums)]
+        if len(gradients) != len(of_sums) or not all(fit):
+            found = ", ".join(str(None if g is None else g.shape) for g in gradients)
+            shapes = ", ".join(str(variable.shape) for variable in of_sums)
             raise ValueError(
                 "A function of `window_transforms` must return one gradient for each variable, in "
                 "the order of the variables and of the same shapes. Received from "
