@@ -46,7 +46,7 @@ if hosts.IS_KERAS2:
 
 def everything(model):
     """A list has no names before `build`: read a copy that has its variables."""
-    if "0" in model.optimizer.get_state():
+    if hosts.IS_KERAS3 and not model.optimizer.built or "0" in model.optimizer.get_state():
         model = unpickled(model, None)
         hosts.build(model)
     return formats.everything(model)
