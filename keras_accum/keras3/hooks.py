@@ -54,10 +54,12 @@ class Hooks(optimizer.Accumulating):
     # -- variables ---------------------------------------------------------------------------------
 
     def build(self, variables):
-        # Keras's HDF5 loader builds on an empty list, and then calls `set_weights`: the list waits.
-        if self.built or not variables:
-            return
         accumulation, port = self._accumulation, self._accumulation.port
+        if self.built or not variables:
+            # Keras's HDF5 loader builds on an empty list, and then calls `set_weights`: it waits.
+            accumulation.state.is_promised = not self.built
+            return
+        accumulation.state.check_promise()
         with port.build_scope(variables):
             super().build(variables)
             port.variables = self._trainable_variables
