@@ -170,7 +170,7 @@ def test_apply_without_variables(case):
 def test_a_step_that_finds_no_more_data(name, how):
     """A step without data may run in part before it fails. Nothing of it may be visible."""
     case, tf = CASES[name], hosts.tf
-    more = {"weight_decay": 0.25} if hosts.IS_KERAS3 else {}
+    arguments = {**case.arguments, **({"weight_decay": 0.25} if hosts.IS_KERAS3 else {})}
     gate = "conditional" if how == "conditional" else "select"
     parts = [(x, y) for x, y in batches(MICRO)[: LENGTH - 1]]
     dtype = hosts.FLOATX
@@ -178,7 +178,7 @@ def test_a_step_that_finds_no_more_data(name, how):
     generated = tf.data.Dataset.from_generator(lambda: iter(parts), output_signature=shapes)
     states = []
     for by_fit in (True, False):
-        ours = hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **case.arguments, **more)
+        ours = hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **arguments)
         model = compiled(dense_model(), ours)
         gates = [hosts.accum.PythonGate()] if how == "PythonGate" else []
         for _ in range(5):
