@@ -43,6 +43,8 @@ class StatePort(port.Port):
 
     def in_order(self, var_list):
         """Return the variables to be built for, in the order of the model if that is known."""
+        if any(isinstance(variable, tf.Tensor) for variable in var_list):
+            raise NotImplementedError("Updating a `Tensor` is not implemented: give the variable.")
         variables = models.variables_with(self.optimizer, var_list)
         keys, order = list(map(self.key, variables)), self._order_in_stock
         if keys != order and set(keys) == set(order):
