@@ -585,9 +585,6 @@ class Training(RuleBasedStateMachine):
             new.set_state(old.get_state())
         else:
             new = copy.deepcopy(old) if way == "deepcopy" else pickle.loads(pickle.dumps(old))
-        if way == "deepcopy" and hosts.IS_LEGACY:  # the copy has the model's variables
-            compiled(self.model, new, self.plan)
-            return
         model = model_of(self.plan)
         model.set_weights(self.model.get_weights())
         self.model, self.waits = compiled(model, new, self.plan), True
