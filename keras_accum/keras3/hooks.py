@@ -1,5 +1,6 @@
 """What Keras calls of an optimizer, in a train step and around it."""
 
+import contextlib
 import inspect
 
 import keras
@@ -131,12 +132,7 @@ class Hooks(optimizer.Accumulating):
 
     def update_step(self, gradient, variable, learning_rate):
         selection = self._accumulation.port.selection
-        if selection is not None:
-            with selection.of(variable):
-                self._stock_step(gradient, variable, learning_rate)
-        elif self._is_stock:
-            self._stock_step(gradient, variable, learning_rate)
-        else:
+        if selection is None and not self._is_stock:
             name, stock = type(self).__name__, self.stock_class.__name__
             raise RuntimeError(
                 f"`update_step` of {name} is called from outside of a step of {name}, as by an "
@@ -144,6 +140,8 @@ class Hooks(optimizer.Accumulating):
                 f"micro-batch. Write what the wrapper does as a subclass of {stock}, and make the "
                 "optimizer with `accumulating(your_subclass)`."
             )
+        with contextlib.nullcontext() if selection is None else selection.of(variable):
+            self._stock_step(gradient, variable, learning_rate)
 
     def _stock_step(self, gradient, variable, learning_rate):
         super().update_step(gradient, variable, learning_rate)
@@ -173,14 +171,18 @@ class Hooks(optimizer.Accumulating):
         """
         port = self._accumulation.port
         if not (port.is_traced() or self.completed_updates):
-            for weight, average in zip(port.variables, self._averages):
-                if average is not None:
-                    average.assign(ops.copy(weight))
+            for weight, average in self._averaged():
+                average.assign(ops.copy(weight))
         return self._averages
 
     @_model_variables_moving_average.setter
     def _model_variables_moving_average(self, averages):
         self._averages = averages
+
+    def _averaged(self):
+        """Return the pairs of weights and their averages."""
+        pairs = zip(self._accumulation.port.variables, self._averages)
+        return [(weight, average) for weight, average in pairs if average is not None]
 
     @property
     def ema_overwrite_frequency(self):
@@ -200,13 +202,11 @@ class Hooks(optimizer.Accumulating):
         def overwrite(weight, target, due, average):
             self.assign(target, ops.where(due, average, port.value(target)))
 
-        pairs = [(w, a) for w, a in zip(port.variables, self._averages) if a is not None]
-
         def across(due, *averages):
-            for (weight, _), average in zip(pairs, averages):
+            for (weight, _), average in zip(self._averaged(), averages):
                 port.on(weight, overwrite, due, average)
 
-        port.across(across, due, *(port.value(average) for _, average in pairs))
+        port.across(across, due, *(port.value(average) for _, average in self._averaged()))
 
     # -- after a training --------------------------------------------------------------------------
 
@@ -220,6 +220,5 @@ class Hooks(optimizer.Accumulating):
         if self.use_ema:
             # On JAX, a weight and its average now share one array, which a train step would refuse
             # to take twice.
-            for average in self._averages:
-                if average is not None:
-                    average.assign(ops.copy(average))
+            for _, average in self._averaged():
+                average.assign(ops.copy(average))
