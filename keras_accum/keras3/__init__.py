@@ -8,7 +8,6 @@
 | `port` | the port of Keras 3, by `keras.ops` |
 | `state` | the part of the port for a state: variables and their names, stock optimizers |
 | `tensorflow`, `jax`, `torch` | port and hooks of a single backend |
-
 | `masks` | the mask of a model's output, for the callbacks |
 """
 
@@ -53,6 +52,7 @@ class _Host(callbacks.Host):
         return masks.mask_of(output)
 
     def check_train_function(self, callback):
+        # Keras 3.10 has no NNX mode.
         if getattr(keras.config, "is_nnx_enabled", lambda: False)():
             raise ValueError(
                 f"{type(callback).__name__} can't be used in Keras's NNX mode, which traces the "
