@@ -123,11 +123,11 @@ if not hosts.IS_TENSORFLOW or hosts.IS_KERAS2:
     REFUSED += [(LATE, ["all_reduce='per_window' is for tf.distribute"])]
 if not (hosts.IS_LEGACY or hosts.IS_KERAS2):  # which leave it to the first step
     REFUSED += [
-        ({rate: "abc"}, ["learning_rate", "LearningRateSchedule", "abc"])
+        ({rate: "abc"}, ["abc"] if hosts.IS_NEW_STYLE else ["learning_rate", "Schedule", "abc"])
         for rate in ("learning_rate", "lr")
     ]
 if not hosts.IS_KERAS2:
-    REFUSED += [({"decay": -0.5}, ["decay", "-0.5"])]
+    REFUSED += [({"decay": -0.5}, ["decay", "legacy" if hosts.IS_NEW_STYLE else "-0.5"])]
 if hosts.IS_KERAS3:
     both = {"gradient_accumulation_steps": 4, "accum_iters": 5}
     said = ["gradient_accumulation_steps=4", "accum_iters=5"]
