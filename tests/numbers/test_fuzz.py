@@ -48,7 +48,7 @@ pytestmark = [
 SECONDS = float(os.environ.get("KERAS_ACCUM_TEST_FUZZ", 0))
 SEED = os.environ.get("KERAS_ACCUM_TEST_FUZZ_SEED")
 # The cases of the second tier, for about 20 seconds on each host, and the steps in a case.
-TIER = {"keras2": 5, "jax": 4, "torch": 25, "tensorflow": 10}
+TIER = {"keras2": 8, "jax": 4, "torch": 25, "tensorflow": 10}
 TIER = TIER[hosts.HOST if hosts.IS_KERAS2 else hosts.BACKEND]
 STEPS = 10 if hosts.IS_KERAS2 else 12
 
@@ -664,7 +664,7 @@ def run(seed=None, **options):
 def test_random_trainings():
     if not SECONDS:
         run(max_examples=TIER, stateful_step_count=STEPS)
-        assert COUNTS["updates"]
+        assert COUNTS["updates"], COUNTS
         return
     end = time.monotonic() + SECONDS
     seed = random.SystemRandom().randrange(2**31) if SEED is None else int(SEED)
