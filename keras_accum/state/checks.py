@@ -56,7 +56,8 @@ def _misfits(state, shapes, real, is_fresh):
     """
     optional = {"learning_rate", "state_format", MISSING}
     known = {"state_format": (), **shapes}
-    if not state.get("window_position", np.asarray(0)).any():  # no window is open: no weight
+    # As objects, because old NumPy has no `any` of strings.
+    if not state.get("window_position", np.asarray(0)).astype(object).any():  # no window is open
         optional.add(WEIGHT)
         known.setdefault(WEIGHT, ())
     if "window_position" not in state:
