@@ -83,6 +83,7 @@ def test_a_schedule(name, way):
         pytest.skip(f"the stock {name} of tf_keras takes no schedule")
     optimizer = hosts.ours(name, learning_rate=SCHEDULE, accum_iters=3)
     again = way(optimizer)
+    assert again._accumulation.port.rate_argument(again), "the schedule is a config"
     assert again.get_config() == optimizer.get_config()
     assert type(again.get_config()["learning_rate"]) is dict
     again = again.get_config()["learning_rate"]["config"]
