@@ -45,6 +45,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Gradients do not exist"),
 ]
 
+if hosts.BACKEND == "jax":
+    import jax
+
 SECONDS = float(os.environ.get("KERAS_ACCUM_TEST_FUZZ", 0))
 SEED = os.environ.get("KERAS_ACCUM_TEST_FUZZ_SEED")
 # The cases of the second tier, for about 20 seconds on each host, and the steps in a case.
@@ -191,6 +194,8 @@ def plans(draw):
     # In bfloat16, weights of these become NaN in the stock optimizer, too; see limits.md.
     is_nan = name in ("Nadam", "ScheduleFreeAdamW")
     halves = sorted(half for half in HALVES if not (is_nan and half == "bfloat16"))
+    if name == "Muon":  # Keras's own multiplies half precision by a schedule's float64
+        halves = []
     plan["dtype"] = draw(st.sampled_from([hosts.FLOATX] * 8 + halves))
     plan["loss"] = draw(st.sampled_from(["sample", "batch"]))  # of MicroBatches
     plan.update(traced=draw(st.integers(0, 5)) == 5, name=name, stock={**stock, **both})
@@ -342,6 +347,8 @@ class Training(RuleBasedStateMachine):
         super().__init__()
         if hosts.IS_KERAS2 or not COUNTS["cases"] % 25:
             keras.backend.clear_session()  # takes longer than a case
+            if hosts.BACKEND == "jax":  # which would run out of memory maps for its programs
+                jax.clear_caches()
         self.model = None
         self.folders, self.used = [], {}
         COUNTS["cases"] += 1
@@ -581,7 +588,7 @@ class Training(RuleBasedStateMachine):
         old = self.optimizer
         if way == "state":
             self.build()
-            new = type(old).from_config(old.get_config())
+            new = optimizers_of(self.plan)[1]
             new.set_state(old.get_state())
         else:
             new = copy.deepcopy(old) if way == "deepcopy" else pickle.loads(pickle.dumps(old))
