@@ -50,6 +50,8 @@ def file(*extensions, custom_objects=CLASSES):
         model = None
         for i, extension in enumerate(extensions):
             path = str(folder / f"{i}.{extension}")
+            if model and extension == "h5" and hosts.IS_KERAS3:
+                hosts.build(model)  # Keras 3's HDF5 files refuse a state that waits
             if model:
                 model.save(path)
             model = keras.models.load_model(path, custom_objects=custom_objects)

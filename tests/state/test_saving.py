@@ -107,6 +107,19 @@ def test_loss_scale_optimizer_in_hdf5(tmp_path):
         go_on(model, STOP)
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 keeps a list until its variables come")
+def test_hdf5_of_a_state_that_waits(tmp_path):
+    """A list that waits for variables has no place in an HDF5 file, and isn't lost by trying."""
+    model = go_on(model_for(CASES["adam"]), 0, STOP)
+    expected = everything(model)
+    MAIN["h5"].save(model, tmp_path)
+    loaded = MAIN["h5"].load(tmp_path, None)
+    with pytest.raises(ValueError, match=r"optimizer\.build\(model\.trainable_variables\)"):
+        loaded.save(tmp_path / "again.h5")
+    hosts.build(loaded)
+    assert_same(everything(loaded), expected)
+
+
 # -- Keras's callbacks -------------------------------------------------------------------------
 
 
