@@ -107,7 +107,9 @@ def test_loss_scale_optimizer_in_hdf5(tmp_path):
         go_on(model, STOP)
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 keeps a list until its variables come")
+@pytest.mark.skipif(
+    not hosts.IS_KERAS3, reason="only Keras 3 keeps a list until its variables come"
+)
 def test_hdf5_of_a_state_that_waits(tmp_path):
     """A list that waits for variables has no place in an HDF5 file, and isn't lost by trying."""
     model = go_on(model_for(CASES["adam"]), 0, STOP)
