@@ -14,9 +14,8 @@ def read(name):
     return (PROJECT / name).read_text("utf-8")
 
 
-def test_the_citations_are_of_this_version():
+def test_the_citation_is_of_this_version():
     assert f"\nversion: {keras_accum.__version__}\n" in read("CITATION.cff")
-    assert f"\n  version = {{{keras_accum.__version__}}},\n" in read("README.md")
 
 
 def test_one_place_has_the_url_of_the_repository():
