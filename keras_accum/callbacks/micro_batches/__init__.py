@@ -56,8 +56,8 @@ class MicroBatches(InTrainFunction):
     not be that of the batch is refused by a ValueError.
 
     Args:
-        size: Integer >= 1, or "auto". The number of samples of a slice; under a strategy, on each
-            replica.
+        size: Integer >= 1, or "auto" (default). The number of samples of a slice; under a strategy,
+            on each replica.
         loss: "sample" (default) or "batch". What the loss is a function of.
 
     Example:
@@ -74,7 +74,7 @@ class MicroBatches(InTrainFunction):
     _step_class = None  # of the host
     _step = None
 
-    def __init__(self, size, loss="sample"):
+    def __init__(self, size="auto", loss="sample"):
         super().__init__()
         if size != "auto" and (isinstance(size, bool) or not isinstance(size, int)):
             raise TypeError(
