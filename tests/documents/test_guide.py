@@ -3,6 +3,7 @@
 import functools
 import importlib
 import re
+from pathlib import Path
 
 import hosts
 import numpy as np
@@ -29,30 +30,16 @@ keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's ow
 
 
 def run(block, **names):
-    exec(BLOCKS[block], names)
+    exec(BLOCKS[block].replace("import keras\n", hosts.IMPORT_KERAS + "\n"), names)
     return names
 
 
 def test_all_blocks_are_tested():
-    peers = {"GradientAccumulateModel", "GradientAccumulateOptimizer", "runai"}
-    pairs = {f"{when}: {who}" for when in ("before", "after") for who in ("Keras's own", *peers)}
-    alone = {
-        "a schedule in updates",
-        "the noise scale",
-        "one optimizer, two calls",
-        "another optimizer",
-        "the big batch in one train step",
-        "windows that grow",
-        "a schedule of samples",
-        "accumulation inside backward",
-        "a window by tokens",
-        "callbacks that count updates",
-        "the statistics of the window",
-        "a loop for JAX",
-        "a loop for TensorFlow",
-        "first the head, then everything",
-    } | {f"weights in {where}" for where in ("fit", "a train step")}
-    assert set(BLOCKS) == {*alone, "half trained: Keras's own"} | pairs
+    """But for the block that needs a package which ended with TensorFlow 2.15."""
+    tests = Path(__file__).read_text("utf-8")
+    missing = [name for name in BLOCKS if not re.search(rf'[(\[]"{name}"', tests)]
+    peer = "before: GradientAccumulateModel"
+    assert missing == [peer]
 
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no schedules")
@@ -81,22 +68,6 @@ def test_a_schedule_of_samples():
         stock.train_on_batch(x[MICRO * start : MICRO * end], y[MICRO * start : MICRO * end])
     assert ours.optimizer.completed_updates == 6
     assert_equal(weights(ours), weights(stock), atol=1e-6)
-
-
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="a loop of TensorFlow")
-def test_a_window_by_tokens():
-    """Two micro-batches of 60 tokens make a window, traced once."""
-    tf = hosts.tf
-    model = compiled(dense_model(), "sgd")
-    model.loss = lambda y, predicted: tf.reduce_mean((y - predicted) ** 2, axis=1)
-    optimizer = hosts.ours("SGD", learning_rate=0.01, accum_iters=None)
-    hosts.build_on(optimizer, model.trainable_variables)
-    tokens = tf.Variable(tf.zeros([], hosts.FLOATX))
-    step = tf.function(run("a window by tokens", tf=tf)["train_step"])
-    x, y = data()
-    for updates in (0, 1, 1, 2):
-        step(model, optimizer, tokens, x[:6], y[:6], tf.fill([6], tf.cast(10, hosts.FLOATX)))
-        assert optimizer.completed_updates == updates
 
 
 @pytest.mark.skipif(
@@ -166,22 +137,6 @@ def test_callbacks_that_count_updates(tmp_path):
     assert model.optimizer.completed_updates == 1
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 refuses missing gradients")
-def test_two_calls():
-    class Network:
-        def __init__(self):
-            self.trainable_variables = [hosts.variable([1.0], "w")]
-
-    generator, discriminator = Network(), Network()
-    names = run("one optimizer, two calls", generator=generator, discriminator=discriminator)
-    one = hosts.native(hosts.variable([1.0], "g"))
-    for _ in range(3):
-        names["train_step"]([one], [one])
-    assert names["optimizer"].completed_updates == 1
-    for network in (generator, discriminator):
-        assert hosts.array(network.trainable_variables[0]) < 1
-
-
 @pytest.mark.skipif(
     hosts.BACKEND == "jax" or not hasattr(keras.optimizers, "AdamW"),
     reason="Keras on JAX can't train only some of an optimizer's variables; Keras 2 has no AdamW",
@@ -220,7 +175,7 @@ def test_another_optimizer():
     np.testing.assert_allclose(hosts.array(variable), [0.99], rtol=1e-6)
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="MicroBatches is for Keras 3")
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no MicroBatches")
 def test_the_big_batch_in_one_train_step():
     x, y = data()
     model = initialize(dense_model())
@@ -259,11 +214,7 @@ def test_weights_in_a_train_step():
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no schedules")
 def test_a_schedule_that_ends_with_the_training():
-    with_keras = BLOCKS["a schedule in updates"].replace(
-        "import keras\n", hosts.IMPORT_KERAS + "\n"
-    )
-    names = {}
-    exec(with_keras, names)
+    names = run("a schedule in updates")
     assert names["updates"] == 400
     assert float(names["schedule"](names["updates"])) == 0 < float(names["schedule"](399))
     assert names["optimizer"].accum_iters == 5
@@ -274,8 +225,9 @@ def test_a_schedule_that_ends_with_the_training():
 def test_keras_own():
     """Where Keras's own accumulation is exact, ours gives the same numbers."""
     ends = []
-    for when in ("before", "after"):
-        optimizer = run(f"{when}: Keras's own", keras=keras)["optimizer"]
+    before = run("before: Keras's own", keras=keras)["optimizer"]
+    after = run("after: Keras's own")["optimizer"]
+    for optimizer in (before, after):
         model = compiled(dense_model(), optimizer)
         fit(model, MICRO)
         ends.append(weights(model))
@@ -294,15 +246,7 @@ def test_half_trained_with_keras_own():
 
 @pytest.mark.skipif(hosts.IS_KERAS2, reason="gradient-accumulator is for tf.keras")
 def test_after_gradient_accumulator():
-    optimizer = run("after: GradientAccumulateOptimizer")["optimizer"]
-    model = compiled(dense_model(), optimizer)
-    other = dense_model()
-    run("after: GradientAccumulateModel", model=other)
-    initialize(other)
-    assert_equal(weights(go_on(other)), weights(go_on(model)))
-
-
-@pytest.mark.skipif(not hosts.IS_KERAS2, reason="runai is for Keras 2.2")
-def test_after_runai():
-    model = go_on(compiled(dense_model(), run("after: runai")["optimizer"]), 0, 7)
+    model = initialize(dense_model())
+    run("after: GradientAccumulateModel", model=model)
+    go_on(model, 0, 7)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 2)

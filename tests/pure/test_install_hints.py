@@ -39,7 +39,7 @@ def test_no_tf_keras(monkeypatch):
     assert hinted(error) == ["legacy"]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/hosts.md", "docs/guide.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/hosts.md"])
 def test_a_document_names_the_variable_of_the_backend(document):
     """Without it, Keras on JAX or PyTorch ends in `No module named 'tensorflow'`."""
     text = (Path(__file__).resolve().parents[2] / document).read_text("utf-8")
