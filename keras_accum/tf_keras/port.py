@@ -34,8 +34,7 @@ class Port(StatePort):
 
     @property
     def counts_skips(self):
-        """True in a LossScaleOptimizer, which adds 1 to `iterations` for a skipped micro-batch."""
-        return getattr(self.optimizer, "_is_wrapped_by_loss_scale_optimizer", False)
+        return vars(self.optimizer).get("_is_wrapped_by_loss_scale_optimizer", False)
 
     # -- a train step ------------------------------------------------------------------------------
 
@@ -127,9 +126,8 @@ class Port(StatePort):
             name, stock = type(self.optimizer).__name__, self.stock.__name__
             raise RuntimeError(
                 f"`{method}` of {name} is called from outside of a step of {name}, as by Lookahead "
-                "of tensorflow-addons. The update would use the gradient of a single micro-batch. "
-                f"Write what the wrapper does as a subclass of {stock}, and make the optimizer "
-                f"with `accumulating(your_subclass)`. Without accumulation, wrap {stock} itself."
+                "of tensorflow-addons: the update would use a single micro-batch. Write what the "
+                f"wrapper does as a subclass of {stock}, and give it to `accumulating`."
             )
 
     def slots_of(self, variable):

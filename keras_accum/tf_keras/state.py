@@ -50,11 +50,9 @@ class StatePort(port.Port):
         if keys != order and set(keys) == set(order):
             raise ValueError(
                 f"{type(self.optimizer).__name__} was made from an optimizer that met its "
-                "variables in another order, and belongs to no compiled model: call "
-                "`from_optimizer` with an optimizer that a model is compiled with, or "
+                "variables in another order, and belongs to no compiled model. Call "
                 "`optimizer.build(variables)` first, with the variables in the order in which the "
-                "other optimizer met them. "
-                f"Received: {', '.join(map(self.name_of, variables))}"
+                f"other optimizer met them. Received: {', '.join(map(self.name_of, variables))}"
             )
         return variables
 
@@ -67,8 +65,8 @@ class StatePort(port.Port):
             raise ValueError(
                 f"{name} was built for {len(known)} variables, and these are others: "
                 f"{', '.join(new)}. Call `optimizer.build(variables)` before the first step, with "
-                "all variables that it will ever update, in the order of the model. If layers were "
-                f"unfrozen since, compile the model with a new {name}."
+                "all variables that it will ever update. If layers were unfrozen since, compile "
+                f"the model with a new {name}."
             )
 
     # -- the state, between train steps ------------------------------------------------------------
@@ -80,19 +78,18 @@ class StatePort(port.Port):
     def named(self):
         found = {"completed_updates": self.updates}
         if self.variables:
-            found.update((self._name(name), scalar) for name, scalar in self.scalars.items())
-        places = {self.key(variable): i for i, variable in enumerate(self.variables)}
-        found.update(
-            (self._name(name, places[key]), slot)
-            for (name, key), slot in self.slots.items()
-            if key in places
-        )
+            found.update(self._named(self.slots, self.scalars, map(self.key, self.variables)))
         return found
 
-    def _name(self, name, place=None):
-        """Return the name in a state of a scalar, or of a slot of the variable in this place."""
-        prefix = "" if name == "moving_average" else f"{self.rule_name}."
-        return f"{prefix}{name}" if place is None else f"{prefix}{name}.{place}"
+    def _named(self, slots, scalars, keys):
+        """Return scalars, and slots of the variables with these keys, by their names in a state."""
+        places = {key: place for place, key in enumerate(keys)}
+        found = {f"{self.rule_name}.{name}": scalar for name, scalar in scalars.items()}
+        for (name, key), slot in slots.items():
+            if key in places:
+                prefix = "" if name == "moving_average" else f"{self.rule_name}."
+                found[f"{prefix}{name}.{places[key]}"] = slot
+        return found
 
     def read(self, variable):
         return keras.backend.get_value(variable)
@@ -129,18 +126,11 @@ class StatePort(port.Port):
         keys = list(map(self.key, self.variables))
         if not keys:
             keys = self._order_in_stock = list(dict.fromkeys(key for _, key in slots))
-        found = {"completed_updates": optimizer.iterations}
-        found.update((self._name(name), variable) for name, variable in scalars.items())
-        found.update(
-            (self._name(name, keys.index(key)), slot)
-            for (name, key), slot in slots.items()
-            if key in keys
-        )
-        return found
+        return {"completed_updates": optimizer.iterations, **self._named(slots, scalars, keys)}
 
     def stock_state(self, optimizer):
         # A stock optimizer has no slots of a variable that never had a gradient.
-        own = {name: v for name, v in self.named().items() if self.variables}
+        own = self.named() if self.variables else {}
         found = {**own, **self._named_in_stock(optimizer)}
         return {name: self.read(variable) for name, variable in found.items()}
 
@@ -167,13 +157,9 @@ class StatePort(port.Port):
 
     def add_norm(self, name):
         with tf.init_scope(), self.variable_scope():
-            return tf.Variable(
-                -1.0,
-                trainable=False,
-                name=name,
-                dtype=self.scalar_dtype,
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            )
+            aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
+            value = tf.constant(-1.0, self.scalar_dtype)
+            return tf.Variable(value, trainable=False, name=name, aggregation=aggregation)
 
     def variable_scope(self):
         """The scope for making variables."""
@@ -183,24 +169,17 @@ class StatePort(port.Port):
 
     def dtype_scope(self, variable):
         """The scope for making the gradient sum of a variable, whatever dtype Keras asks for."""
-        # A sum of many half precision gradients overflows or stalls in half precision.
+
+        def creator(next_creator, **arguments):
+            # A sum of many half precision gradients overflows or stalls in half precision.
+            arguments.update(initial_value=lambda: tf.zeros(variable.shape), dtype=tf.float32)
+            return next_creator(**arguments)
+
         is_half = dtype_of(variable) in (tf.float16, tf.bfloat16)
-        return _variables_in_float32() if is_half else contextlib.nullcontext()
+        return tf.variable_creator_scope(creator) if is_half else contextlib.nullcontext()
 
 
 def dtype_of(variable):
     """Return a variable's own dtype: with mixed precision, `dtype` may be what it is cast to."""
+    # Since TensorFlow 2.4, only the variables of mixed precision have a `true_dtype`.
     return getattr(variable, "true_dtype", variable.dtype).base_dtype
-
-
-def _variables_in_float32():
-    """A scope whose variables are float32 zeros, whatever dtype the caller asks for."""
-
-    def creator(next_creator, initial_value=None, **arguments):
-        def zeros():
-            value = initial_value() if callable(initial_value) else initial_value
-            return tf.zeros_like(getattr(value, "wrapped_value", value), tf.float32)
-
-        return next_creator(initial_value=zeros, **{**arguments, "dtype": tf.float32})
-
-    return tf.variable_creator_scope(creator)
