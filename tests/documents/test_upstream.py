@@ -18,7 +18,7 @@ from hosts import keras
 
 FOLDER = hosts.PROJECT / "docs/upstream"
 SCRIPTS = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.py"))}
-ON_TENSORFLOW, ON_TORCH = "mirrored_strategy", "same_path"
+ON_TENSORFLOW, ON_TORCH, ON_JAX = "mirrored_strategy", "same_path", "called_twice"
 
 
 def with_ours(script):
@@ -36,7 +36,7 @@ def test_the_page_has_every_script():
 
 @thorough
 @once
-@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - {ON_TENSORFLOW, ON_TORCH}))
+@pytest.mark.parametrize("name", sorted(SCRIPTS.keys() - {ON_TENSORFLOW, ON_TORCH, ON_JAX}))
 def test_the_defect_is_still_there(name):
     exec(with_ours(SCRIPTS[name]), {"__name__": name})
     assert_fails(name)
@@ -45,6 +45,11 @@ def test_the_defect_is_still_there(name):
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="a defect of Keras on PyTorch")
 def test_the_defect_on_pytorch_is_still_there():
     assert_fails(ON_TORCH)
+
+
+@once
+def test_the_defect_on_jax_is_still_there():
+    assert_fails(ON_JAX)
 
 
 def assert_fails(name):
