@@ -5,6 +5,7 @@
     nox -s keras3_jax -- -k window    some of its tests; arguments after `--` go to pytest
     nox -s keras3_jax -- -m ''        all tests of one host
     nox -r -s rest                    the tests that `nox` leaves out; -r reuses its environments
+    nox -s rest -- keras3_torch       those of one host
     nox -r -s fuzz -- keras3_torch    an hour of random trainings on one host
 
 CONTRIBUTING.md explains the tiers. Each session installs the package as a built wheel, and pytest
@@ -18,9 +19,8 @@ import sys
 from pathlib import Path
 
 import nox
-import nox.command
 
-nox.needs_version = ">=2024.4.15"
+nox.needs_version = ">=2025.2.9"  # the first with dependency groups
 
 # Each session starts many processes. Without bytecode files, each of them would compile the source
 # of its framework again, which takes up to ten seconds. Docker images often set this variable.
@@ -28,6 +28,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 PROJECT = Path(__file__).resolve().parent
 TESTS = PROJECT / "tests"
+
+
+def group(name):
+    """The requirements of a dependency group of pyproject.toml."""
+    return nox.project.dependency_groups(nox.project.load_toml(PROJECT / "pyproject.toml"), name)
+
 
 sys.path.append(str(TESTS))
 from pythons import find_python  # noqa: E402
@@ -99,31 +105,24 @@ def pure(session):
 
 @nox.session
 def keras3_tensorflow(session):
-    extras = "tensorflow,notebooks"
-    check_host(session, "keras3", extras, "tensorflow==2.21.*", KERAS_BACKEND="tensorflow")
+    requirements = "tensorflow==2.21.*", *group("notebooks")
+    check_host(session, "keras3", "[tensorflow]", *requirements, KERAS_BACKEND="tensorflow")
 
 
 @nox.session
 def keras3_jax(session):
-    check_host(session, "keras3", "jax,notebooks", KERAS_BACKEND="jax")
+    check_host(session, "keras3", "[jax]", *group("notebooks"), KERAS_BACKEND="jax")
 
 
 @nox.session
 def keras_nightly(session):
-    """The second tier on Keras's nightly. If tests fail, the session is skipped and says so."""
-    session.install("--no-compile", f"{PROJECT}[test]", "keras-nightly", "jax")
-    version = "import keras; print(keras.__version__)"
-    backend = {"KERAS_BACKEND": "jax"}
-    version = session.run("python", "-c", version, env=backend, silent=True).strip()
-    try:
-        check(session, "keras3", ".", *WORKERS, **backend)
-    except nox.command.CommandFailed:
-        skip(session, f"tests fail on Keras {version}, which isn't released; they are listed above")
+    """The second tier on Keras's nightly, which a weekly workflow runs."""
+    check_host(session, "keras3", "", "keras-nightly", "jax", KERAS_BACKEND="jax")
 
 
 @nox.session
 def keras3_torch(session):
-    check_host(session, "keras3", "torch", "torch==2.13.0", KERAS_BACKEND="torch")
+    check_host(session, "keras3", "[torch]", "torch==2.13.0", KERAS_BACKEND="torch")
 
 
 @nox.session(venv_backend="none")
@@ -143,7 +142,7 @@ def tf_keras_2_15(session):
     """The last TensorFlow whose own tf.keras is Keras 2."""
     if not session.python:
         skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
-    check_host(session, "tf_keras", None, "tensorflow-cpu==2.15.*")
+    check_host(session, "tf_keras", "", "tensorflow-cpu==2.15.*")
 
 
 @nox.session(python=find_python("3.11"))
@@ -155,7 +154,7 @@ def works_with(session):
     if not session.python:
         skip(session, "the packages are pinned for Python 3.11; it isn't installed")
     torch = ["torch==2.13.0"] if "torch" in session.posargs else []
-    session.install("--no-compile", f"{PROJECT}[jax,test]", *WORKS_WITH, *torch)
+    session.install("--no-compile", f"{PROJECT}[jax]", *group("test"), *WORKS_WITH, *torch)
     folders = dict.fromkeys(session.posargs, "works_with")
     folders = folders or {"tensorflow": "works_with", "jax": "works_with/test_jax_privacy.py"}
     rows = {backend: Path(session.create_tmp(), f"{backend}.json").resolve() for backend in folders}
@@ -171,7 +170,7 @@ def keras2(session):
     """Keras 2.2.4: the standalone Keras that ran on TensorFlow 1."""
     if not session.python:
         skip(session, "TensorFlow 1.15 needs Python 3.7; it isn't installed")
-    check_host(session, "keras2", "keras2", "keras==2.2.4")
+    check_host(session, "keras2", "[keras2]", "keras==2.2.4")
 
 
 @nox.session(venv_backend="none")
@@ -186,7 +185,7 @@ def keras2_3(session):
 @nox.session
 def docs(session):
     """Build the site in build/site with warnings as errors, and check its links."""
-    session.install("--no-compile", f"{PROJECT}[docs]")
+    session.install("--no-compile", str(PROJECT), *group("docs"))
     session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
     session.run("python", "docs/check_site.py", "build/site")
 
@@ -226,11 +225,11 @@ def package(session):
 
 @nox.session(venv_backend="none")
 def rest(session):
-    """Run the tests that `nox` leaves out. With `-r`, the sessions reuse its environments."""
+    """Run the tests that `nox` leaves out, of all sessions or of those named after `--`."""
     # TensorFlow's optimizer of graphs takes a sixth of the time. The tests of `nox` run with it.
     os.environ["KERAS_ACCUM_TEST_GRAPPLER"] = "0"
-    for name, tier in REST.items():
-        session.notify(name, posargs=[*tier, *session.posargs])
+    for name in session.posargs or REST:
+        session.notify(name, posargs=REST[name])
     session.notify("summary", posargs=["rest"])
 
 
@@ -255,16 +254,15 @@ def python_of(session, other, *requirements):
 
 
 def check_tf_keras(session, host):
-    requirements = f"{PROJECT}[legacy,test]", "tf_keras==2.21.*"
+    requirements = f"{PROJECT}[legacy]", *group("test"), "tf_keras==2.21.*"
     python = python_of(session, "keras3_tensorflow", *requirements)
     check(session, host, ".", *WORKERS, python=python, TF_USE_LEGACY_KERAS="1")
 
 
-def check_host(session, host, extras, *requirements, **environment):
-    """Run one host's tests on the built wheel with `extras` and exactly these `requirements`."""
-    extras = f"{extras},test" if extras else "test"
+def check_host(session, host, extra, *requirements, **environment):
+    """Run one host's tests on the built wheel with an extra and exactly these `requirements`."""
     # Most modules of a framework are never imported, so compiling them wastes time.
-    session.install("--no-compile", f"{PROJECT}[{extras}]", *requirements)
+    session.install("--no-compile", f"{PROJECT}{extra}", *group("test"), *requirements)
     check(session, host, ".", *WORKERS, **environment)
 
 

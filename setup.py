@@ -42,7 +42,7 @@ def with_absolute_links(markdown):
 # setuptools knows a license expression since version 77, which needs Python 3.9.
 LICENSE = {"license_expression" if sys.version_info >= (3, 9) else "license": "MIT"}
 
-DEMO = ["scikit-learn", "matplotlib", "tqdm"]
+# What contributors need is in the dependency groups of pyproject.toml.
 EXTRAS = {
     "tensorflow": ["keras>=3.10", "tensorflow>=2.16.1"],
     "jax": ["keras>=3.10", "jax"],
@@ -56,18 +56,7 @@ EXTRAS = {
         "h5py<3",
         "numpy<1.19",
     ],
-    "peers": ["runai==0.4.1; python_version < '3.8'"],  # whom benchmarks compare with
-    "demo": DEMO,  # python -m keras_accum
-    "docs": [
-        "mkdocs>=1.6.1,<2",
-        "mkdocs-material>=9.7,<10",
-        "mkdocstrings-python>=2,<3",
-        "nbconvert>=7.16,<8",
-        "latex2mathml>=3.77,<4",
-        "ruff>=0.9",  # breaks the lines of long signatures
-    ],
-    "notebooks": ["nbclient", "ipykernel", *DEMO],
-    "test": ["pytest>=7", "pytest-xdist", "hypothesis>=6.79", *DEMO],
+    "demo": ["scikit-learn", "matplotlib", "tqdm"],  # python -m keras_accum
 }
 
 setup(

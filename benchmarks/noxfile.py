@@ -46,7 +46,7 @@ def keras2(session):
     """With runai, and the formula of the class that was copied across the web."""
     if not session.python:
         session.skip("TensorFlow 1.15 needs Python 3.7; it isn't installed")
-    session.install(f"{HERE.parent}[keras2,peers]", "keras==2.2.4")
+    session.install(f"{HERE.parent}[keras2]", "keras==2.2.4", "runai==0.4.1")
     measure(session, "keras2", "keras2")
 
 
@@ -63,7 +63,7 @@ EVERYBODY = {
     "optax": ["jax==0.10.2", "optax==0.2.8"],
     "torch": ["torch==2.13.0", "accelerate==1.15.0", "lightning==2.6.6", "transformers==5.23.0"],
     "tf_keras_2_15": ["tensorflow-cpu==2.15.*"],
-    "keras2": [f"{HERE.parent}[keras2,peers]", "keras==2.2.4", "pytest"],
+    "keras2": [f"{HERE.parent}[keras2]", "keras==2.2.4", "runai==0.4.1", "pytest"],
 }
 PYTHONS = {"tf_keras_2_15": ("3.11", "3.10", "3.9"), "keras2": ("3.7",)}
 

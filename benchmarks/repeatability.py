@@ -1,6 +1,6 @@
 """How repeatable a training is on Keras 2: `python benchmarks/repeatability.py`, on Python 3.7.
 
-    pip install '.[keras2,peers]' && python benchmarks/repeatability.py
+    pip install '.[keras2]' runai==0.4.1 && python benchmarks/repeatability.py
 
 TensorFlow 1 doesn't order operations that the graph doesn't order. The script builds and runs one
 training of a small network many times, and prints how many different results that gives.

@@ -33,8 +33,12 @@ def test_the_workflows_run_sessions_that_exist():
     sessions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
     workflows = sorted(PROJECT.glob(".github/workflows/*.yml"))
     text = "".join(path.read_text("utf-8") for path in workflows)
-    named = {name for names in re.findall(r"nox -s (.+)", text) for name in names.split()}
-    assert {"docs", "package", "pure"} <= named <= sessions
+    commands = re.findall(r"nox -s ([\w ]+?)(?: --|$)", text, re.M)
+    named = {name for names in commands for name in names.split()}
+    assert {"docs", "package", "pure", "rest"} <= named <= sessions
+    (hosts,) = re.findall(r"host:\n((?: +- \w+\n)+)", text)
+    (weekly,) = re.findall(r"session: \[(.*)\]", text)
+    assert {*re.findall(r"\w+", hosts), *weekly.split(", ")} <= sessions
     contributing = read("CONTRIBUTING.md").split("## Release")[1]
     for path in workflows:
         name = re.search(r"^name: (.+)", path.read_text("utf-8"), re.M).group(1)
