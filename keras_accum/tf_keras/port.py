@@ -6,7 +6,6 @@ coefficients hold everything still.
 """
 
 import abc
-import contextlib
 
 import tensorflow as tf
 
@@ -91,14 +90,21 @@ class Port(StatePort):
             written += [(scalar, step.switch) for scalar in self.scalars.values()]
         old = [self.value(variable) for variable, _ in written]
         # Otherwise a train step that finds no more data could decay weights before it fails.
-        with port.after(averages), self._updating():
-            self.run_stock(averages, variables, switches)
+        with port.after(averages):
+            self._updates_begun += 1
+            try:
+                self.run_stock(averages, variables, switches)
+            finally:
+                self._updates_begun -= 1
 
-        def take_back(switches, old):
+        def take_back(variable, target, switch, old):
+            return target.assign(tf.where(switch > 0, target.read_value(), old))
+
+        def across(switches, old):
             for (variable, _), switch, value in zip(written, switches, old):
-                self.on(variable, _select, switch, value)
+                self.on(variable, take_back, switch, value)
 
-        self.across(take_back, [switch for _, switch in written], old)
+        self.across(across, [switch for _, switch in written], old)
 
     @abc.abstractmethod
     def run_stock(self, averages, variables, switches):
@@ -107,14 +113,6 @@ class Port(StatePort):
     @abc.abstractmethod
     def written_with(self, variable):
         """Return what an update of a variable may write, and a switch of 0 must take back."""
-
-    @contextlib.contextmanager
-    def _updating(self):
-        self._updates_begun += 1
-        try:
-            yield
-        finally:
-            self._updates_begun -= 1
 
     @property
     def is_updating(self):
@@ -139,7 +137,3 @@ class Port(StatePort):
             return target.assign_add(tf.cast(switch, target.dtype))
 
         self.on(self.updates, count, switch)
-
-
-def _select(variable, target, switch, old):
-    return target.assign(tf.where(switch > 0, target.read_value(), old))

@@ -65,8 +65,9 @@ class StatePort(port.Port):
             raise ValueError(
                 f"{name} was built for {len(known)} variables, and these are others: "
                 f"{', '.join(new)}. Call `optimizer.build(variables)` before the first step, with "
-                "all variables that it will ever update. If layers were unfrozen since, compile "
-                f"the model with a new {name}."
+                "all variables that it will ever update. For a copy of the model, or if layers "
+                f"were unfrozen since, compile the model with a new {name}; `new.set_state"
+                "(optimizer.get_state())` continues the training of the same variables."
             )
 
     # -- the state, between train steps ------------------------------------------------------------
