@@ -3,6 +3,7 @@
 import copy
 import itertools
 import pickle
+import re
 
 import formats
 import hosts
@@ -29,7 +30,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an 
 legacy_only = pytest.mark.skipif(
     not hosts.IS_LEGACY, reason="only legacy optimizers are built by a restored checkpoint"
 )
-tf_keras_only = pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about TensorFlow checkpoints")
 keras3_only = pytest.mark.skipif(
     not hosts.IS_KERAS3, reason="only lists of Keras 3 have a learning rate"
 )
@@ -97,17 +97,6 @@ BUILT = [loaded, restored] if hosts.IS_TF_KERAS else []
 every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 
 
-def refused_or_not(way, act, model, is_refused=True):
-    """Call `act`; where it needs variables, expect a refusal with the remedy, and build first."""
-    if is_refused and way not in BUILT:
-        before = everything(model)
-        with pytest.raises(ValueError, match=REMEDY):
-            act(model)
-        assert_same(everything(model), before)
-        hosts.build(model)
-    return act(model)
-
-
 # -- who sees the state ----------------------------------------------------------------------------
 
 
@@ -117,21 +106,57 @@ def test_read(way, source, tmp_path):
     assert_same(everything(model), everything(source))
     optimizer = model.optimizer
     assert (optimizer.completed_updates, optimizer.window_position) == (1, 2)
-    updates = optimizer.iterations
-    assert int(hosts.array(updates)) == 1
+    assert int(hosts.array(optimizer.iterations)) == 1
     assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
 
 
-@pytest.mark.parametrize("form", SAVED)
-@every_way
-def test_saved_before_the_first_step(way, form, source, tmp_path):
-    """A list of variables, as HDF5 has it, needs variables."""
-    is_refused = hosts.IS_KERAS3 and form == "h5"
-    model = refused_or_not(
-        way, lambda waiting: SAVED[form](waiting, tmp_path), way(source, tmp_path), is_refused
-    )
-    assert_same(everything(model), everything(source))
-    assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
+def set_accum_iters(model, folder):
+    model.optimizer.accum_iters = 2
+    assert model.optimizer.accum_iters == 2
+    return model
+
+
+def apply_partial_window(model, folder):
+    model.optimizer.apply_partial_window()
+    assert model.optimizer.completed_updates == 2
+    return model
+
+
+def newer_state(model, folder):
+    later = go_on(fresh(), 0, LATER)
+    model.set_weights(later.get_weights())
+    model.optimizer.set_state(later.optimizer.get_state())
+    return model
+
+
+def newer_checkpoint(model, folder):
+    path = checkpoint(go_on(fresh(), 0, LATER)).save(str(folder / "later"))
+    checkpoint(model).restore(path)
+    if not hosts.IS_LEGACY:  # other optimizers wait for `build`, with TensorFlow's values
+        hosts.build(model)
+    return model
+
+
+def assign_to_variables(model, folder):
+    slots = [v for v in hosts.stock_variables(model.optimizer) if re.search("velocity|(^|/)v", v.name)]
+    assert len(slots) == 4
+    for slot in slots:
+        hosts.assign(slot, hosts.array(slot) + 1)
+    return model
+
+
+def from_state_tree(model, folder):
+    tree = model.get_state_tree(value_format="numpy_array")
+    for variable in model.optimizer.variables:
+        hosts.assign(variable, np.zeros_like(hosts.array(variable)))
+    model.set_state_tree(tree)
+    return model
+
+
+def copied(model, folder):
+    """The copy has the model's variables and continues to train them."""
+    model.optimizer = copy.deepcopy(model.optimizer)
+    return model
 
 
 def to_tf_weights(model, folder):
@@ -148,112 +173,50 @@ def to_saved_model(model, folder):
     return other
 
 
-@tf_keras_only
-@pytest.mark.parametrize("save", [to_checkpoint, to_tf_weights, to_saved_model])
-@every_way
-def test_saved_as_a_checkpoint_before_the_first_step(way, save, source, tmp_path):
-    """A checkpoint needs variables, since slots belong to them: the compiled model has them."""
-    model = save(way(source, tmp_path), tmp_path)
-    assert_same(everything(model), everything(source))
-    assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
+CHANGES = [set_accum_iters, apply_partial_window, newer_state]
+NEED_VARIABLES = ["apply_partial_window"]
+KEEP = dict(SAVED)
+if not hosts.IS_KERAS2:
+    CHANGES += [assign_to_variables]
+if hosts.IS_KERAS3:
+    KEEP["from_state_tree"] = from_state_tree
+    NEED_VARIABLES += ["assign_to_variables", "from_state_tree", "h5"]  # a list needs them, too
+if hosts.IS_TF_KERAS:
+    CHANGES += [newer_checkpoint]
+    KEEP.update(checkpoint=to_checkpoint, tf_weights=to_tf_weights, saved_model=to_saved_model)
+if hosts.IS_LEGACY:
+    KEEP["copied"] = copied
+CHANGES = {act.__name__: act for act in CHANGES}
 
 
-@legacy_only
+@pytest.mark.parametrize("act", [*KEEP, *CHANGES])
 @every_way
-def test_copied_before_the_first_step(way, source, tmp_path):
-    """The copy has the model's variables and continues to train them."""
+def test_before_the_first_step(way, act, source, tmp_path):
+    """A waiting state is saved, copied and changed as any other, or the remedy is said."""
     model = way(source, tmp_path)
-    state = everything(model)
-    model.optimizer = copy.deepcopy(model.optimizer)
-    assert_same(everything(model), state)
-    assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
-
-
-@every_way
-def test_accum_iters_can_be_set(way, source, tmp_path):
-    model = way(source, tmp_path)
-    for some in (model, source):
-        some.optimizer.accum_iters = 2
-        assert some.optimizer.accum_iters == 2
-    go_on(model, STOP, STOP + 5)
-    assert (model.optimizer.accum_iters, model.optimizer.completed_updates) == (2, 3)
-    assert_same(everything(model), everything(go_on(source, STOP, STOP + 5)))
-
-
-@every_way
-def test_apply_partial_window(way, source, tmp_path):
-    model = way(source, tmp_path)
-    refused_or_not(way, lambda model: model.optimizer.apply_partial_window(), model)
-    source.optimizer.apply_partial_window()
-    assert model.optimizer.completed_updates == 2
-    assert_same(everything(model), everything(source))
-
-
-@every_way
-def test_to_stock(way, tmp_path):
-    source = go_on(fresh(), 0, 2 * LENGTH)
-    model = way(source, tmp_path)
-    stock = refused_or_not(way, lambda model: model.optimizer.to_stock(), model)
-    again = accum.AdamAccumulate.from_optimizer(stock, accum_iters=LENGTH)
-    new = like(source, again)
-    hosts.build(new)  # only the variables tell the shapes of the window's sums
-    assert_same(everything(new), everything(source))
-
-
-@every_way
-def test_a_newer_state_wins(way, source, tmp_path):
-    model = way(source, tmp_path)
-    go_on(source, STOP, LATER)
-    model.set_weights(source.get_weights())
-    model.optimizer.set_state(source.optimizer.get_state())
-    assert_same(everything(model), everything(source))
-    hosts.build(model)
-    assert_same(everything(model), everything(source))
-
-
-@tf_keras_only
-@every_way
-def test_a_newer_checkpoint_wins(way, source, tmp_path):
-    model = way(source, tmp_path)
-    go_on(source, STOP, LATER)
-    checkpoint(model).restore(checkpoint(source).save(str(tmp_path / "later")))
-    if not hosts.IS_LEGACY:  # other optimizers wait for `build`, with TensorFlow's values
+    if act in NEED_VARIABLES and way not in BUILT:
+        with pytest.raises(ValueError, match=REMEDY):
+            {**KEEP, **CHANGES}[act](model, tmp_path)
+        assert_same(everything(model), everything(source))
         hosts.build(model)
-    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (2, 3)
+    if act in CHANGES:
+        model, source = (CHANGES[act](each, tmp_path) for each in (model, source))
+        hosts.build(model)
+    else:
+        model = KEEP[act](model, tmp_path)
     assert_same(everything(model), everything(source))
-    assert_same(everything(go_on(model, LATER)), everything(go_on(source, LATER)))
+    assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
 
 
 @legacy_only
 def test_a_state_newer_than_the_checkpoint_wins(source, tmp_path):
-    model = restored(source, tmp_path)
-    go_on(source, STOP, LATER)
-    model.set_weights(source.get_weights())
-    model.optimizer.set_state(source.optimizer.get_state())
-    assert_same(everything(go_on(model, LATER)), everything(go_on(source, LATER)))
-
-
-@pytest.mark.skipif(
-    hosts.IS_KERAS2, reason="the optimizer's variables belong to the graph on Keras 2"
-)
-@every_way
-def test_values_assigned_to_variables_are_kept(way, source, tmp_path):
-    model = way(source, tmp_path)
-    refused_or_not(way, lambda model: model.optimizer.variables, model, hosts.IS_KERAS3)
-    names = [variable.name for variable in hosts.stock_variables(source.optimizer)]
-    for some in (model, source):
-        for name, variable in zip(names, hosts.stock_variables(some.optimizer)):
-            if "velocity" in name or "/v" in f"/{name}":
-                hosts.assign(variable, hosts.array(variable) + 1)
-    assert any(hosts.array(v).min() >= 1 for v in hosts.stock_variables(model.optimizer)[2:])
-    assert_same(everything(model), everything(source))
-    hosts.build(model)
-    assert_same(everything(model), everything(source))
+    model = newer_state(restored(source, tmp_path), tmp_path)
+    later = go_on(fresh(), 0, LATER)
+    assert_same(everything(go_on(model, LATER)), everything(go_on(later, LATER)))
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has state trees")
-@pytest.mark.parametrize("target", ["fitted", "built"])
-@pytest.mark.parametrize("source", ["fitted", "built"])
+@pytest.mark.parametrize("source, target", [("fitted", "built"), ("built", "fitted")])
 def test_state_trees(source, target):
     """Variables have the same paths whoever built the optimizer. Keras ignores unknown paths."""
 
@@ -270,18 +233,6 @@ def test_state_trees(source, target):
     one, other = made(source, STOP), made(target, LENGTH + 1)
     other.set_state_tree(one.get_state_tree(value_format="numpy_array"))
     assert_same(everything(other), everything(one))
-
-
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has state trees")
-@every_way
-def test_a_state_tree_of_a_waiting_state(way, source, tmp_path):
-    model = way(source, tmp_path)
-    tree = refused_or_not(way, lambda m: m.get_state_tree(value_format="numpy_array"), model)
-    later = pickle.loads(pickle.dumps(everything(model)))
-    for variable in model.optimizer.variables:
-        hosts.assign(variable, np.zeros_like(hosts.array(variable)))
-    model.set_state_tree(tree)
-    assert_same(everything(model), later)
 
 
 @eager_only
@@ -314,8 +265,9 @@ def test_from_optimizer_of_a_list(source):
         again.build(waiting.trainable_variables)
         found = again.get_state()
         assert_same(dict(sorted(found.items())), dict(sorted({**changed, **rates}.items())))
-    with pytest.raises(ValueError, match=REMEDY):
-        accum.AdamAccumulate.from_optimizer(waiting.optimizer, accum_iters=1)
+    without_window = accum.AdamAccumulate.from_optimizer(waiting.optimizer, accum_iters=1)
+    with pytest.raises(accum.StateError, match=r"A list of \d+ arrays.*accum_iters=1"):
+        without_window.build(waiting.trainable_variables)
     hosts.build(waiting)
     again = accum.AdamAccumulate.from_optimizer(waiting.optimizer, accum_iters=1)
     found, names = again.get_state(), ["state_format", *(n for n in state if not is_of_window(n))]
@@ -364,30 +316,6 @@ def test_python_gate_after_a_checkpoint(position, tmp_path):
     for some, callbacks in ((model, [accum.PythonGate()]), (source, [])):
         some.compile(some.optimizer, some.loss)
         fit(some, MICRO, callbacks=callbacks, **FITTED)
-    assert_same(everything(model), everything(source))
-
-
-@legacy_only
-def test_python_gate_with_backup_and_restore(tmp_path):
-    class Interrupt(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if batch == STOP:
-                raise KeyboardInterrupt
-
-    def train(*callbacks):
-        backup = keras.callbacks.BackupAndRestore(str(tmp_path), save_freq=STOP)
-        model = fresh()
-        model.compile(model.optimizer, model.loss)
-        fit(model, MICRO, epochs=1, callbacks=[backup, accum.PythonGate(), *callbacks])
-        return model
-
-    with pytest.raises(KeyboardInterrupt):
-        train(Interrupt())
-    model = train()
-    # Keras 2 continues in the middle of the epoch, but with the batches of its beginning.
-    source = go_on(fresh(), 0, STOP)
-    go_on(source, 0, 3 * LENGTH - STOP)
-    assert model.optimizer.completed_updates == 3
     assert_same(everything(model), everything(source))
 
 
