@@ -20,8 +20,6 @@ class Stateful:
 
     # A function that pickle can find, and its arguments, for a class that pickle can't find.
     made_by = None
-    # How a loaded model takes another `accum_iters`, for a warning.
-    later = "set model.optimizer.accum_iters = 5 before the first step of the loaded model"
 
     # -- the state ---------------------------------------------------------------------------------
 
@@ -97,8 +95,8 @@ class Stateful:
                 f"This {cls.__name__} was saved by a class that didn't save accum_iters, so "
                 "accum_iters=1 is used: an update on every micro-batch. Give accum_iters when "
                 f"loading, custom_objects={{'{cls.__name__}': "
-                f"{cls.__name__}.with_accum_iters(5)}}, or {cls.later.format(cls.__name__)}. For a "
-                "file of a stock optimizer, use with_accum_iters(5, stock=True)."
+                f"{cls.__name__}.with_accum_iters(5)}}. For a file of a stock optimizer, use "
+                "with_accum_iters(5, stock=True)."
             )
             optimizer._accumulation.state.counts_micro_batches = True
         return optimizer
@@ -188,8 +186,8 @@ class Loader:
                 f"accum_iters={config['accum_iters']}: load the file with {self.__name__} itself, "
                 "and then set `model.optimizer.accum_iters`."
             )
-        counts_micro_batches = "accum_iters" not in config and not self.stock
+        is_of_copied_class = "accum_iters" not in config and not self.stock
         config = {**config, "accum_iters": check_length(self.accum_iters)}
         optimizer = self.cls.from_config(config, custom_objects)
-        optimizer._accumulation.state.counts_micro_batches = counts_micro_batches
+        optimizer._accumulation.state.counts_micro_batches = is_of_copied_class
         return optimizer
