@@ -449,12 +449,3 @@ def test_jax_model_parallel(case, callbacks):
         # Two slots and an accumulator. Keras 3.10 leaves out the last None.
         split = [{i: name for i, name in enumerate(spec) if name is not None} for spec in found]
         assert split == [{axis: "model"}] * 3
-
-
-@jax_only
-@on_adam
-def test_jax_data_parallel_with_a_python_gate(case, data_parallel):
-    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-    actual = train(optimizer, MICRO, callbacks=[hosts.accum.PythonGate()])
-    keras.distribution.set_distribution(None)
-    assert_same_training(actual, big_batch(case))

@@ -220,12 +220,6 @@ def test_an_argument_that_is_assigned_to_a_loss_scale_optimizer():
         wrapper.gate = "conditional"
 
 
-@every_class
-def test_numpy_integers_are_integers(name):
-    accum_iters = hosts.ours(name, accum_iters=np.int64(3)).get_config()["accum_iters"]
-    assert accum_iters == 3 and type(accum_iters) is int  # as JSON needs it
-
-
 def test_accumulation_cannot_start_without_accumulators():
     model = compiled(dense_model(), hosts.ours("SGD"))
     model.optimizer.accum_iters = 1
@@ -305,12 +299,6 @@ def test_lr_is_learning_rate(name):
     assert optimizer.get_config()[RATE] == 0.125
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if "epsilon" in hosts.ours(n).get_config()])
-def test_no_epsilon_is_the_default_one(name):
-    default = hosts.ours(name).get_config()["epsilon"]
-    assert hosts.ours(name, epsilon=None).get_config()["epsilon"] == default > 0
-
-
 @every_class
 def test_integer_learning_rate(name):
     """An integer is accepted where the stock class accepts it; as `lr` always, as in Keras 2."""
@@ -345,22 +333,6 @@ def test_an_integer_that_is_meant_as_accum_iters(name):
 def test_keras_s_own_accumulation_is_pointed_out(name):
     with pytest.warns(UserWarning, match="is Keras's own .* accum_iters=5"):
         hosts.ours(name, gradient_accumulation_steps=5)
-
-
-def test_call_from_the_copied_class():
-    """Call AdamAccumulate like the scripts across the web, and train with such a script."""
-    optimizer = hosts.accum.AdamAccumulate(lr=0.001, accum_iters=5, **hosts.our_decay(1e-5))
-    x = np.random.default_rng(0).normal(size=(100, 6))
-    y = np.eye(3)[np.arange(100) % 3]
-    layers = keras.layers
-    model = hosts.sequential(
-        (6,), [layers.Dense(8, activation="relu"), layers.Dense(3, activation="softmax")]
-    )
-    model.compile(optimizer, loss="categorical_crossentropy", metrics=["accuracy"])
-    before = model.get_weights()
-    model.fit(x, y, batch_size=10, epochs=2, verbose=0)
-    assert optimizer.completed_updates == 4
-    assert all((a != b).any() for a, b in zip(before, model.get_weights()))
 
 
 # -- configs -----------------------------------------------------------------------------------

@@ -3,14 +3,12 @@
 import copy
 import inspect
 import pickle
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import hosts
 import numpy as np
 import pytest
-from cases import once, thorough
+from cases import thorough
 from hosts import accum, keras
 from training import LENGTH, assert_equal, compiled, dense_model, go_on
 
@@ -380,38 +378,6 @@ def test_a_value_that_leaves_a_conditional(cls):
     assert isinstance(error.value.__cause__, jax.errors.UnexpectedTracerError)
 
 
-def noted_model():
-    optimizer = NotedAccumulate(2**-4, 0.25, accum_iters=LENGTH)
-    return compiled(dense_model(), optimizer, hosts.mean_squared_error())
-
-
-@pytest.mark.parametrize("form", ["keras", "pickle", "copy"])
-def test_another_optimizer_continues_in_a_window(form, tmp_path):
-    saved = go_on(noted_model(), 0, LENGTH + 2)
-    if form == "keras":
-        saved.save(tmp_path / "model.keras")
-        again = keras.models.load_model(tmp_path / "model.keras")
-    else:
-        copied = copy.deepcopy if form == "copy" else lambda o: pickle.loads(pickle.dumps(o))
-        again = noted_model()
-        again.set_weights(saved.get_weights())
-        again.compile(copied(saved.optimizer), saved.loss, jit_compile=saved.jit_compile)
-    assert type(again.optimizer) is NotedAccumulate and again.optimizer.fade == 0.25
-    for model in (saved, again):
-        go_on(model, LENGTH + 2, 3 * LENGTH)
-    assert_equal(dict(enumerate(again.get_weights())), dict(enumerate(saved.get_weights())))
-    assert_equal(again.optimizer.get_state(), saved.optimizer.get_state())
-    assert {"Noted.trace.0", "Noted.total"} <= set(saved.optimizer.get_state())
-
-
-def test_to_stock_and_back():
-    saved = go_on(noted_model(), 0, LENGTH)
-    stock = saved.optimizer.to_stock()
-    assert type(stock) is Noted and stock.fade == 0.25
-    again = NotedAccumulate.from_optimizer(stock, accum_iters=LENGTH)
-    assert_equal(again.get_state(), saved.optimizer.get_state(), rtol=0, atol=0)
-
-
 def test_signature():
     parameters = list(inspect.signature(NotedAccumulate).parameters)
     assert parameters[:3] == ["learning_rate", "fade", "name"]
@@ -533,20 +499,3 @@ def test_old_names_in_a_config():
     assert (again.gate, again.all_reduce) == ("select", "per_micro_batch")
     with pytest.raises(ImportError, match="AdamZAccumulate"):
         exec("from keras_accum.keras3 import AdamZAccumulate", {})
-
-
-@thorough
-@once
-def test_loads_in_a_new_process(tmp_path):
-    """A stock optimizer's accumulating class can be loaded once the host's module is imported."""
-    model = compiled(
-        dense_model(), accum.LionAccumulate(2**-6, accum_iters=LENGTH), hosts.mean_squared_error()
-    )
-    go_on(model, 0, LENGTH + 2).save(tmp_path / "model.keras")
-    program = f"""
-import keras, keras_accum.keras3
-model = keras.models.load_model({str(tmp_path / "model.keras")!r})
-print(type(model.optimizer).__name__, model.optimizer.window_position)
-"""
-    job = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert job.stdout.split() == ["LionAccumulate", "2"], job.stderr

@@ -175,16 +175,6 @@ def test_a_variable_without_a_gradient_in_the_window_is_unchanged():
     assert np.abs(hosts.array(b) - start[b.name]).max() > 0.01
 
 
-@thorough
-def test_a_dropped_micro_batch_changes_nothing():
-    vs, ours = variables(), DriftAccumulate(accum_iters=LENGTH, skip_nonfinite=True)
-    for number, given in enumerate(gradients()):
-        if number == LENGTH - 1:
-            hosts.apply(ours, [np.full_like(g, np.nan) for g in given], vs)
-        hosts.apply(ours, given, vs)
-    assert_equal(values(ours, vs), stock_values())
-
-
 # -- state and files -------------------------------------------------------------------------------
 
 

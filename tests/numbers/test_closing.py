@@ -153,25 +153,6 @@ def test_a_dropped_micro_batch_closes_the_window_of_the_others():
 
 
 @can_close
-def test_a_window_that_would_close_anyway_closes_once():
-    ours, mine = made(hosts.ours("Adam", accum_iters=2))
-    step = closing_stepper(ours, mine)
-    gradients = micro_batches()[0][0]
-    for when, reached in ((False, (0, 1)), (True, (1, 0)), (True, (2, 0)), (False, (2, 1))):
-        step(when, gradients)
-        assert (ours.completed_updates, ours.window_position) == reached
-
-
-@can_close
-def test_with_accum_iters_1_every_micro_batch_is_an_update():
-    ours, mine = made(hosts.ours("Adam"))
-    step = closing_stepper(ours, mine)
-    for when in (False, True):
-        step(when, micro_batches()[0][0])
-    assert ours.completed_updates == 2
-
-
-@can_close
 @pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
 def test_outside_of_the_traced_function():
     ours, mine = made(hosts.ours("Adam", accum_iters=3))

@@ -4,7 +4,7 @@ import hosts
 import numpy as np
 import pytest
 import steps
-from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first, thorough
+from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first
 from training import assert_equal
 
 LENGTHS = [2, 1, 3, 2]
@@ -127,35 +127,6 @@ def test_a_window_may_be_longer_than_its_length_and_counters_go_on_from_there():
 
 
 @can_decide
-def test_weighted_windows():
-    weights = [3.0, 1.0]
-    ours, mine = made(adam(reduction="weighted"))
-    stock, theirs = made(hosts.stock("Adam", **CASES["adam"].arguments))
-    window = micro_batches()[0]
-    for position, gradients in enumerate(window):
-        step = stepper(ours, mine, before=lambda i=position: ours.weigh(weights[i]))
-        step(position == 1, gradients)
-    average = [np.average(g, axis=0, weights=weights) for g in zip(*window)]
-    steps.stepper(stock, theirs)(average)
-    assert_equal(steps.weights_and_state(ours, mine), steps.weights_and_state(stock, theirs))
-
-
-@can_decide
-@pytest.mark.skipif(hosts.BACKEND == "jax", reason="`stateless_apply` takes all gradients")
-def test_gradients_that_are_missing_in_turns():
-    arguments = {"learning_rate": 0.1}
-    ours, mine = made(hosts.ours("Adam", **arguments, accum_iters=None))
-    stock, theirs = made(hosts.stock("Adam", **arguments))
-    (first, second), last = micro_batches()[0], len(mine) - 1
-    stepper(ours, mine[:last])(False, first[:last])
-    stepper(ours, mine[1:])(True, second[1:])
-    average = [np.mean(g, axis=0) for g in zip(first, second)]
-    average[0], average[last] = first[0] / 2, second[last] / 2
-    steps.stepper(stock, theirs)(average)
-    assert_equal(steps.weights_and_state(ours, mine), steps.weights_and_state(stock, theirs))
-
-
-@can_decide
 def test_accum_iters_1_has_only_updates():
     ours, mine = made(adam(accum_iters=1))
     step = stepper(ours, mine)
@@ -198,31 +169,6 @@ def test_outside_of_the_traced_function():
 def test_keras_2_has_no_train_step():
     with pytest.raises(RuntimeError, match="isn't available on Keras 2.*gate='conditional'"):
         adam().decide(True)
-
-
-@thorough
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about tf.distribute")
-def test_in_replicas(strategy):
-    tf = hosts.tf
-    with strategy.scope():
-        w = hosts.variable([1.0, 2.0], "w")
-        ours = hosts.ours("SGD", learning_rate=0.5, accum_iters=None)
-        hosts.build_on(ours, [w])
-
-    @tf.function
-    def step(is_update):
-        def replica():
-            ours.decide(is_update)
-            ours.apply_gradients([(tf.ones([2], hosts.FLOATX), w)])
-
-        strategy.run(replica)
-
-    for is_update, updates in ((False, 0), (False, 0), (True, 1), (True, 2)):
-        step(is_update)
-        assert ours.completed_updates == updates
-    # Each window's average is 2: the sum over two replicas.
-    for value in strategy.experimental_local_results(hosts.native(w)):
-        np.testing.assert_allclose(value.numpy(), [-1.0, 0.0])
 
 
 @can_decide

@@ -56,15 +56,6 @@ def test_a_fit_that_ends_before_the_first_update_leaves_the_weights():
     assert min(np.abs(w).min() for w in weights(model).values()) > 0.3
 
 
-@every_gate
-def test_a_fit_in_which_every_micro_batch_is_dropped():
-    model = model_of(accum_iters=1, skip_nonfinite=True)
-    before = weights(model)
-    x, y = data()
-    fit(model, MICRO, (x, np.full_like(y, np.inf)), epochs=1)
-    assert_equal(weights(model), before, **BITWISE)
-
-
 @keras3_only
 @every_gate
 @pytest.mark.parametrize("scaled", [False, True])

@@ -15,7 +15,6 @@ from training import (
     MICRO,
     assert_equal,
     assert_moved,
-    batches,
     data,
     dense_model,
     initialize,
@@ -113,50 +112,6 @@ def test_a_train_step_of_ones_own():
     both_sides(training)
     # The micro-batches of a window see the same weights as their big batch.
     np.testing.assert_allclose(errors[MICRO], errors[BIG], rtol=1e-5)
-
-
-def test_a_loop_of_ones_own():
-    """The train step in a loop, which also evaluates, as the guides on loops from scratch do."""
-
-    def training(optimizer, size):
-        model = with_train_step()
-        model.compile(optimizer, **({"jit_compile": False} if hosts.IS_TENSORFLOW else {}))
-        optimizer.build(model.trainable_variables)
-        step = _compiled_step(model)
-        for _ in range(EPOCHS):
-            for x, y in batches(size):
-                step(x, y)
-            model.error.reset_state()
-            model(data()[0], training=False)
-        return model
-
-    both_sides(training)
-
-
-def _compiled_step(model):
-    if hosts.IS_TENSORFLOW:
-        step = hosts.tf.function(model.train_step)
-        return lambda x, y: step((hosts.tf.constant(x), hosts.tf.constant(y)))
-    if hosts.IS_TORCH:
-        convert = keras.ops.convert_to_tensor
-        return lambda x, y: model.train_step((convert(x), convert(y)))
-    import jax
-
-    step = jax.jit(model.train_step)
-    lists = (
-        model.trainable_variables,
-        model.non_trainable_variables,
-        model.optimizer.variables,
-        model.metrics_variables,
-    )
-
-    def run(x, y):
-        _, state = step(tuple([v.value for v in variables] for variables in lists), (x, y))
-        for variables, values in zip(lists, state):
-            for variable, value in zip(variables, values):
-                variable.assign(value)
-
-    return run
 
 
 class Halving(keras.callbacks.Callback):

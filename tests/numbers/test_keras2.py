@@ -29,7 +29,6 @@ if not hosts.IS_KERAS2:
     pytest.skip("about graphs of standalone Keras 2 on TensorFlow 1", allow_module_level=True)
 
 K, tf = keras.backend, hosts.tf
-ADAM = {"learning_rate": 2**-5, "accum_iters": LENGTH}
 SLOW = 2**-7  # a small rate, so that float32 errors are those of sums and not of signs
 
 
@@ -212,56 +211,6 @@ def test_one_optimizer_in_two_models(case):
     assert optimizer.completed_updates == 3 * len(batches(BIG))
 
 
-def test_each_model_has_its_own_window():
-    """Each model is in the middle of its window while the other one trains."""
-    optimizer = hosts.ours("SGD", learning_rate=2**-3, accum_iters=LENGTH)
-    models = [compiled(dense_model(), optimizer) for _ in range(2)]
-    for i, (x, y) in enumerate(batches(MICRO)):
-        models[0].train_on_batch(x, y)
-        if i % 2:
-            models[1].train_on_batch(x, y)
-    reference = compiled(dense_model(), hosts.stock("SGD", learning_rate=2**-3))
-    for x, y in batches(BIG):
-        reference.train_on_batch(x, y)
-    assert_equal(weights(models[0]), weights(reference))
-
-
-def test_a_partial_window_of_a_second_model():
-    """After a partial window of the first model, which has more variables."""
-    optimizer, arrays = hosts.ours("Adam", **ADAM), data()
-    reference = hosts.stock("Adam", learning_rate=ADAM["learning_rate"])
-    for build in (dense_model, lambda: hosts.sequential((3,), [keras.layers.Dense(2)])):
-        model, expected = compiled(build(), optimizer), compiled(build(), reference)
-        model.train_on_batch(*arrays)
-        optimizer.apply_partial_window()
-        expected.train_on_batch(*arrays)
-        for actual, weight in zip(model.get_weights(), expected.get_weights()):
-            np.testing.assert_allclose(actual, weight, **hosts.TOLERANCE)
-    slots = [name for name in optimizer.get_state() if name.startswith("Adam.momentum")]
-    assert slots == ["Adam.momentum.0", "Adam.momentum.1"]
-
-
-def test_compiling_again_starts_afresh_as_with_the_stock_optimizer():
-    def trained(optimizer, size):
-        model = compiled(dense_model(), optimizer)
-        for _ in range(2):
-            for x, y in batches(size):
-                model.train_on_batch(x, y)
-            model.compile(optimizer, "mse")
-        return weights(model)
-
-    expected = trained(hosts.stock("Adam", learning_rate=2**-5), BIG)
-    assert_equal(trained(hosts.ours("Adam", **ADAM), MICRO), expected)
-
-
-def test_accum_iters_that_was_set_holds_for_the_next_model():
-    optimizer = hosts.ours("Adam", **ADAM)
-    compiled(dense_model(), optimizer).train_on_batch(*data())
-    optimizer.accum_iters = 2
-    compiled(dense_model(), optimizer).train_on_batch(*data())
-    assert (optimizer.accum_iters, optimizer.window_position) == (2, 1)
-
-
 class Idle(keras.layers.Layer):
     def build(self, shape):
         self.idle = self.add_weight(name="idle", shape=(2,), initializer="ones")
@@ -280,19 +229,6 @@ def test_a_missing_gradient_is_an_error_as_in_the_stock_optimizer(case):
             model.train_on_batch(*data())
         said.append(str(error.value))
     assert said[0] == said[1] and "`None` for gradient" in said[0]
-
-
-@on_adam
-def test_fit_generator(case):
-    def trained(optimizer, size):
-        model = compiled(dense_model(), optimizer)
-        pairs = batches(size)
-        model.fit_generator(iter(pairs * 2), len(pairs), epochs=2, shuffle=False, verbose=0)
-        return weights(model)
-
-    expected = trained(hosts.stock(case.name, **case.arguments), BIG)
-    ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-    assert_equal(trained(ours, MICRO), expected)
 
 
 def test_generator_closes_the_last_window_of_an_epoch():
@@ -334,19 +270,6 @@ def test_model_checkpoint_in_the_middle_of_a_window(case, tmp_path):
     assert_equal(again.optimizer.get_state(), model.optimizer.get_state(), rtol=0, atol=0)
 
 
-def test_saved_before_the_first_step(tmp_path):
-    """The state taken over from a stock optimizer is in the file."""
-    model = compiled(dense_model(), hosts.stock("Adam", learning_rate=2**-5))
-    model.train_on_batch(*data())
-    mine = accum.AdamAccumulate.from_optimizer(model.optimizer, accum_iters=3)
-    model.compile(mine, "mse")
-    model.save(str(tmp_path / "m.h5"))
-    again = keras.models.load_model(str(tmp_path / "m.h5"))
-    state = mine.get_state()
-    assert state["Adam.momentum.0"].any() and int(state["completed_updates"]) == 1
-    assert_equal(again.optimizer.get_state(), state, rtol=0, atol=0)
-
-
 def test_accum_iters_of_a_loaded_model():
     """The train step is part of the graph: warning and error both name the remedy."""
     hosts.set_floatx("float32")
@@ -371,15 +294,6 @@ def test_clipnorm_is_global():
         assert type(optimizer).from_config(config).clipnorm == 0.5
         assert optimizer.to_stock().clipnorm == 0.5
     assert not hasattr(hosts.ours("Adam", clipnorm=None), "clipnorm")
-
-
-def test_the_learning_rate_is_a_variable():
-    """Keras's own callbacks set it with `K.set_value`."""
-    optimizer = hosts.ours("Adam", learning_rate=0.5)
-    K.set_value(optimizer.lr, 0.25)
-    assert K.get_value(optimizer.learning_rate) == 0.25
-    optimizer.lr = 0.125
-    assert K.get_value(optimizer.lr) == 0.125
 
 
 # -- files -------------------------------------------------------------------------------------

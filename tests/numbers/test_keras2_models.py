@@ -180,14 +180,6 @@ def test_accum_iters_holds_for_all_models(when):
     assert optimizer.completed_updates == 4
 
 
-def test_accum_iters_of_a_state_holds_for_all_models():
-    optimizer, models = in_two_models()
-    optimizer.set_state({**optimizer.get_state(), "accum_iters": np.asarray(3)})
-    for model in models:
-        go_on(model, stop=3)
-        assert_is_big_batch(model, [3])
-
-
 def test_a_partial_window_of_another_model_is_refused():
     """With two models, the call doesn't say which model's window is meant."""
     optimizer, (first, second) = in_two_models()

@@ -1,7 +1,6 @@
 """Hand-written training loops: eager, in tf.function, in a jitted JAX step, and in PyTorch."""
 
 import hosts
-import numpy as np
 import pytest
 from cases import CASES, on_each_rule, quick_first, skip_file_on_keras2
 from training import (
@@ -145,20 +144,6 @@ def test_torch_loop(case, stateless):
                 assert torch.equal(tensor, copy), "stateless_apply wrote to a tensor of the caller"
         for variable, value in zip([*variables, *optimizer.variables], [*new_weights, *new_state]):
             variable.assign(value.clone())
-
-    both_sides(case, loop)
-
-
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has `apply`; Keras 2 takes pairs")
-@on_each_rule
-def test_apply_without_variables(case):
-    def loop(optimizer, size):
-        variables = linear_variables()
-        optimizer.build(variables)
-        for _ in range(6 * BIG // size):
-            ones = [np.ones(v.shape, hosts.FLOATX) for v in variables]
-            optimizer.apply([hosts.keras.ops.convert_to_tensor(one) for one in ones])
-        return values(optimizer, variables)
 
     both_sides(case, loop)
 

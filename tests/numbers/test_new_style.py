@@ -90,11 +90,6 @@ def test_a_class_of_a_user():
 
 
 @thorough
-def test_adafactor_with_an_absolute_rate():
-    assert_equals_stock(O.Adafactor, {"learning_rate": 2**-3, "relative_step": False})
-
-
-@thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_signature(name):
     cls = accum.accumulating(getattr(O, name))
@@ -116,13 +111,6 @@ def test_at_accum_iters_1_the_variables_are_those_of_the_stock_optimizer():
         optimizer.build(variables())
         names.append([v.name for v in optimizer.variables])
     assert names[0] == names[1]
-
-
-def test_unknown_variable():
-    optimizer, ws = ours(), variables()
-    optimizer.build(ws[:2])
-    with pytest.raises(ValueError, match="built for 2 variables.*others: three.*optimizer.build"):
-        hosts.apply(optimizer, micro_batches()[0], ws)
 
 
 # -- XLA -------------------------------------------------------------------------------------------
@@ -229,17 +217,6 @@ def test_states_move_between_legacy_and_new_style(name):
     assert_equal(dict(enumerate(ws)), dict(enumerate(other)))
     legacy.set_state(found)
     assert_same(legacy.get_state(), {n: found[n] for n in expected})
-
-
-@thorough
-def test_weights_of_the_stock_optimizer():
-    stock, optimizer, ws = hosts.stock("AdamW", **CASES["adamw"].arguments), ours(), variables()
-    hosts.apply(stock, micro_batches()[0], ws)
-    optimizer.build(ws)
-    optimizer.set_weights([v.numpy() for v in stock.variables])
-    own = hosts.slots(optimizer, ws)
-    for name, value in hosts.slots(stock, ws).items():
-        np.testing.assert_array_equal(own[name], value, err_msg=name)
 
 
 # -- refusals --------------------------------------------------------------------------------------

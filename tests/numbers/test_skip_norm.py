@@ -62,13 +62,6 @@ def test_a_number_drops_a_norm_that_is_not_a_number():
     assert ours.window_position == 1
 
 
-def test_with_accum_iters_1():
-    ours, mine, step = made(hosts.ours("Adam", skip_norm=LIMIT))
-    for gradients in (LARGE, micro_batches()[0], LARGE):
-        step(gradients)
-    assert ours.completed_updates == 1
-
-
 def test_both_rules_together():
     always = lambda norm: norm < 0  # noqa: E731
     arguments = {"accum_iters": 9, "skip_nonfinite": True}

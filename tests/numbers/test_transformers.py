@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, on_adam
+from cases import on_adam
 from training import (
     BIG,
     LENGTH,
@@ -47,17 +47,6 @@ def test_gradients_stay_with_their_variables(case, transformer, every_gate):
     assert_equal(actual.slots, expected.slots)
 
 
-def test_python_gate():
-    """PythonGate has one train function for updates and another one for additions."""
-    case = CASES["adam"]
-    arguments = {**case.arguments, "gradient_transformers": [drop_then_reverse]}
-    expected = train(hosts.stock(case.name, **arguments), BIG)
-    ours = hosts.ours(case.name, accum_iters=LENGTH, **arguments)
-    actual = train(ours, MICRO, callbacks=[hosts.accum.PythonGate()])
-    assert_equal(actual.weights, expected.weights)
-    assert_equal(actual.slots, expected.slots)
-
-
 @on_adam
 def test_on_replicas(strategy, case, every_gate):
     arguments = {**case.arguments, "gradient_transformers": [drop_then_reverse]}
@@ -89,18 +78,6 @@ def test_a_dropped_variable_is_unchanged_and_its_sum_is_emptied(case, every_gate
         for name, v in hosts.slots(ours, model.weights).items()
         if "bias" in name
     )
-
-
-@on_adam
-def test_a_partial_window(case, every_gate):
-    arguments = {**case.arguments, "gradient_transformers": [drop_then_reverse]}
-    models = [compiled(dense_model(), hosts.ours(case.name, accum_iters=5, **arguments))]
-    models.append(compiled(dense_model(), hosts.stock(case.name, **arguments)))
-    go_on(models[0], stop=2)
-    models[0].optimizer.apply_partial_window()
-    go_on(models[1], stop=1, batch_size=2 * MICRO)
-    for actual, expected in zip(*[model.get_weights() for model in models]):
-        np.testing.assert_allclose(actual, expected, **hosts.TOLERANCE)
 
 
 WRONG = {

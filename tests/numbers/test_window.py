@@ -12,7 +12,6 @@ from cases import (
     quick_first,
     thorough,
 )
-from hosts import keras
 from training import (
     BIG,
     EPOCHS,
@@ -152,21 +151,6 @@ def test_skip_nonfinite(case, length):
     assert_equal(state(model), state(reference))
 
 
-@on_adam
-def test_skip_nonfinite_with_everything(case):
-    ours, stock = everything(case)
-    ours["skip_nonfinite"] = True
-    model, reference = models(case, ours, stock, lambda: dense_model(kernel_constraint=Shrink()))
-    start = weights(reference)
-    for i, (x, y) in enumerate(batches(MICRO)):
-        if i % 3 == 0:
-            model.train_on_batch(x, np.full_like(y, np.inf))
-        model.train_on_batch(x, y)
-    go_on(reference, batch_size=BIG)
-    assert_moved(start, weights(reference))
-    assert_equal(state(model), state(reference))
-
-
 # -- the length of a window --------------------------------------------------------------------
 
 
@@ -200,23 +184,6 @@ def test_a_new_accum_iters_takes_effect_at_the_next_window(case):
     reference.train_on_batch(x[:BIG], y[:BIG])
     go_on(reference, arrays=(x[BIG:], y[BIG:]), batch_size=2 * MICRO)
     assert model.optimizer.completed_updates == hosts.array(reference.optimizer.iterations)
-    assert_moved(start, weights(model))
-    assert_equal(state(model), state(reference))
-
-
-@on_adam
-def test_a_callback_sets_accum_iters(case):
-    class Shorten(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            self.model.optimizer.accum_iters = (LENGTH, 1)[epoch]
-
-    model, reference = models(case)
-    start = weights(model)
-    x, y = data()
-    settings = {"shuffle": False, "verbose": 0}
-    model.fit(x, y, batch_size=MICRO, epochs=2, callbacks=[Shorten()], **settings)
-    reference.fit(x, y, batch_size=BIG, **settings)
-    reference.fit(x, y, batch_size=MICRO, **settings)
     assert_moved(start, weights(model))
     assert_equal(state(model), state(reference))
 

@@ -13,15 +13,11 @@ from cases import (
     keras2_has_no,
     on_adam_and_amsgrad,
     quick_first,
-    thorough,
 )
 from hosts import accum, keras
 from training import (
-    BIG,
     LENGTH,
-    MICRO,
     assert_moved,
-    batches,
     compiled,
     dense_model,
     go_on,
@@ -121,25 +117,3 @@ def test_a_copy_has_the_state(case, way):
     start = weights(model)
     assert_same(everything(go_on(model, LENGTH + 2, 3 * LENGTH)), end)
     assert_moved(start, weights(model), by=0.01)
-
-
-@quick_first("way", [through_pickle, copy.deepcopy])
-def test_a_copy_of_the_model(way):
-    model = compiled(dense_model(), hosts.ours("Adam", learning_rate=2**-5, accum_iters=LENGTH))
-    go_on(model, 0, LENGTH + 2)
-    again = way(model)
-    end = everything(go_on(model, LENGTH + 2, 3 * LENGTH))
-    assert_same(everything(go_on(again, LENGTH + 2, 3 * LENGTH)), end)
-
-
-@thorough
-def test_clone_model():
-    """Keras clones layers, but no optimizer. The clone trains with an equal optimizer."""
-    model = compiled(dense_model(), hosts.ours("Adam", learning_rate=2**-5, accum_iters=LENGTH))
-    clone = keras.models.clone_model(model)
-    compiled(clone, through_config(model.optimizer))
-    for x, y in batches(MICRO):
-        model.train_on_batch(x, y)
-        clone.train_on_batch(x, y)
-    assert model.optimizer.completed_updates == len(batches(BIG))
-    assert_same(everything(clone), everything(model))

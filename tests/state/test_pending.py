@@ -138,7 +138,8 @@ def newer_checkpoint(model, folder):
 
 
 def assign_to_variables(model, folder):
-    slots = [v for v in hosts.stock_variables(model.optimizer) if re.search("velocity|(^|/)v", v.name)]
+    variables = hosts.stock_variables(model.optimizer)
+    slots = [v for v in variables if re.search("velocity|(^|/)v", v.name)]
     assert len(slots) == 4
     for slot in slots:
         hosts.assign(slot, hosts.array(slot) + 1)

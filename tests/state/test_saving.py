@@ -9,7 +9,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, each_version, keras2_has_no, on_adam, quick_first, thorough
+from cases import CASES, each_version, keras2_has_no, on_adam, thorough
 from formats import (
     CLASSES,
     FORMATS,
@@ -23,7 +23,6 @@ from formats import (
 )
 from hosts import keras
 from training import (
-    LENGTH,
     MICRO,
     assert_moved,
     go_on,
@@ -72,27 +71,6 @@ def assert_continued(folder, run, expected):
     assert loaded["position"] == (0 if run == "accum_iters_1" else 3)
     with np.load(folder / "end.npz") as end:
         assert_same(dict(end), expected)
-
-
-@quick_first("form", list(MAIN))
-def test_after_a_partial_window(form, tmp_path):
-    """The file has the counters of a closed window, and an update more."""
-    model = model_for(CASES["adam"])
-    for x, y in training.batches(MICRO)[:STOP]:
-        model.train_on_batch(x, y)
-    model.optimizer.apply_partial_window()
-    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (2, 0)
-    expected = everything(model)
-    MAIN[form].save(model, tmp_path)
-    loaded = MAIN[form].load(tmp_path, lambda: model_for(CASES["adam"]))
-    if hosts.IS_KERAS3:  # a list has no names before
-        hosts.build(loaded)
-    assert_same(everything(loaded), expected)
-    for x, y in training.batches(MICRO)[STOP : STOP + LENGTH + 1]:
-        for some in (model, loaded):
-            some.train_on_batch(x, y)
-    assert (loaded.optimizer.completed_updates, loaded.optimizer.window_position) == (3, 1)
-    assert_same(everything(loaded), everything(model))
 
 
 @pytest.mark.skipif(
