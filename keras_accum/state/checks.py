@@ -25,6 +25,8 @@ class StateError(RuntimeError):
     continue with a fresh optimizer.
     """
 
+    __init__ = Exception.__init__  # AutoGraph keeps the type of such errors in traced functions
+
 
 def check_numbers(state, owner):
     """Raise a StateError if the state has numbers that no training leads to."""

@@ -28,8 +28,9 @@ class Port(StatePort):
     def __init__(self, accumulation):
         super().__init__(accumulation)
         self._updates_begun = 0  # one for each replica that waits in the same update
-        # By replica, the weight of a micro-batch whose gradients a LossScaleOptimizer has summed.
-        self._weights_in_advance = {}
+        # By replica, of a micro-batch whose gradients a LossScaleOptimizer has summed: its weight,
+        # and what was said by `close_window`.
+        self._in_advance = {}
 
     @property
     def counts_skips(self):
@@ -45,8 +46,10 @@ class Port(StatePort):
         if not is_summed:
             accumulation.micro_batch(gradients, variables)
             return
-        was_summed_here = self.replica() in self._weights_in_advance
-        weight = self._weights_in_advance.pop(self.replica(), None)
+        was_summed_here = self.replica() in self._in_advance
+        weight, closes = self._in_advance.pop(self.replica(), (None, None))
+        if closes is not None:
+            accumulation.said.close_window(closes)
         if options.reduces_late or options.weighs and not was_summed_here:
             argument = "all_reduce='per_window'" if options.reduces_late else "reduction='weighted'"
             raise ValueError(
@@ -67,7 +70,9 @@ class Port(StatePort):
             return []
         gradients, variables = map(list, zip(*present))
         sums, weight = self.accumulation.reduce(gradients, variables)
-        self._weights_in_advance[self.replica()] = weight
+        # It isn't said of the next micro-batch if the LossScaleOptimizer skips this one.
+        closes = self.accumulation.said.take("close_window")
+        self._in_advance[self.replica()] = weight, closes
         return list(zip(sums, variables))
 
     def reduce(self, tensors, variables):

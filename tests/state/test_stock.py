@@ -172,6 +172,23 @@ def test_from_ours_with_another_length():
     assert accum.AdamAccumulate.from_optimizer(model.optimizer, accum_iters=1).accum_iters == 1
 
 
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="elsewhere variables are known by their places")
+def test_from_ours_for_a_copy_of_the_model():
+    """The window's sums belong to the variables of the first model: nothing is dropped."""
+    model = go_on(compiled(dense_model(), hosts.ours("Adam", accum_iters=4)), MICRO, 0, 1)
+    mine = type(model.optimizer).from_optimizer(model.optimizer)
+    copy = compiled(keras.models.clone_model(model), mine)
+    with pytest.raises(ValueError, match="are others.*For a copy of the model.*new.set_state"):
+        copy.train_on_batch(*batches(MICRO)[0])
+    new = hosts.ours("Adam", accum_iters=4)
+    new.set_state(model.optimizer.get_state())
+    copy.set_weights(model.get_weights())
+    for each in (go_on(model, MICRO, 1, 2), go_on(with_optimizer(copy, new), MICRO, 1, 2)):
+        assert each.optimizer.completed_updates > 0
+    for one, other in zip(model.get_weights(), copy.get_weights()):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.skipif(
     not hosts.IS_LEGACY, reason="only tf_keras's legacy optimizers build variable by variable"
 )
