@@ -91,16 +91,6 @@ def test_loop():
     assert found["optimizer"].completed_updates == 4
 
 
-@recipe("mixed precision")
-def test_mixed_precision():
-    found = run(SCRIPTS["mixed precision"])
-    optimizer = found["optimizer"]
-    assert isinstance(found["model"].optimizer, keras.optimizers.LossScaleOptimizer)
-    # The first loss scales overflow.
-    assert 2 <= optimizer.completed_updates <= 4
-    assert found["model"].layers[0].compute_dtype == "float16"
-
-
 @recipe("several devices")
 def test_several_devices(request, monkeypatch):
     strategy = request.getfixturevalue("strategy")
