@@ -155,8 +155,9 @@ class Stateful:
         return convert.to_stock(self)
 
     def __reduce__(self):
-        made, exclusions = self._how_made(), convert.exclusions_of(self)
-        return convert.restored, (*made, convert.arguments_of(self), self.get_state(), exclusions)
+        state, config = self._accumulation.state, convert.arguments_of(self)
+        more = state.raw(), state.newer, convert.exclusions_of(self)
+        return convert.restored, (*self._how_made(), config, *more)
 
     def _how_made(self):
         """Return a function that pickle can find and its arguments; its result is this class."""

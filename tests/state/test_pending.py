@@ -248,6 +248,28 @@ def test_a_file_without_names_has_the_order_of_a_built_optimizer(source):
         np.testing.assert_array_equal(hosts.array(variable), array)
 
 
+def test_what_is_set_while_a_state_waits_is_in_copies(source):
+    optimizer = fresh().optimizer
+    optimizer.set_state(source.optimizer.get_state())
+    optimizer.learning_rate, optimizer.accum_iters = 0.5, 7
+    again = pickle.loads(pickle.dumps(optimizer))
+    state = again.get_state()
+    assert (state["learning_rate"], state["accum_iters"]) == (0.5, 7)
+    assert again.accum_iters == 7 and float(hosts.array(again.learning_rate)) == 0.5
+
+
+@keras3_only
+def test_a_list_that_waits_has_no_place_for_a_rate(source):
+    optimizer = fresh().optimizer
+    optimizer.set_weights([hosts.array(v) for v in source.optimizer.variables])
+    optimizer.learning_rate = 0.5
+    with pytest.raises(ValueError, match=REMEDY):
+        optimizer.get_state()
+    again = pickle.loads(pickle.dumps(optimizer))
+    hosts.build_on(again, source.trainable_variables)
+    assert again.get_state()["learning_rate"] == 0.5
+
+
 @keras3_only
 def test_from_optimizer_of_a_list(source):
     """The list has a learning rate, which a new argument replaces, and may lose its window."""
