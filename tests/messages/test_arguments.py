@@ -9,7 +9,7 @@ import textwrap
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, NAMES, every_name, keras2_has_no, quick_first, thorough
+from cases import LATE, every_name, keras2_has_no, thorough
 from hosts import keras
 from training import compiled, data, dense_model, fit, slots
 
@@ -89,33 +89,14 @@ def test_a_class_that_names_itself():
 
 # -- refusals ----------------------------------------------------------------------------------
 
+# Arguments, and what the message must say: the argument, what is allowed, what was received. Those
+# that need no host are in tests/pure/test_messages.py.
 REFUSED = [
-    # arguments, what the message must say: the argument, what is allowed, what was received
     ({"accum_iters": 0}, ["accum_iters", "integer >= 1", "accum_iters=0"]),
-    ({"accum_iters": -1}, ["accum_iters", "integer >= 1", "accum_iters=-1"]),
-    ({"accum_iters": 2.5}, ["accum_iters", "integer >= 1", "accum_iters=2.5"]),
-    ({"accum_iters": True}, ["accum_iters", "integer >= 1", "accum_iters=True"]),
-    ({"accum_iters": "5"}, ["accum_iters", "integer >= 1", "accum_iters='5'"]),
     ({"accum_iters": 2**31}, ["accum_iters", "below 2**31", f"accum_iters={2**31}"]),
-    ({"accum_iters": [4]}, ["accum_iters", "integer >= 1", "accum_iters=[4]"]),
-    ({"reduction": "max"}, ["reduction", "mean", "sum", "reduction='max'"]),
-    ({"reduction": None}, ["reduction", "mean", "sum", "reduction=None"]),
-    ({"gate": "if"}, ["gate", "select", "conditional", "gate='if'"]),
-    ({"all_reduce": "late"}, ["all_reduce", "per_micro_batch", "per_window", "all_reduce='late'"]),
-    ({"all_reduce": "per_window"}, ["all_reduce", "needs gate='conditional'", "gate='select'"]),
-    (
-        {**LATE, "skip_nonfinite": True},
-        ["all_reduce", "skip_nonfinite=True"],
-    ),
+    ({**LATE, "skip_nonfinite": True}, ["all_reduce", "skip_nonfinite=True"]),
     ({**LATE, "skip_norm": 2}, ["all_reduce", "skip_norm=2.0"]),
-    ({"window_transforms": abs}, ["window_transforms", "list of functions", "=<built-in"]),
-    ({"window_transforms": [1]}, ["window_transforms", "list of functions", "=[1]"]),
-    ({"skip_norm": 0}, ["skip_norm", "number > 0", "skip_norm=0"]),
-    ({"skip_norm": True}, ["skip_norm", "number > 0", "skip_norm=True"]),
-    ({"skip_norm": "1"}, ["skip_norm", "number > 0", "skip_norm='1'"]),
-    ({"skip_nonfinite": 1}, ["skip_nonfinite", "True or False", "skip_nonfinite=1"]),
     ({"accum_steps": 5}, ["{'accum_steps': 5}", "Did you mean `accum_iters`?"]),
-    ({"clip_norm": 5.0}, ["{'clip_norm': 5.0}", "Did you mean `clipnorm`?"]),
     ({"lr": 0.5, "learning_rate": 0.25}, ["lr=0.5", "learning_rate=0.25"]),
     ({"clipnorm": 1.0, "global_clipnorm": 2.0}, ["clipnorm", "global_clipnorm"]),
 ]
@@ -172,7 +153,7 @@ def test_a_tensor_in_the_place_of_a_variable(accum_iters):
     assert ours.completed_updates == 1 // accum_iters
 
 
-@pytest.mark.parametrize("accum_iters", [0, -1, 2.5, True, "5", [4], 2**31])
+@pytest.mark.parametrize("accum_iters", [0, 2.5])
 def test_refused_by_the_setter(accum_iters):
     optimizer = hosts.ours("SGD", accum_iters=2)
     with pytest.raises((TypeError, ValueError), match="accum_iters.*integer >= 1.*Received"):
@@ -318,16 +299,6 @@ def test_integer_learning_rate(name):
         cls(1)
 
 
-@every_class
-def test_an_integer_that_is_meant_as_accum_iters(name):
-    """Keras 2 takes it for a learning rate of 5 and says nothing."""
-    cls = getattr(hosts.accum, f"{name}Accumulate")
-    said = f"Argument 1 is `{FIRST}`. Did you mean `accum_iters=5`.*`{FIRST}=5.0`"
-    with pytest.raises(ValueError, match=said):
-        cls(5)
-    assert cls(5.0).get_config()[RATE] == cls(lr=5).get_config()[RATE] == 5.0
-
-
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has gradient_accumulation_steps")
 @every_class
 def test_keras_s_own_accumulation_is_pointed_out(name):
@@ -338,9 +309,8 @@ def test_keras_s_own_accumulation_is_pointed_out(name):
 # -- configs -----------------------------------------------------------------------------------
 
 
-@quick_first("name", NAMES)
-def test_config_keeps_a_changed_length(name):
-    optimizer = hosts.ours(name, accum_iters=2)
+def test_config_keeps_a_changed_length():
+    optimizer = hosts.ours("Adam", accum_iters=2)
     model = compiled(dense_model(), optimizer)
     model.train_on_batch(*data())
     optimizer.accum_iters = 7

@@ -4,40 +4,8 @@ import hosts
 import numpy as np
 import pytest
 from cases import keras2_has_no
-from hosts import accum, keras
+from hosts import accum
 from training import compiled, dense_model, fit
-
-_OPTIMIZERS = getattr(keras.optimizers, "legacy", None) if hosts.IS_LEGACY else keras.optimizers
-RATE = "lr" if hosts.IS_KERAS2 and keras.__version__ < "2.3" else "learning_rate"
-
-
-@pytest.mark.parametrize("name, second", [("Adam", "beta_1"), ("RMSprop", "rho")])
-def test_accum_iters_by_position(name, second):
-    said = rf"Argument 2 is `{second}`.*Did you mean `accum_iters=5`.*{name}Accumulate\(0.001, 5\)"
-    with pytest.raises(ValueError, match=said):
-        getattr(accum, f"{name}Accumulate")(0.001, 5)
-
-
-def test_too_many_arguments_by_position():
-    with pytest.raises(TypeError, match=f"which are {RATE}, .*by keyword.*in addition: 6, 'seven'"):
-        arguments = [0.5] * 40
-        limit = _positions(accum.AdamAccumulate)
-        accum.AdamAccumulate(*arguments[:limit], 6, "seven")
-
-
-def _positions(cls):
-    found = cls.__signature__.parameters.values()
-    return sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in found)
-
-
-@pytest.mark.parametrize("given", [_OPTIMIZERS.Adam, lambda: _OPTIMIZERS.Adam()])
-@pytest.mark.parametrize("way", ["position", "keyword"])
-def test_an_optimizer_in_the_place_of_the_rate(given, way):
-    given = given if isinstance(given, type) else given()
-    args, kwargs = ((given,), {}) if way == "position" else ((), {RATE: given})
-    said = r"`learning_rate` must be a number, not an optimizer.*from_optimizer\(optimizer, accum"
-    with pytest.raises(TypeError, match=said):
-        accum.AdamAccumulate(*args, **kwargs, accum_iters=5)
 
 
 @pytest.mark.skipif(not hosts.IS_LEGACY, reason="about legacy optimizers")

@@ -106,15 +106,6 @@ def test_weights():
     assert abs(mean.weights - big[0]).max() > 1e-3
 
 
-def test_dropped_micro_batches():
-    x, y = data(40)
-    o = optimizer(lambda t: 5)
-    for batch in split(x, y, [SIZE] * 10):
-        micro_batch(o, np.full(3, np.inf), counts=False)
-        micro_batch(o, gradient(o.weights, *batch))
-    assert_equal(o, big_batches(split(x, y, [5 * SIZE] * 2)))
-
-
 def test_partial_windows():
     """Two epochs of 7 micro-batches in windows of 5: 5, 2, 5, 2 or, carried over, 5, 5 and 4."""
     x, y = data(28)
@@ -140,18 +131,6 @@ def test_windows_that_only_the_caller_closes():
     assert_equal(o, big_batches(split(x, y, [12, 4, 8])))
 
 
-@pytest.mark.parametrize("per_window", [False, True])
-def test_replicas(per_window):
-    """Two replicas of 3 and 1 weighted samples; the sum over replicas can wait for the end."""
-    replicas, sizes = 2, [3, 1] * 3
-    x, y = data(12)
-    weights, _ = start()
-    parts = [gradient(weights, *batch) / replicas for batch in split(x, y, sizes)]
-    parts = np.reshape([n * replicas * g for n, g in zip(sizes, parts)], (3, replicas, 3))
-    total = parts.sum(0).sum(0) if per_window else parts.sum(1).sum(0)
-    np.testing.assert_allclose(total / sum(sizes), gradient(weights, x, y), atol=1e-14)
-
-
 def test_the_counters_are_those_of_the_package():
     """The page's windows close where `keras_accum.window` closes them, for all kinds of calls."""
     random = np.random.default_rng(0)
@@ -174,16 +153,6 @@ def test_the_counters_are_those_of_the_package():
     assert kinds == {*itertools.product((False, True), (False, True), (0, 1))} - impossible
 
 
-def test_a_window_without_weight():
-    o = optimizer(lambda t: 2)
-    o.stock = lambda average, weights, slots, updates: (average, slots)
-    for _ in range(2):
-        micro_batch(o, np.ones(3), weight=0)
-    assert o.updates == 1 and not o.weights.any()
-    step = window.Step(switch=1, divisor=0, length=2, position=0, missing=None, covered=None)
-    assert window.scale(np, step, "weighted", float) == 1  # times a sum of zeros
-
-
 # -- the picture, and the first screen -----------------------------------------------------------
 
 
@@ -204,19 +173,3 @@ def test_what_changes_in_a_script():
     (big,), (small,) = (re.findall(r"batch_size=(\d+)", lines[1]) for lines in (before, after))
     assert int(big) == int(small) * int(accum_iters)
     assert before[1].replace(big, small) == after[1]
-
-
-@pytest.mark.parametrize("term", ["gate", "slot"])
-def test_a_term_is_defined_where_readme_first_says_it(term):
-    text = re.sub(r"^#.*", "", README, flags=re.M)
-    first = re.search(rf"\*?\b{term}s?\b\*?", text)[0]
-    assert first in (f"*{term}*", f"*{term}s*")
-
-
-@pytest.mark.parametrize(
-    "document, section", [("README.md", "Which gate"), ("docs/guide.md", "The gate")]
-)
-def test_the_advice_on_gates_says_what_happens_on_a_gpu(document, section):
-    text = (PROJECT / document).read_text("utf-8")
-    advice = re.search(rf"^#+ {section}.*?\n#", text, re.M | re.S)[0]
-    assert "GPU" in advice and "by itself" in advice
