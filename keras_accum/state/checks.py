@@ -30,17 +30,15 @@ class StateError(RuntimeError):
 
 def check_numbers(state, owner):
     """Raise a StateError if the state has numbers that no training leads to."""
-    _refuse(_newer_format(state) or _impossible(state), owner)
+    _refuse(_impossible(state), owner)
 
 
-def check(state, shapes, real, is_fresh, owner):
+def check(state, shapes, is_fresh, owner):
     """Raise a StateError that names all that doesn't fit an optimizer with these shapes.
 
-    `real` has the names of real numbers. `is_fresh` is true if the optimizer has made no step.
-    `owner` names the optimizer in a message.
+    `is_fresh` is true if the optimizer has made no step. `owner` names the optimizer in a message.
     """
-    misfits = _misfits(state, shapes, real, is_fresh)
-    _refuse(_newer_format(state) or misfits + _impossible(state), owner)
+    _refuse(_misfits(state, shapes, is_fresh) + _impossible(state), owner)
 
 
 def _refuse(problems, owner):
@@ -50,7 +48,7 @@ def _refuse(problems, owner):
         )
 
 
-def _misfits(state, shapes, real, is_fresh):
+def _misfits(state, shapes, is_fresh):
     """Return messages for arrays that are missing, unknown or of another shape.
 
     Three parts of a state are optional: the learning rate; the window, which a stock optimizer
@@ -67,31 +65,17 @@ def _misfits(state, shapes, real, is_fresh):
     if list(map(index_of, state)) == [None] * len(state) and is_fresh:
         optional.update(name for name in shapes if name != "completed_updates")
     missing = [name for name in shapes if name not in state and name not in optional]
-    found = (
-        ("Missing: ", missing),
-        ("Not known here: ", [name for name in state if name not in known]),
-        (
-            "Of another shape: ",
-            [
-                f"{name} is {array.shape}, not {known[name]}"
-                for name, array in state.items()
-                if name in known and array.shape != known[name]
-            ],
-        ),
-        (
-            "Complex, where real numbers are kept: ",
-            [name for name in state if name in real and state[name].dtype.kind == "c"],
-        ),
-    )
-    return [text + _shortened(names) for text, names in found if names]
-
-
-def _newer_format(state):
-    version = state.get("state_format", np.asarray(FORMAT))
-    if version.ndim or version.dtype.kind not in "iu" or version <= FORMAT:
-        return []
-    reads = f"this release of keras_accum reads up to format {FORMAT}"
-    return [f"The state has format {int(version)}, and {reads}: install a newer release"]
+    misshapen = [
+        f"{name} is {array.shape}, not {known[name]}"
+        for name, array in state.items()
+        if name in known and array.shape != known[name]
+    ]
+    found = {
+        "Missing: ": missing,
+        "Not known here: ": [name for name in state if name not in known],
+        "Of another shape: ": misshapen,
+    }
+    return [text + _shortened(names) for text, names in found.items() if names]
 
 
 def _impossible(state):
@@ -102,7 +86,7 @@ def _impossible(state):
     wrong = [name for name, array in state.items() if not _is_of_numbers(name, array.dtype)]
     found = [f"Not numbers: {_shortened(wrong)}"] if wrong else []
     state = {name: array for name, array in state.items() if name not in wrong}
-    most = dict.fromkeys(LEAST, 2**31 - 1)
+    most = {**dict.fromkeys(LEAST, 2**31 - 1), "state_format": FORMAT}
     if "window_length" in state and state["window_length"].ndim == 0:
         most["window_position"] = state["window_length"] - 1
     allowed = {
@@ -110,6 +94,8 @@ def _impossible(state):
         for name, least in LEAST.items()
         if name in state and not _are_counts(state[name], least, most[name], name in COUNTERS)
     }
+    if "state_format" in allowed:
+        allowed["state_format"] = f"at most {FORMAT}: install a newer release of keras_accum"
     if WEIGHT in state and not np.all((0 <= state[WEIGHT]) & (state[WEIGHT] < np.inf)):
         allowed[WEIGHT] = "a finite number >= 0"
     return found + [
@@ -119,8 +105,8 @@ def _impossible(state):
 
 
 def _is_of_numbers(name, dtype):
-    kinds = "if" if name in LEAST else "bifc"
-    return dtype.kind in kinds and dtype.isnative and dtype.itemsize <= np.dtype("c16").itemsize
+    kinds = "if" if name in LEAST else "bif"
+    return dtype.kind in kinds and dtype.isnative and dtype.itemsize <= 8
 
 
 def _are_counts(array, least, most, is_one):
