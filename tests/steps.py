@@ -24,17 +24,24 @@ def variables():
     ]
 
 
-def gradients():
+def gradients(lengths=(LENGTH,) * WINDOWS):
     """A list of windows: each window has micro-batches, and each micro-batch has gradients."""
     random = np.random.default_rng(5)
     signs = [random.choice([-1, 1], shape) for shape in SHAPES.values()]
     return [
         [
             [(s * random.uniform(0.5, 1.5, s.shape)).astype(hosts.FLOATX) for s in signs]
-            for _ in range(LENGTH)
+            for _ in range(length)
         ]
-        for _ in range(WINDOWS)
+        for length in lengths
     ]
+
+
+def made(optimizer):
+    """Return an optimizer that is built, and its variables."""
+    ws = variables()
+    hosts.build_on(optimizer, ws)
+    return optimizer, ws
 
 
 def prepared(optimizer, variables):
@@ -44,31 +51,53 @@ def prepared(optimizer, variables):
     return optimizer
 
 
-def stepper(optimizer, variables):
-    """Return a function of gradients that makes one step and is traced once."""
+def stepper(optimizer, variables, say=None, is_static=False):
+    """Return a function of gradients that makes one step and is traced once.
+
+    `say` is called in the step with the second argument of the function: a tensor or, if it
+    `is_static`, a Python value, for each of which the step is traced.
+    """
     # In graphs, stock Nadam of the newer style deviates from its formula.
     is_eager = hosts.IS_NEW_STYLE and not is_ours(optimizer)
+    say = say or (lambda value: None)
     if is_eager or hosts.IS_KERAS2 or hosts.IS_TORCH:
-        return lambda grads: hosts.apply(optimizer, grads, variables)
+
+        def run(grads, value=None):
+            is_python = is_static or value is None
+            say(value if is_python else hosts.keras.ops.convert_to_tensor(value))
+            hosts.apply(optimizer, grads, variables)
+
+        return run
     if hosts.IS_TENSORFLOW:
         tf = hosts.tf
 
         @tf.function
-        def step(*grads):
+        def step(value, *grads):
+            say(value)
             optimizer.apply_gradients(list(zip(grads, variables)))
 
-        def run(grads):
-            step(*map(tf.constant, grads))
+        def run(grads, value=None):
+            value = value if is_static or value is None else tf.constant(value)
+            step(value, *map(tf.constant, grads))
+            assert step.experimental_get_tracing_count() <= 1 + is_static, "traced again"
 
         run.traced = step
         return run
-    step = jax.jit(optimizer.stateless_apply)
+    traces = []
 
-    def run(grads):
+    def step(value, *arguments):
+        traces.append(value)
+        say(value)
+        return optimizer.stateless_apply(*arguments)
+
+    jitted = jax.jit(step, static_argnums=[0] if is_static else [])
+
+    def run(grads, value=None):
         own = optimizer.variables
-        found = step([v.value for v in own], grads, [v.value for v in variables])
+        found = jitted(value, [v.value for v in own], grads, [v.value for v in variables])
         for v, value in zip([*variables, *own], [*found[0], *found[1]]):
             v.assign(value)
+        assert len(traces) <= 1 + is_static, "traced again"
 
     return run
 
@@ -85,23 +114,29 @@ def weights_and_state(optimizer, variables):
     }
 
 
-def assert_windows_equal_big_batches(ours, stock, mine, theirs):
-    """Compare two optimizers, ours and a stock one, that are built for `mine` and `theirs`."""
-    step, big_step = stepper(ours, mine), stepper(stock, theirs)
-    for micro_batches in gradients():
+def assert_windows_equal_big_batches(ours, stock, mine, theirs, windows=None, step=None, flag=None):
+    """Compare two optimizers, ours and a stock one, that are built for `mine` and `theirs`.
+
+    `step` takes the gradients of a micro-batch, and whether it is the last one of its window.
+    `flag` is the second argument of its graph, if the graph is to be searched for conditionals.
+    """
+    plain, big_step = stepper(ours, mine), stepper(stock, theirs)
+    for updates, micro_batches in enumerate(windows or gradients()):
         before = weights_and_state(ours, mine)
-        for grads in micro_batches[:-1]:
-            step(grads)
+        for position, grads in enumerate(micro_batches):
+            assert (ours.completed_updates, ours.window_position) == (updates, position)
             assert_equal(weights_and_state(ours, mine), before, rtol=0, atol=0)
-        step(micro_batches[-1])
+            step(grads, position + 1 == len(micro_batches)) if step else plain(grads)
+        assert (ours.completed_updates, ours.window_position) == (updates + 1, 0)
         big_step([np.mean(grads, axis=0) for grads in zip(*micro_batches)])
         after = weights_and_state(ours, mine)
         for name in (f"weight of {name}" for name in SHAPES):
             assert np.abs(after[name] - before[name]).max() > 1e-3, f"{name} hardly moved"
         assert_equal(after, weights_and_state(stock, theirs))
-    if hosts.IS_TENSORFLOW and not hosts.IS_KERAS2:
+    if hosts.IS_TENSORFLOW and not hosts.IS_KERAS2 and (flag or not step):
         from graphs import conditionals, operations
 
         specs = [hosts.tf.TensorSpec(shape, hosts.FLOATX) for shape in SHAPES.values()]
-        found = conditionals(operations(step.traced.python_function, *specs))
+        traced = (step or plain).traced.python_function
+        found = conditionals(operations(traced, flag, *specs))
         assert found == (ours.gate == "conditional"), f"{found} conditionals"

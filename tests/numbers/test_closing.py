@@ -5,10 +5,10 @@ import json
 import hosts
 import numpy as np
 import pytest
-import steps
 from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first, thorough
 from formats import CLASSES
 from hosts import keras
+from steps import assert_windows_equal_big_batches, gradients, made, stepper
 from training import (
     assert_equal,
     assert_moved,
@@ -24,89 +24,27 @@ LENGTHS = [2, 1, 3, 2]
 can_close = keras2_has_no("`close_window`")
 
 
-def micro_batches():
-    """A list of windows: each window has micro-batches, and each micro-batch has gradients."""
-    random = np.random.default_rng(6)
-    signs = [random.choice([-1, 1], shape) for shape in steps.SHAPES.values()]
-    return [
-        [
-            [(s * random.uniform(0.5, 1.5, s.shape)).astype(hosts.FLOATX) for s in signs]
-            for _ in range(length)
-        ]
-        for length in LENGTHS
-    ]
-
-
-def made(optimizer):
-    variables = steps.variables()
-    hosts.build_on(optimizer, variables)
-    return optimizer, variables
-
-
-def assert_is_next_big_step(window, ours, mine, theirs, big_step, stock):
-    before = steps.weights_and_state(ours, mine)
-    big_step([np.mean(gradients, axis=0) for gradients in zip(*window)])
-    assert_equal(before, steps.weights_and_state(stock, theirs))
+def pair(case, **arguments):
+    """Our optimizer and the stock one, with their variables."""
+    ours, mine = made(hosts.ours(case.name, **{**case.arguments, **arguments}))
+    stock, theirs = made(hosts.stock(case.name, **case.arguments))
+    return ours, stock, mine, theirs
 
 
 @on_adam_and_amsgrad
 @pytest.mark.usefixtures("every_gate")
 def test_between_train_steps(case):
-    ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=None))
-    stock, theirs = made(hosts.stock(case.name, **case.arguments))
-    step, big_step = steps.stepper(ours, mine), steps.stepper(stock, theirs)
-    for updates, window in enumerate(micro_batches()):
-        before = steps.weights_and_state(ours, mine)
-        for position, gradients in enumerate(window):
-            assert (ours.completed_updates, ours.window_position) == (updates, position)
-            step(gradients)
-        assert_equal(steps.weights_and_state(ours, mine), before, rtol=0, atol=0)
-        ours.apply_partial_window()
-        assert_is_next_big_step(window, ours, mine, theirs, big_step, stock)
+    ours, stock, mine, theirs = pair(case, accum_iters=None)
+    step = stepper(ours, mine)
+
+    def close(grads, is_last):
+        step(grads)
+        if is_last:
+            ours.apply_partial_window()
+
+    assert_windows_equal_big_batches(ours, stock, mine, theirs, gradients(LENGTHS), close)
     ours.apply_partial_window()
     assert ours.completed_updates == len(LENGTHS)
-
-
-def closing_stepper(optimizer, variables):
-    """Return a function of a condition and gradients, which is traced once."""
-    if hosts.IS_TENSORFLOW:
-        tf = hosts.tf
-
-        @tf.function
-        def step(when, *grads):
-            optimizer.close_window(when)
-            optimizer.apply_gradients(list(zip(grads, variables)))
-
-        def run(when, grads):
-            step(tf.constant(when), *map(tf.constant, grads))
-
-        run.traced = step
-        return run
-    if hosts.IS_TORCH:
-
-        def run(when, grads):
-            optimizer.close_window(hosts.keras.ops.convert_to_tensor(when))
-            hosts.apply(optimizer, grads, variables)
-
-        return run
-    import jax
-
-    traces = []
-
-    @jax.jit
-    def step(when, *arguments):
-        traces.append(when)
-        optimizer.close_window(when)
-        return optimizer.stateless_apply(*arguments)
-
-    def run(when, grads):
-        own = optimizer.variables
-        found = step(when, [v.value for v in own], grads, [v.value for v in variables])
-        for v, value in zip([*variables, *own], [*found[0], *found[1]]):
-            v.assign(value)
-        assert len(traces) == 1
-
-    return run
 
 
 @can_close
@@ -114,52 +52,35 @@ def closing_stepper(optimizer, variables):
 @quick_first("accum_iters", [None, 50])
 @pytest.mark.usefixtures("every_gate")
 def test_in_a_train_step(case, accum_iters):
-    ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=accum_iters))
-    stock, theirs = made(hosts.stock(case.name, **case.arguments))
-    step, big_step = closing_stepper(ours, mine), steps.stepper(stock, theirs)
-    for window in micro_batches():
-        before = steps.weights_and_state(ours, mine)
-        for gradients in window[:-1]:
-            step(False, gradients)
-        assert_equal(steps.weights_and_state(ours, mine), before, rtol=0, atol=0)
-        step(True, window[-1])
-        assert ours.window_position == 0
-        assert_is_next_big_step(window, ours, mine, theirs, big_step, stock)
-    if hosts.IS_TENSORFLOW:
-        from graphs import conditionals, operations
-
-        assert step.traced.experimental_get_tracing_count() == 1
-        specs = [hosts.tf.TensorSpec(s, hosts.FLOATX) for s in steps.SHAPES.values()]
-        flag = hosts.tf.TensorSpec((), "bool")
-        found = conditionals(operations(step.traced.python_function, flag, *specs))
-        assert found == (ours.gate == "conditional")
+    ours, stock, mine, theirs = pair(case, accum_iters=accum_iters)
+    step = stepper(ours, mine, ours.close_window)
+    flag = hosts.tf.TensorSpec((), "bool") if hosts.IS_TENSORFLOW else None
+    windows = gradients(LENGTHS)
+    assert_windows_equal_big_batches(ours, stock, mine, theirs, windows, step, flag)
 
 
 @can_close
 def test_a_dropped_micro_batch_closes_the_window_of_the_others():
-    arguments = CASES["adam"].arguments
-    ours, mine = made(hosts.ours("Adam", **arguments, accum_iters=None, skip_nonfinite=True))
-    stock, theirs = made(hosts.stock("Adam", **arguments))
-    step, big_step = closing_stepper(ours, mine), steps.stepper(stock, theirs)
-    window = micro_batches()[0]
-    bad = [np.full_like(gradient, np.nan) for gradient in window[0]]
-    step(True, bad)
+    ours, mine = made(hosts.ours("SGD", learning_rate=1.0, accum_iters=None, skip_nonfinite=True))
+    step = stepper(ours, mine, ours.close_window)
+    (one, two), before = gradients([2])[0], list(map(hosts.array, mine))
+    bad = [np.full_like(gradient, np.nan) for gradient in one]
+    step(bad, True)
     assert (ours.completed_updates, ours.window_position) == (0, 0)
-    for gradients in window:
-        step(False, gradients)
-    step(True, bad)
+    for grads, closes in ((one, False), (two, False), (bad, True)):
+        step(grads, closes)
     assert (ours.completed_updates, ours.window_position) == (1, 0)
-    assert_is_next_big_step(window, ours, mine, theirs, big_step, stock)
+    kernel = before[0] - (one[0] + two[0]) / 2
+    np.testing.assert_allclose(hosts.array(mine[0]), kernel, rtol=1e-6)
 
 
 @can_close
 @pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
 def test_outside_of_the_traced_function():
     ours, mine = made(hosts.ours("Adam", accum_iters=3))
-    step = steps.stepper(ours, mine)
     ours.close_window()
     with pytest.raises(ValueError, match="`close_window` was called outside of the traced"):
-        step(micro_batches()[0][0])
+        stepper(ours, mine)(gradients()[0][0])
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS2, reason="about Keras 2.0 to 2.3")
@@ -224,7 +145,6 @@ def test_python_gate_refuses_none():
     model = compiled(dense_model(), adam())
     with pytest.raises(ValueError, match="PythonGate can't be used with accum_iters=None"):
         model.fit(x, y, batch_size=2, verbose=0, callbacks=[hosts.accum.PythonGate()])
-
 
 
 @keras2_has_no("AccumulationMonitor")

@@ -7,10 +7,10 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-import steps
-from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first, thorough
+from cases import CASES, LATE, keras2_has_no, on_adam_and_amsgrad, quick_first, thorough
 from formats import CLASSES
 from hosts import keras
+from steps import assert_windows_equal_big_batches, gradients, made, stepper
 from training import assert_equal, assert_moved, compiled, data, dense_model, state, weights
 
 from keras_accum import AccumulationSchedule
@@ -32,52 +32,13 @@ def test_the_function_of_this_test_is_the_schedule():
     assert [SCHEDULE(i) for i in range(5)] == [by_operators(i) for i in range(5)] == LENGTHS
 
 
-def micro_batches():
-    """A list of windows: each window has micro-batches, and each micro-batch has gradients."""
-    random = np.random.default_rng(5)
-    signs = [random.choice([-1, 1], shape) for shape in steps.SHAPES.values()]
-    return [
-        [
-            [(s * random.uniform(0.5, 1.5, s.shape)).astype(hosts.FLOATX) for s in signs]
-            for _ in range(length)
-        ]
-        for length in LENGTHS
-    ]
-
-
-def pair(case, accum_iters, **more):
-    """Steppers of our and of the stock optimizer, with what they train."""
-    found = []
-    for optimizer in (
-        hosts.ours(case.name, **case.arguments, accum_iters=accum_iters, **more),
-        hosts.stock(case.name, **case.arguments),
-    ):
-        variables = steps.variables()
-        hosts.build_on(optimizer, variables)
-        found.append((optimizer, variables, steps.stepper(optimizer, variables)))
-    return found
-
-
 @on_adam_and_amsgrad
 @quick_first("accum_iters", [SCHEDULE, by_operators])
 @pytest.mark.usefixtures("every_gate")
 def test_each_window_has_the_length_of_its_update(case, accum_iters):
-    (ours, mine, step), (stock, theirs, big_step) = pair(case, accum_iters)
-    for updates, window in enumerate(micro_batches()):
-        before = steps.weights_and_state(ours, mine)
-        for position, gradients in enumerate(window):
-            assert (ours.completed_updates, ours.window_position) == (updates, position)
-            assert_equal(steps.weights_and_state(ours, mine), before, rtol=0, atol=0)
-            step(gradients)
-        big_step([np.mean(gradients, axis=0) for gradients in zip(*window)])
-        assert_equal(steps.weights_and_state(ours, mine), steps.weights_and_state(stock, theirs))
-    if hosts.IS_TENSORFLOW and not hosts.IS_KERAS2:
-        from graphs import conditionals, operations
-
-        assert step.traced.experimental_get_tracing_count() == 1
-        specs = [hosts.tf.TensorSpec(s, hosts.FLOATX) for s in steps.SHAPES.values()]
-        found = conditionals(operations(step.traced.python_function, *specs))
-        assert found == (ours.gate == "conditional")
+    ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=accum_iters))
+    stock, theirs = made(hosts.stock(case.name, **case.arguments))
+    assert_windows_equal_big_batches(ours, stock, mine, theirs, gradients(LENGTHS))
 
 
 def test_a_traced_step_calls_the_function_once():
@@ -87,11 +48,11 @@ def test_a_traced_step_calls_the_function_once():
         calls.append(updates)
         return by_operators(updates)
 
-    (ours, _, step), _ = pair(CASES["adam"], noted)
-    before = len(calls)
-    for window in micro_batches():
-        for gradients in window:
-            step(gradients)
+    ours, mine = made(adam(noted))
+    step, before = stepper(ours, mine), len(calls)
+    for window in gradients(LENGTHS):
+        for grads in window:
+            step(grads)
     most = sum(LENGTHS) if hosts.IS_TORCH else 1  # PyTorch is eager
     assert len(calls) - before <= most
     assert ours.completed_updates == len(LENGTHS)
@@ -125,8 +86,7 @@ def fit(model, **arguments):
     return model.fit(X, Y, batch_size=2, shuffle=False, verbose=0, **arguments)
 
 
-@quick_first("stop", [2, 1, 5])
-def test_a_training_goes_on_from_a_file_to_the_bit(stop, tmp_path):
+def test_a_training_goes_on_from_a_file_to_the_bit(tmp_path, stop=2):
     eager = {} if hosts.IS_KERAS2 else {"run_eagerly": True}
     loss = hosts.mean_squared_error()
     whole = trained(compiled(dense_model(), adam(), loss, **eager))
@@ -272,8 +232,8 @@ def test_a_function_must_return_a_length(value):
 
 
 def test_a_traced_step_takes_a_number_below_1_as_1():
-    (ours, mine, step), _ = pair(CASES["adam"], lambda updates: 2 - 2 * updates)
-    (window, *_) = [w for w in micro_batches() if len(w) == 3]
+    ours, mine = made(adam(lambda updates: 2 - 2 * updates))
+    step, window = stepper(ours, mine), gradients()[0]
     step(window[0])
     step(window[1])
     if hosts.IS_TORCH:
@@ -294,8 +254,7 @@ def test_a_function_that_cannot_be_traced():
         (lambda updates: 2 if isinstance(updates, int) else updates / 2, "must return an integer"),
     ):
         with pytest.raises(TypeError, match=said):
-            (_, _, step), _ = pair(CASES["adam"], function)
-            step(micro_batches()[0][0])
+            stepper(*made(adam(function)))(gradients()[0][0])
 
 
 def test_accum_iters_of_a_schedule_cannot_be_set():
@@ -325,8 +284,7 @@ def test_a_schedule_is_part_of_a_config():
 
 @thorough
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about tf.distribute")
-@pytest.mark.parametrize("late", [{}, {"gate": "conditional", "all_reduce": "per_window"}], ids=str)
-@pytest.mark.parametrize("has_python_gate", [False, True])
+@pytest.mark.parametrize("late, has_python_gate", [({}, False), (LATE, True)])
 def test_replicas(late, has_python_gate, strategy):
     with strategy.scope():
         model = compiled(dense_model(), adam(**late))

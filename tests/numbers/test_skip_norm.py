@@ -10,27 +10,20 @@ from training import assert_equal, compiled, data, dense_model
 LENGTH = 3
 
 
-def micro_batches(count=2 * LENGTH):
-    random = np.random.default_rng(7)
-    signs = [random.choice([-1, 1], shape) for shape in steps.SHAPES.values()]
-    return [
-        [(s * random.uniform(0.5, 1.5, s.shape)).astype(hosts.FLOATX) for s in signs]
-        for _ in range(count)
-    ]
+MICRO_BATCHES = sum(steps.gradients([LENGTH, LENGTH]), [])
 
 
 def norm_of(gradients):
     return np.sqrt(sum((g.astype("float64") ** 2).sum() for g in gradients))
 
 
-LIMIT = 1.01 * max(map(norm_of, micro_batches()))
-LARGE = [gradient * 1.5 for gradient in micro_batches()[0]]
+LIMIT = 1.01 * max(map(norm_of, MICRO_BATCHES))
+LARGE = [gradient * 1.5 for gradient in MICRO_BATCHES[0]]
 BAD = [np.full_like(gradient, np.nan) for gradient in LARGE]
 
 
 def made(optimizer):
-    variables = steps.variables()
-    hosts.build_on(optimizer, variables)
+    optimizer, variables = steps.made(optimizer)
     return optimizer, variables, steps.stepper(optimizer, variables)
 
 
@@ -41,14 +34,14 @@ def test_a_skipped_micro_batch_leaves_no_trace(case, skip_norm):
     arguments = {**case.arguments, "accum_iters": LENGTH, "skip_norm": skip_norm}
     ours, mine, step = made(hosts.ours(case.name, **arguments))
     stock, theirs, big_step = made(hosts.stock(case.name, **case.arguments))
-    assert norm_of(LARGE) > LIMIT > norm_of(micro_batches()[0])
-    for i, gradients in enumerate(micro_batches()):
+    assert norm_of(LARGE) > LIMIT > norm_of(MICRO_BATCHES[0])
+    for i, gradients in enumerate(MICRO_BATCHES):
         before = steps.weights_and_state(ours, mine), ours.window_position
         step(LARGE)
         assert before[1] == ours.window_position == i % LENGTH
         assert_equal(steps.weights_and_state(ours, mine), before[0], rtol=0, atol=0)
         step(gradients)
-    for window in (micro_batches()[:LENGTH], micro_batches()[LENGTH:]):
+    for window in (MICRO_BATCHES[:LENGTH], MICRO_BATCHES[LENGTH:]):
         big_step([np.mean(gradients, axis=0) for gradients in zip(*window)])
     assert ours.completed_updates == 2
     assert_equal(steps.weights_and_state(ours, mine), steps.weights_and_state(stock, theirs))
@@ -77,7 +70,7 @@ def test_the_norm_of_a_weighted_micro_batch_is_that_of_its_average():
     ours, mine, step = made(
         hosts.ours("Adam", accum_iters=9, skip_norm=LIMIT, reduction="weighted")
     )
-    for weight, gradients, position in ((100.0, micro_batches()[0], 1), (0.01, LARGE, 1)):
+    for weight, gradients, position in ((100.0, MICRO_BATCHES[0], 1), (0.01, LARGE, 1)):
         ours.weigh(weight)
         step(gradients)
         assert ours.window_position == position
@@ -88,7 +81,7 @@ def test_the_norm_is_that_before_loss_scaling():
     ours, mine, step = made(
         hosts.ours("Adam", accum_iters=9, skip_norm=LIMIT, loss_scale_factor=64.0)
     )
-    step([64 * gradient for gradient in micro_batches()[0]])
+    step([64 * gradient for gradient in MICRO_BATCHES[0]])
     assert ours.window_position == 1
     step([64 * gradient for gradient in LARGE])
     assert ours.window_position == 1
