@@ -2,7 +2,9 @@
 
 import doctest
 import importlib
+import inspect
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -113,6 +115,17 @@ def test_names():
         assert name in NAMES or hosts.IS_KERAS2 or not is_offered or "newest" in WHERE[name]
     with pytest.raises(AttributeError, match="no_such_name"):
         keras_accum.no_such_name  # noqa: B018
+
+
+def test_help_and_signature():
+    """They say what the class does, and its arguments in their order: the stock class's first."""
+    cls = hosts.accum.AdamAccumulate
+    text = pydoc.render_doc(cls, renderer=pydoc.plaintext)
+    assert cls.__doc__.splitlines()[0] in text and "accum_iters=1" in text
+    names = list(inspect.signature(cls).parameters)
+    stock = list(inspect.signature(type(hosts.stock("Adam"))).parameters)
+    stock = [name for name in stock if name not in ("args", "kwargs")]
+    assert names[: len(stock)] == stock and "accum_iters" in names[len(stock) :]
 
 
 @thorough
