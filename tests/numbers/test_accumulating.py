@@ -333,16 +333,6 @@ def test_constants_may_be_tensors():
     assert optimizer.completed_updates == 2
 
 
-class KeepingAValue(InLists):
-    """The mean size of all gradients so far, in Python. It works as long as nothing is traced."""
-
-    size = 0.0
-
-    def update_step(self, gradient, variable, learning_rate):
-        self.size = 0.5 * self.size + ops.mean(ops.abs(gradient))
-        super().update_step(gradient / self.size, variable, learning_rate)
-
-
 class WritingInACond(InLists):
     def update_step(self, gradient, variable, learning_rate):
         slot = self.slot_of(self._get_variable_index(variable))
@@ -355,12 +345,10 @@ class WritingInACond(InLists):
 
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="about values of JAX's traces")
-@pytest.mark.parametrize("cls", [KeepingAValue, WritingInACond])
-def test_a_value_that_leaves_a_conditional(cls):
-    optimizer, mine = accum.accumulating(cls)(accum_iters=2, gate="conditional"), variables()
-    with pytest.raises(
-        TypeError, match=f"{cls.__name__} can't run with gate='conditional'"
-    ) as error:
+def test_a_value_that_leaves_a_conditional():
+    cls, mine = accum.accumulating(WritingInACond), variables()
+    optimizer = cls(accum_iters=2, gate="conditional")
+    with pytest.raises(TypeError, match="InACond can't run with gate='conditional'") as error:
         for grads in gradients()[0]:
             hosts.apply(optimizer, grads, mine)
     assert "gate='select'" in str(error.value)
@@ -432,17 +420,12 @@ def test_every_stock_optimizer_has_a_name(name):
 
 
 @pytest.mark.parametrize(
-    "given, said",
-    [
-        (lambda: keras.optimizers.Adam(), r"must be a class.*accumulating\(Adam\).from_optimizer"),
-        (lambda: keras.optimizers.LossScaleOptimizer, "wrap the result in LossScaleOptimizer"),
-        (lambda: accum.AdamAccumulate, "this one accumulates: use it as it is"),
-        (lambda: dict, "must be a subclass of.*Optimizer.*Received.*dict"),
-    ],
+    "given",
+    [keras.optimizers.Adam(), keras.optimizers.LossScaleOptimizer, accum.AdamAccumulate, dict],
 )
-def test_what_it_refuses(given, said):
-    with pytest.raises(TypeError, match=said):
-        accum.accumulating(given())
+def test_what_it_refuses(given):
+    with pytest.raises(TypeError, match="must be a subclass of .*from_optimizer.* Received"):
+        accum.accumulating(given)
 
 
 def test_names_that_are_taken():

@@ -152,7 +152,7 @@ class WithAnArgument(hosts.accum.SGDAccumulate):
 
 def test_to_stock_of_a_subclass_with_another_argument():
     optimizer = WithAnArgument(accum_iters=2)
-    with pytest.raises(ValueError, match="no stock optimizer has: extra"):
+    with pytest.raises((TypeError, ValueError), match="extra"):  # of the stock constructor
         optimizer.to_stock()
 
 
