@@ -10,11 +10,10 @@ from keras_accum.schedule import ENDLESS
 from keras_accum.training import MICRO_BATCH_NORM, SKIPPED, UPDATE_NORM
 
 _BATCH, _SCALE = "effective_batch", "noise_scale"
-_COUNTS = "completed_updates", "window_position"
-LOGGED = (*_COUNTS, "learning_rate", UPDATE_NORM, SKIPPED, _BATCH, _SCALE)
-
-# What the progress bar calls some of them.
-_LABELS = {"completed_updates": "updates", "window_position": "window", SKIPPED: "skipped"}
+LOGGED = (
+    *("completed_updates", "window_position", "learning_rate"),
+    *(UPDATE_NORM, SKIPPED, _BATCH, _SCALE),
+)
 
 _NO_NOISE_SCALE = (
     "`noise_scale` compares windows of several micro-batches of one size, and must see each "
@@ -31,7 +30,7 @@ class NoiseScale:
 
     @property
     def value(self):
-        """The noise scale, NaN until there is an estimate."""
+        """The noise scale, NaN without an estimate."""
         return self._trace / self._square if self._square > 0 else math.nan
 
     def start(self, optimizer):
@@ -82,8 +81,7 @@ class AccumulationMonitor(InTrainFunction):
       accumulation pays little. NaN until there is an estimate.
 
     On JAX, a LossScaleOptimizer keeps the norms and the count of skips out of reach: they are left
-    out. The progress bar shows only what `show` names, and shortens `updates: 12`,
-    `window: 3/5` (the third micro-batch of five) and `skipped: 2`.
+    out. The progress bar shows only the number of updates, as `updates: 12`.
 
     A callback gets only the logs of callbacks before it in the list. List the monitor before
     callbacks that use its logs, and after ApplyPartialWindow. It reads from the device after each
@@ -105,7 +103,6 @@ class AccumulationMonitor(InTrainFunction):
             micro-batches.
         smoothing: Float in [0, 1), default 0.99. The share of the earlier estimates that each
             window keeps.
-        show: List of names of logs, default ("completed_updates",). What the progress bar shows.
 
     Example:
 
@@ -118,26 +115,17 @@ class AccumulationMonitor(InTrainFunction):
     [2, 2, 40]
     """
 
-    def __init__(
-        self, batch_size=None, noise_scale=False, smoothing=0.99, show=("completed_updates",)
-    ):
+    def __init__(self, batch_size=None, noise_scale=False, smoothing=0.99):
         super().__init__()
         is_count = isinstance(batch_size, numbers.Integral) and not isinstance(batch_size, bool)
         is_size = batch_size is None or (is_count and batch_size >= 1)
-        is_list = isinstance(show, (list, tuple)) and all(name in LOGGED for name in show)
         is_share = isinstance(smoothing, numbers.Real) and 0 <= smoothing < 1
         size = "an integer >= 1, the samples of a micro-batch, or None"
         _check("batch_size", batch_size, is_size, size)
         _check("noise_scale", noise_scale, isinstance(noise_scale, bool), "a boolean", TypeError)
         _check("smoothing", smoothing, is_share, "a number in [0, 1)")
-        _check("show", show, is_list, f"a list of names out of {LOGGED}")
-        needs_size = noise_scale or _BATCH in show
-        if needs_size and batch_size is None:
-            what = "`noise_scale`" if noise_scale else f"show={show!r}"
-            raise ValueError(f"{what} needs `batch_size`. Received: batch_size=None")
-        if _SCALE in show and not noise_scale:
-            raise ValueError(f"show={show!r} needs `noise_scale`. Received: noise_scale=False")
-        self._show = tuple(show)
+        if noise_scale and batch_size is None:
+            raise ValueError("`noise_scale` needs `batch_size`. Received: batch_size=None")
         self._batch_size = batch_size
         self._noise_scale = NoiseScale(batch_size, smoothing) if noise_scale else None
         self._changes = contextlib.ExitStack()  # while `fit` runs
@@ -197,7 +185,6 @@ class AccumulationMonitor(InTrainFunction):
         position, length, _ = accumulation.counts()
         if self._noise_scale and is_micro_batch:
             self._noise_scale.look(optimizer, position, updates)
-        self._length = length
         if logs is None:
             return
         logs["completed_updates"] = updates
@@ -212,55 +199,41 @@ class AccumulationMonitor(InTrainFunction):
         if self._noise_scale:
             logs[_SCALE] = self._noise_scale.value
 
-    # -- the progress bar --------------------------------------------------------------------------
-
     def _show_in(self, bar):
-        """Have a progress bar print only the logs in `show`, as short texts."""
+        """Have a progress bar print the number of updates, and no other log of the monitor."""
+
+        def shown(logs):
+            others = {name: value for name, value in logs.items() if name not in LOGGED}
+            if "completed_updates" in logs:
+                others["updates"] = _Count(logs["completed_updates"])
+            return others
 
         def in_short(method):
-            return lambda when, logs=None: method(when, self._shown(logs or {}))
+            return lambda when, logs=None: method(when, shown(logs or {}))
 
-        labels = {_LABELS.get(name, name) for name in self._show}
         for name, value in {
             "on_train_batch_end": in_short(bar.on_train_batch_end),
             "on_epoch_end": in_short(bar.on_epoch_end),
             # Keras 2 averages all other logs over the epoch.
-            "stateful_metrics": {*vars(bar).get("stateful_metrics", ()), *labels},
+            "stateful_metrics": {*vars(bar).get("stateful_metrics", ()), "updates"},
         }.items():
             self._changes.enter_context(attribute(bar, name, value))
 
-    def _shown(self, logs):
-        """Return what a progress bar is to print of these logs."""
-        shown = {name: value for name, value in logs.items() if name not in LOGGED}
-        for name in self._show:
-            if name in logs:
-                format_spec = ".4g" if isinstance(logs[name], float) else ".0f"
-                has_length = name == "window_position" and self._length != ENDLESS
-                after = f"/{self._length}" if has_length else ""
-                shown[_LABELS.get(name, name)] = _Formatted(logs[name], format_spec, after)
-        return shown
 
-
-class _Formatted(float):
-    """A number with a format of its own, where Keras's progress bar prints four decimals.
+class _Count(float):
+    """A number without decimals, where Keras's progress bar prints four.
 
     The bar divides a sum by its count, which is 1, takes the mean of the result, and prints it.
     """
 
-    def __new__(cls, value, format_spec, after):
-        number = super().__new__(cls, value)
-        number._format = format_spec, after
-        return number
-
     def __truediv__(self, count):
-        return type(self)(float(self) / count, *self._format)
+        return type(self)(float(self) / count)
 
     def mean(self, **_):
         return self
 
     def __format__(self, _):
-        format_spec, after = self._format
-        return float.__format__(self, format_spec) + after
+        return float.__format__(self, ".0f")
 
 
 def _check(name, value, is_allowed, allowed, error=ValueError):

@@ -25,12 +25,7 @@ class _Host(callbacks.Host):
     """What the callbacks must know of this Keras."""
 
     name, keras, ops, import_keras = "tf_keras", keras, in_slices.OPS, IMPORT_KERAS
-
-    def flatten(self, structure):
-        return tf.nest.flatten(structure)
-
-    def mask_of(self, output):
-        return in_slices.mask_of(output)
+    flatten, mask_of = staticmethod(tf.nest.flatten), staticmethod(in_slices.mask_of)
 
     def waits(self, model):
         servers = tf.distribute.experimental.ParameterServerStrategy

@@ -1,6 +1,7 @@
 """`MicroBatches`: a train step in slices equals plain `fit` of the stock optimizer at its batch."""
 
 import contextlib
+import warnings
 
 import hosts
 import numpy as np
@@ -427,7 +428,15 @@ def of_class(cls):
     return build
 
 
+def stateful():
+    inputs = layers.Input((3,), batch_size=BATCH)
+    steps = layers.Reshape((1, 3))(inputs)
+    recurrent = layers.SimpleRNN(2, stateful=True, name="state")(steps)
+    return keras.Model(inputs, recurrent)
+
+
 REFUSED = {
+    "the stateful layer state": {"build": stateful},
     "has its own `train_step`": {"build": of_class(OwnStep)},
     "has its own `compute_loss`": {"build": of_class(OwnLoss)},
     "one value per sample of the loss 'scalar'": {"loss": lambda: scalar},
@@ -450,6 +459,43 @@ def test_refused_at_the_start(message):
         case = build, (X, CLASSES), {}, case[3]
     with pytest.raises(ValueError, match=f"MicroBatches .*{message}"):
         train(case, [MicroBatches(SIZE)], hosts.ours(name, **arguments))
+
+
+@shared
+def test_a_batch_that_is_one_slice_is_said():
+    """At the first batch, and not of a last one."""
+    with pytest.warns(UserWarning, match=r"MicroBatches\(8, .*changes nothing") as found:
+        train(CASES["plain"], [MicroBatches(BATCH)])
+    assert [w.filename for w in found if "MicroBatches" in str(w.message)] == [__file__]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "MicroBatches.* changes nothing")
+        train(CASES["plain"], [MicroBatches(BATCH)])
+    model, callback = sequential(), MicroBatches(SIZE + 1)
+    model.compile("sgd", "mse")
+    for _ in range(2):  # the last batch is one slice
+        model.fit(X, Y, BATCH, verbose=0, callbacks=[callback])
+
+
+def test_a_callback_in_the_place_of_an_optimizer():
+    with pytest.raises(ValueError, match=r"MicroBatches\(10, .*a callback: give it to `fit`"):
+        sequential().compile(MicroBatches(10), "mse")
+
+
+def test_a_class_in_the_place_of_a_callback():
+    model = sequential()
+    model.compile("sgd", "mse")
+    with pytest.raises(TypeError, match="must have callbacks, not their classes"):
+        model.fit(X, Y, verbose=0, callbacks=[MicroBatches])
+
+
+@pytest.mark.skipif(hosts.FLOATX != "float64", reason="float32 has no more digits")
+def test_shares_are_not_rounded():
+    (_, expected), (_, actual) = (
+        train(CASES["masks"], callbacks, hosts.stock("SGD", learning_rate=0.1))
+        for callbacks in ([], [MicroBatches(SIZE)])
+    )
+    weights = {name: value for name, value in expected.items() if "weight" in name}
+    assert_equal(actual, weights, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("size, error", [(0, ValueError), (2.0, TypeError), (True, TypeError)])
@@ -651,7 +697,15 @@ def test_both_passes_have_the_same_dropout():
     ones = np.ones((BATCH, 64), hosts.FLOATX)
     case = build, (ones, ones[:, :1]), {}, {"loss": lambda y_true, y_pred: ops.mean(y_pred**2)}
     sgd = hosts.stock("SGD", learning_rate=2**-10)
-    model, found = train(case, [MicroBatches(SIZE, loss="batch")], sgd, epochs=1)
+    if hosts.IS_TF_KERAS:
+        with pytest.raises(ValueError, match="the same random numbers.*enable_tf_random_generator"):
+            train(case, [MicroBatches(SIZE, loss="batch")])
+        keras.backend.experimental.enable_tf_random_generator()
+    try:
+        model, found = train(case, [MicroBatches(SIZE, loss="batch")], sgd, epochs=1)
+    finally:
+        if hosts.IS_TF_KERAS:
+            keras.backend.experimental.disable_tf_random_generator()
     product = np.sum(1 - model.get_weights()[0]) * 2**10
     np.testing.assert_allclose(product, 2 * found["history loss"][0], rtol=1e-3)
 
@@ -706,6 +760,32 @@ def test_compiled_again():
 class Stop(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         raise KeyboardInterrupt
+
+
+class StopsBefore(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        raise KeyboardInterrupt
+
+
+@shared
+@pytest.mark.parametrize("stop", [Stop, StopsBefore])
+def test_compiled_again_after_an_interrupted_training(stop):
+    """The next training, without the callback, is by whole batches."""
+    seen = []
+
+    class Sees(layers.Layer):
+        def call(self, x):
+            seen.append(x.shape[0])
+            return x
+
+    model = sequential(Sees(trainable=False))
+    model.compile("sgd", "mse")
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y, BATCH, verbose=0, callbacks=[MicroBatches(SIZE), stop()])
+    model.compile("sgd", "mse")
+    seen.clear()
+    model.fit(X, Y, BATCH, verbose=0)
+    assert seen and SIZE not in seen
 
 
 @shared

@@ -165,6 +165,7 @@ WEIGHTS = [1.0, 3.0, 2.0, 2.0, 5.0, 1.0]
 # The weight of the open window after each micro-batch, in windows of three.
 WINDOW_WEIGHTS = [1.0, 4.0, 0.0, 2.0, 7.0, 0.0]
 
+
 def said_before(optimizer, step):
     """The window's weight after each micro-batch, if each weight is said before the step."""
     found = []

@@ -427,6 +427,7 @@ LOSSES = {
     "a sum": lambda: keras.losses.MeanSquaredError(reduction="sum"),
     "two kinds": lambda: ["mse", keras.losses.MeanSquaredError(reduction="sum")],
     "none": lambda: None,
+    "an ignored class": lambda: keras.losses.SparseCategoricalCrossentropy(ignore_class=0),
 }
 
 

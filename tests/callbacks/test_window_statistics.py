@@ -258,6 +258,19 @@ def test_a_file_continues_in_the_middle_of_a_window(tmp_path):
         np.testing.assert_array_equal(hosts.array(actual), hosts.array(expected))
 
 
+def test_compiled_again_in_the_middle_of_a_window():
+    """The moments of the window that is given up are dropped, as its gradients are."""
+    x, y = data()
+    model, callbacks = compiled(swapped(), ours()), [accum.WindowStatistics()]
+    fit(model, MICRO, (x[:MICRO] + 9, y[:MICRO]), callbacks=callbacks, epochs=1)
+    assert window(model)[0].any()
+    before = statistics(model)
+    model.compile(ours(), "mse")
+    fit(model, MICRO, (x[:MICRO], y[:MICRO]), callbacks=callbacks, epochs=1)
+    assert_equal(statistics(model), before)
+    assert set(window(model)[0]) == {MICRO}
+
+
 @thorough
 def test_mixed_precision():
     """A micro-batch that LossScaleOptimizer skips is dropped from the statistics."""

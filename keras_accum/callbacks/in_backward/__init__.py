@@ -11,11 +11,8 @@ _NEEDS_TORCH = (
     "hook for each gradient. On the other backends, a compiled program decides how long a gradient "
     "is kept. Leave the callback out: the numbers are the same."
 )
-_CANT = "AccumulateInBackward can't be used with {}. Leave one of them out."
-_SCALES = (
-    "a LossScaleOptimizer, whose gradients are scaled when `backward` makes them. This holds for "
-    "its inner optimizer, too"
-)
+CANT = "AccumulateInBackward can't be used with {}. Leave one of them out."
+_SCALES = "a LossScaleOptimizer, whose gradients are scaled when `backward` makes them"
 
 
 class AccumulateInBackward(InTrainFunction):
@@ -32,13 +29,11 @@ class AccumulateInBackward(InTrainFunction):
     whose variables share state, such as Nadam, and those that aren't Keras's own make it as a
     whole. Weights, state and files are the same to the bit.
 
-    The callback is for `fit`, and `train_on_batch` isn't affected. In a loop of your own,
-    `AccumulateInBackward.scope(optimizer)` does the same. With `accum_iters=1`, the callback does
-    nothing. What needs all gradients of a micro-batch at once, or changes
-    them before they are added, is refused by a ValueError: clip by the arguments of the optimizer.
-
-    If a micro-batch ends with an error after `backward` has begun, the open window is dropped, with
-    a warning. Without the callback, only the micro-batch would be lost.
+    In a loop of your own, `AccumulateInBackward.scope(optimizer)` does the same. With
+    `accum_iters=1`, the callback does nothing. What needs all gradients of a micro-batch at once,
+    or changes them before they are added, is refused by a ValueError: clip by the arguments of the
+    optimizer. If a micro-batch ends with an error after `backward` has begun, the open window is
+    dropped, with a warning.
 
     Example:
 
@@ -70,7 +65,7 @@ class AccumulateInBackward(InTrainFunction):
         """
         cls._check_backend()
         if inner(optimizer) is not optimizer:
-            raise ValueError(_CANT.format(_SCALES))
+            raise ValueError(CANT.format(_SCALES))
         if accumulating_in(optimizer) != [optimizer]:
             raise TypeError(
                 "`optimizer` must be an optimizer of keras_accum. "
@@ -90,7 +85,7 @@ class AccumulateInBackward(InTrainFunction):
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         if self.model.jit_compile:
-            raise ValueError(_CANT.format("jit_compile=True"))
+            raise ValueError(CANT.format("jit_compile=True"))
         self.scope(self.model.optimizer)  # raises its errors now
         self.takes_part = True
 

@@ -10,17 +10,15 @@ import math
 import torch
 
 from keras_accum import state, window
+from keras_accum.callbacks.in_backward import CANT
 from keras_accum.host import is_of_keras
 from keras_accum.training import MICRO_BATCH_NORM, warn
 
 # Stands for a gradient that is in its sum already. A missing gradient is None.
 IN_SUM = object()
 
-_REFUSED = "AccumulateInBackward can't be used with {}, {}. Leave one of them out."
-_WHOLE = "which needs all gradients of a micro-batch before one is added"
-_WEIGHT = "whose weights are known only when the optimizer is called"
-_AVERAGES = "which averages gradients over processes after `backward` has made them"
-_COMPILED = "which compiles a program that has all gradients at once"
+_NEEDS_ALL = "which needs all gradients of a micro-batch before one is added"
+_COMPILED = "torch.compile, which compiles a program that has all gradients at once"
 _TWICE = (
     "`backward` has added the gradient of {} to its sum, and `backward` ran again. With "
     "AccumulateInBackward, each train step calls `backward` once and then the optimizer."
@@ -82,16 +80,17 @@ class InBackward:
         port, options = self._port, self._accumulation.options
         sees_each = MICRO_BATCH_NORM in self._accumulation.norms.watched
         is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-        for what, why, refused in (
-            ("torch.compile", _COMPILED, port.is_traced()),
-            ("skip_nonfinite=True", _WHOLE, options.skip_nonfinite),
-            ("skip_norm", _WHOLE, options.skip_norm is not None),
-            ("reduction='weighted'", _WEIGHT, options.weighs),
-            ("AccumulationMonitor(noise_scale=True)", _WHOLE, sees_each),
-            ("torch.distributed, such as DistributedDataParallel", _AVERAGES, is_distributed),
-        ):
-            if refused:
-                raise ValueError(_REFUSED.format(what, why))
+        for what, is_there in {
+            _COMPILED: port.is_traced(),
+            f"skip_nonfinite=True, {_NEEDS_ALL}": options.skip_nonfinite,
+            f"skip_norm, {_NEEDS_ALL}": options.skip_norm is not None,
+            "reduction='weighted', whose weights come with the optimizer's call": options.weighs,
+            f"AccumulationMonitor(noise_scale=True), {_NEEDS_ALL}": sees_each,
+            "torch.distributed, such as DistributedDataParallel, which averages gradients over "
+            "processes after `backward` has made them": is_distributed,
+        }.items():
+            if is_there:
+                raise ValueError(CANT.format(what))
         self._accumulation.state.check_is_built("AccumulateInBackward.scope")
         if port.in_backward is not None:
             raise ValueError(_IN_USE)
@@ -113,7 +112,7 @@ class InBackward:
     def taking(self, gradients, variables):
         """Return a scope for the gradients of a micro-batch; see the port."""
         if self._port.is_traced():
-            raise ValueError(_REFUSED.format("torch.compile", _COMPILED))
+            raise ValueError(CANT.format(_COMPILED))
         return self._taking(gradients, variables)
 
     @contextlib.contextmanager

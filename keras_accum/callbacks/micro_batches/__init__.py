@@ -10,15 +10,20 @@
 | `jax`, `tensorflow`, `torch` | the loop over slices, and the gradient |
 """
 
-from keras_accum.callbacks.base import own_methods
+from keras_accum.callbacks.base import definer, own_methods
 from keras_accum.callbacks.micro_batches.halving import run_in_halves
 from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import accumulates, inner
 from keras_accum.host import is_of_keras
+from keras_accum.training import warn
 
 _MIGHT_DIFFER = (
     ": the training might differ from that of the whole batch. Leave the callback out, and use "
     "micro-batches as batches with an optimizer of keras_accum."
+)
+_ONE_SLICE = (
+    "{} changes nothing: a batch of this training is one slice. Give `fit` the big batch as "
+    "`batch_size`, and MicroBatches the number of samples that fit into memory."
 )
 
 
@@ -48,7 +53,7 @@ class MicroBatches(InTrainFunction):
 
     With "auto", the first slice is the whole batch. If a step runs out of memory, what it has
     changed is undone, and the same batch is taken again in slices of half the size, until they fit.
-    No sample counts twice. The size that was found is printed and used from then on.
+    The size that was found is printed and used from then on.
 
     The penalties are the losses that layers add, which should be means over samples, as in Keras.
     Layers see slices: batch normalization takes the moments of a slice, and moves its averages once
@@ -105,7 +110,7 @@ class MicroBatches(InTrainFunction):
         if self._step is None or self._step.model is not self.model:
             self._step = self._step_class(self.model, self._size, self._loss)
         self._step.check()
-        self.takes_part = True
+        self.takes_part = self._is_first = True
 
     def around(self, train_step):
         return self._step
@@ -113,7 +118,10 @@ class MicroBatches(InTrainFunction):
     def run(self, run, *arguments):
         if self._size == "auto":
             return run_in_halves(self._step, run, *arguments)
-        return run(*arguments)
+        results, is_first, self._is_first = run(*arguments), self._is_first, False
+        if is_first and self._step.was_one_slice(self.host.steps_per_execution(self.model)):
+            warn(_ONE_SLICE.format(repr(self)))
+        return results
 
     def _check_optimizer(self, optimizer):
         """Take any optimizer."""
@@ -126,15 +134,19 @@ class MicroBatches(InTrainFunction):
         found = {f"a model that has its own `{name}`": True for name in own}
         for optimizer in (model.optimizer, inner(model.optimizer)):
             for name in self._step_class.of_optimizer:
-                definer = next((c for c in type(optimizer).__mro__ if name in vars(c)), None)
-                is_own = definer is not None and not is_of_keras(definer)
+                of = definer(type(optimizer), name)
+                is_own = of is not None and not is_of_keras(of)
                 found[f"an optimizer that has its own `{name}`"] = is_own
             weighs = accumulates(optimizer) and optimizer.reduction == "weighted"
             found["an optimizer with reduction='weighted', whose weights are of batches"] = weighs
             self._refuse(found, _MIGHT_DIFFER)
         found = {f'"auto" and steps_per_execution={steps}': self._size == "auto" and steps != 1}
+        for layer in model._flatten_layers():
+            is_stateful = isinstance(layer, self.host.keras.layers.RNN) and layer.stateful
+            found[f"the stateful layer {layer.name}, whose states are of batches"] = is_stateful
         # A model of tf_keras that isn't built has no list of variables.
         for variable in model.trainable_variables if model.built else []:
-            overwritten = self._step_class.is_overwritten(variable)
-            found[f"{variable.name}, which is overwritten by its gradient"] = overwritten
+            # Only Keras 3 has such variables, as the scales of float8.
+            is_overwritten = getattr(variable, "overwrite_with_gradient", False)
+            found[f"{variable.name}, which is overwritten by its gradient"] = is_overwritten
         self._refuse(found, _MIGHT_DIFFER)

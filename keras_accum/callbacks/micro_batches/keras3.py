@@ -21,12 +21,6 @@ class OfKeras3(step.Step):
     mask_of, masked = staticmethod(mask_of), staticmethod(masked)
     own_weights = "_trainable_variables"
 
-    @staticmethod
-    def is_overwritten(variable):
-        """True if a variable's gradient is its next value, as of the scales of float8."""
-        # Keras 3.0 to 3.2 have no such variables, and neither do native variables.
-        return getattr(variable, "overwrite_with_gradient", False)
-
     def call(self, x, training):
         model = self.model
         return model(x, training=training) if model._call_has_training_arg else model(x)
@@ -65,8 +59,7 @@ class OfKeras3(step.Step):
 
     def couples(self, loss):
         """True for a loss of Keras that compares the samples of a batch with each other."""
-        circle = vars(keras.losses).get("circle")  # the first versions of Keras 3 have none
-        return circle is not None and vars(loss).get("fn") is circle
+        return vars(loss).get("fn") is keras.losses.circle
 
     def scaled(self, loss):
         return self.optimizer.scale_loss(loss)

@@ -78,7 +78,7 @@ class Step(Halving):
 
     def check(self):
         """Raise an error if this model can't be trained in slices, at the start of a training."""
-        self.is_built, self.optimizer = False, self.model.optimizer
+        self.is_built, self.optimizer, self.rows = False, self.model.optimizer, None
         self.steps = int(self.begun)  # a training may have been broken off in an update
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
@@ -93,6 +93,7 @@ class Step(Halving):
     def __call__(self, data):
         """Run the step as Keras does; JAX has the state, too."""
         rows, model = self.rows_of(data), self.model
+        self.rows = rows
         self.build(data)
         is_whole = self.is_one_slice(rows)
         if not model.trainable_weights or (is_whole and not self.searches):
@@ -101,10 +102,6 @@ class Step(Halving):
         with self.marked(gradients) as gradients:
             self.apply(gradients)
         return model.get_metrics_result()
-
-    @staticmethod
-    def is_overwritten(variable):
-        return False
 
     def build(self, data):
         """Make all variables of the model, because a loop of a program can't."""
@@ -139,6 +136,10 @@ class Step(Halving):
 
     def is_one_slice(self, rows):
         return self.size is None or (rows is not None and rows <= self.size)
+
+    def was_one_slice(self, steps):
+        """Return whether the first batch was, as far as it is known. A call runs these steps."""
+        return self.rows is not None and self.is_one_slice(self.rows)
 
     # -- gradients ---------------------------------------------------------------------------------
 
@@ -178,8 +179,7 @@ class Step(Halving):
 
     def zeros_for_sum(self, shape, dtype):
         """Return what sums of values of this type begin with: half precision would stall."""
-        name = getattr(dtype, "name", str(dtype).rpartition(".")[2])  # of any Keras and backend
-        return self.ops.zeros(shape, "float32" if name in ("float16", "bfloat16") else name)
+        return self.ops.zeros(shape, "float32" if "float16" in str(dtype) else dtype)
 
     def plus(self, total, gradient):
         return total + self.ops.cast(gradient, total.dtype)

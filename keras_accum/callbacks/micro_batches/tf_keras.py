@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import random
 import types
 
 import tensorflow as tf
@@ -13,9 +12,10 @@ from keras_accum.callbacks.train_function import attribute
 from keras_accum.tf_keras.library import keras
 
 _SAME_DRAWS = (
-    "MicroBatches(loss='batch') can't be used with layers that draw random numbers, such as "
-    "dropout, under a strategy with several replicas on tf_keras: both passes of a slice need the "
-    "same draws."
+    "MicroBatches(loss='batch') needs layers that draw the same random numbers in both passes of a "
+    "slice, and on tf_keras most draw by operations without a state. Call "
+    "keras.backend.experimental.enable_tf_random_generator() before the model is made, and use one "
+    "replica. Received: layer {!r}"
 )
 
 
@@ -26,7 +26,7 @@ def as_type(value, dtype):
 
 # TensorFlow's operations by their names in `keras.ops` of Keras 3.
 OPS = types.SimpleNamespace(
-    cast=tf.cast,
+    cast=as_type,
     convert_to_tensor=as_type,
     copy=tf.identity,
     divide_no_nan=tf.math.divide_no_nan,
@@ -40,7 +40,7 @@ OPS = types.SimpleNamespace(
 
 
 def mask_of(output):
-    return getattr(output, "_keras_mask", None)
+    return getattr(output, "_keras_mask", None)  # of no version does each output have one
 
 
 class Step(Loops, step.Step):
@@ -52,9 +52,7 @@ class Step(Loops, step.Step):
     # The methods by which Keras's train step computes gradients, and a step in slices doesn't.
     of_optimizer = "minimize", "compute_gradients", "_compute_gradients", "_get_gradients"
 
-    def __init__(self, model, size, loss):
-        super().__init__(model, size, loss)
-        self._generators, self._own_generators = [], {}
+    _generators = ()  # those of layers, of which both passes need the same random numbers
 
     @staticmethod
     def masked(output, mask):
@@ -74,13 +72,12 @@ class Step(Loops, step.Step):
             self.traced(forward, data)
 
     def call(self, x, training):
-        with self._drawing_twice():
-            return self.model(x, training=training)
+        return self.model(x, training=training)
 
     def run_own(self, data):
         # Keras's own `compute_metrics` reads metrics, too, which a loop under a strategy can't.
         update = functools.partial(self.track, None, None)
-        with self._drawing_twice(), attribute(self.model, "compute_metrics", update):
+        with attribute(self.model, "compute_metrics", update):
             super().run_own(data)
 
     def infer(self, data):
@@ -140,7 +137,8 @@ class Step(Loops, step.Step):
 
         # Keras weights a batch by its samples if a loss of `compile` has counted them.
         def update(value, sample_weight=None):
-            weight = rows / of if sample_weight is None else sample_weight
+            share = as_type(rows / of, keras.backend.floatx())
+            weight = share if sample_weight is None else sample_weight
             return update_state(value, sample_weight=weight)
 
         return update
@@ -161,36 +159,18 @@ class Step(Loops, step.Step):
         self.optimizer.apply_gradients(zip(gradients, self.model.trainable_weights))
 
     def state(self):
-        return [*super().state(), *(own.state for _, own in self._generators)]
+        return [*super().state(), *(one.state for one in self._generators)]
 
     def iterator_of(self, batch):
         return iter(tf.data.Dataset.from_tensors(batch))
 
-    # -- random numbers ----------------------------------------------------------------------------
-
     def check(self):
-        """By default, layers draw by operations whose state can't be read and put back."""
         super().check()
-        found = [vars(layer).get("_random_generator") for layer in self.model._flatten_layers()]
-        found = [one for one in found if one is not None and self.loss == "batch"]
-        if found and self.replicas() > 1:
-            raise ValueError(_SAME_DRAWS)
-        self._generators = [(one, self._generator_of(one)) for one in found]
-
-    def _generator_of(self, random_numbers):
-        random_numbers._maybe_init()
-        own = vars(random_numbers).get("_generator")
-        if own is None:
-            seed = random_numbers._seed or random.randint(1, 10**9)
-            own = tf.random.Generator.from_seed(seed)
-            own = self._own_generators.setdefault(id(random_numbers), own)
-        return own
-
-    @contextlib.contextmanager
-    def _drawing_twice(self):
-        """A scope in which layers draw random numbers by generators whose state can be put back."""
-        with contextlib.ExitStack() as stack:
-            for random_numbers, own in self._generators:
-                stack.enter_context(attribute(random_numbers, "_rng_type", "stateful"))
-                stack.enter_context(attribute(random_numbers, "_generator", own))
-            yield
+        self._generators = []
+        for layer in self.model._flatten_layers() if self.loss == "batch" else ():
+            draws = vars(layer).get("_random_generator")
+            if draws is not None:
+                draws._maybe_init()
+                if vars(draws).get("_generator") is None or self.replicas() > 1:
+                    raise ValueError(_SAME_DRAWS.format(layer.name))
+                self._generators.append(draws._generator)

@@ -60,8 +60,7 @@ class WindowStatistics(InTrainFunction):
             optimizer.build(model.trainable_variables)
         if step.settle_between_steps not in accumulation.closing_watchers:
             accumulation.closing_watchers.append(step.settle_between_steps)
-        if accumulation.options.accumulates:
-            step.settle_between_steps()
+        step.settle_between_steps()
         self.takes_part = True
 
     def around(self, train_step):

@@ -82,10 +82,18 @@ class Step:
             layer.settle(window, counted, closed)
 
     def settle_between_steps(self):
-        """Move the statistics of a window that was closed between train steps."""
-        if inner(self.model.optimizer).window_position == 0:
-            self._accumulation.port.between_steps(self._move)
+        """Move the statistics of a window that was closed between train steps.
 
-    def _move(self):
+        An optimizer without an update has closed no window: then the moments are of a window that
+        was given up with an earlier optimizer, and are dropped.
+        """
+        optimizer = inner(self.model.optimizer)
+        if optimizer.window_position == 0:
+            was_closed = optimizer.completed_updates > 0
+            self._accumulation.port.between_steps(lambda: self._end_window(was_closed))
+
+    def _end_window(self, was_closed):
         for layer in self.layers:
-            layer.settle(layer.copy_of_window(), True, True)
+            count, *moments = layer.copy_of_window()
+            window = [count if was_closed else ops.zeros_like(count), *moments]
+            layer.settle(window, False, True)
