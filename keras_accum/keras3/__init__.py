@@ -44,12 +44,7 @@ class _Host(callbacks.Host):
 
     name, keras, ops = "keras3", keras, keras.ops
     is_traced = keras.backend.backend() != "torch"
-
-    def flatten(self, structure):
-        return keras.tree.flatten(structure)
-
-    def mask_of(self, output):
-        return masks.mask_of(output)
+    flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(masks.mask_of)
 
     def check_train_function(self, callback):
         # Keras 3.10 has no NNX mode.
