@@ -262,25 +262,6 @@ def test_train_on_batch_and_gradients_of_autograd():
     assert_same_in_both(trained)
 
 
-def test_saved_in_the_middle_of_a_window(tmp_path):
-    """A training goes on in either way from a file of the other way."""
-    path = str(tmp_path / "model.keras")
-    arrays = [np.concatenate(parts) for parts in zip(*batches(MICRO)[:7])]
-
-    def trained(first, second):
-        model = compiled(dense_model(), adam())
-        fit(model, MICRO, arrays, epochs=1, callbacks=first)
-        assert model.optimizer.window_position == 2
-        model.save(path)
-        model = keras.models.load_model(path)
-        fit(model, MICRO, arrays, epochs=1, callbacks=second)
-        return model
-
-    expected = trained([], [])
-    assert_same_bits(trained([AccumulateInBackward()], []), expected)
-    assert_same_bits(trained([], [AccumulateInBackward()]), expected)
-
-
 def test_with_the_monitor():
     def logs(*callbacks):
         monitor = hosts.accum.AccumulationMonitor(batch_size=MICRO)

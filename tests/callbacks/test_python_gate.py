@@ -13,7 +13,6 @@ from training import (
     LENGTH,
     MICRO,
     DenseEmbedding,
-    Shrink,
     assert_equal,
     assert_moved,
     assert_same_training,
@@ -107,22 +106,6 @@ def test_equals_big_batch(case):
 
 
 @on_adam
-def test_equals_big_batch_with_several_options(case):
-    both = {**case.arguments, "clipnorm": 0.3}
-    if hosts.HAS_EMA:
-        both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
-    stock = {**both, **hosts.decayed(case.arguments["learning_rate"], 0.25, updates=9)}
-
-    def build():
-        return dense_model(kernel_constraint=Shrink())
-
-    expected = train(hosts.stock(case.name, **stock), BIG, build)
-    both.update(hosts.our_decay(0.25))
-    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **both)
-    assert_same_training(train(optimizer, MICRO, build, callbacks=[python_gate()]), expected)
-
-
-@on_adam
 def test_only_the_end_of_a_window_moves_anything(case):
     model = model_of(case)
     hosts.build(model)
@@ -138,19 +121,6 @@ def test_only_the_end_of_a_window_moves_anything(case):
     fit(model, MICRO, callbacks=[python_gate(), AtEachMicroBatch(look)], epochs=2)
     assert moved == [number % LENGTH == 0 for number in range(1, len(moved) + 1)]
     assert len(moved) == 2 * len(batches(MICRO))
-
-
-@on_adam
-def test_windows_that_span_epochs_and_calls_of_fit(case):
-    """The window's length doesn't divide the number of micro-batches."""
-    some = [array[: 7 * MICRO] for array in data()]
-    model, callbacks = model_of(case), [python_gate()]
-    for epochs in (2, 1):
-        fit(model, MICRO, some, callbacks=callbacks, epochs=epochs)
-    assert model.optimizer.window_position == 3 * 7 % LENGTH
-    model.train_on_batch(*batches(MICRO)[0])
-    assert model.optimizer.window_position == (3 * 7 + 1) % LENGTH
-    assert_big_batches(model, case, range(LENGTH, 3 * 7 + 1, LENGTH), some)
 
 
 @picked
@@ -206,44 +176,6 @@ def test_changes_of_the_window_from_outside(case):
 
 
 @on_adam
-def test_a_training_that_is_interrupted_in_a_window(case):
-    class Stop(Exception):
-        pass
-
-    def stop(number):
-        if number == LENGTH + 2:
-            raise Stop
-
-    callback = python_gate()
-    model = model_of(case)
-    with pytest.raises(Stop):
-        fit(model, MICRO, callbacks=[callback, AtEachMicroBatch(stop)])
-    assert model.optimizer.window_position == 2
-    x, y = data()
-    rest = (x[(LENGTH + 2) * MICRO :], y[(LENGTH + 2) * MICRO :])
-    fit(model, MICRO, rest, callbacks=[callback], epochs=1)
-
-    assert_big_batches(model, case, [LENGTH, 2 * LENGTH, 3 * LENGTH])
-
-
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-@on_adam
-def test_a_model_that_was_saved_in_a_window(case, tmp_path):
-    x, y = data()
-    stop = (LENGTH + 1) * MICRO
-    model = model_of(case)
-    fit(model, MICRO, (x[:stop], y[:stop]), callbacks=[python_gate()], epochs=1)
-    path = str(tmp_path / ("m.keras" if hosts.IS_KERAS3 else "m.h5"))
-    model.save(path)
-    loaded = keras.models.load_model(path)
-    fit(loaded, MICRO, (x[stop:], y[stop:]), callbacks=[python_gate()], epochs=1)
-    fit(model, MICRO, (x[stop:], y[stop:]), epochs=1)
-    assert_big_batches(model, case, [LENGTH, 2 * LENGTH, 3 * LENGTH])
-    assert_equal(loaded.optimizer.get_state(), model.optimizer.get_state())
-    assert_equal(dict(enumerate(loaded.get_weights())), dict(enumerate(model.get_weights())))
-
-
-@on_adam
 def test_without_tracing(case):
     """With run_eagerly, too, PythonGate changes no number."""
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
@@ -272,14 +204,6 @@ def test_embedding(case):
     build = functools.partial(embedding_model, keras.layers.Embedding)
     actual = train(optimizer, MICRO, build, callbacks=[python_gate()], arrays=arrays)
     assert_same_training(actual, expected)
-
-
-@on_adam
-def test_accum_iters_1_is_unchanged(case):
-    optimizer = hosts.ours(case.name, **case.arguments)
-    actual = train(optimizer, MICRO, callbacks=[python_gate()])
-    stock = hosts.stock(case.name, **case.arguments)
-    assert_same_training(actual, train(stock, MICRO))
 
 
 def model_of_adam(compile=None, **arguments):

@@ -191,18 +191,6 @@ def test_weights_of_a_train_step(case):
     assert_equal(actual, expected)
 
 
-@on_adam
-def test_partial_window(case):
-    window, optimizer = list(zip(gradients(), WEIGHTS))[:2], weighted(case)
-    variables = linear_variables()
-    for grads, weight in window:
-        optimizer.weigh(weight)
-        hosts.apply(optimizer, grads, variables)
-    optimizer.apply_partial_window()
-    expected = taken(hosts.stock(case.name, **case.arguments), [(mean(window), None)])
-    assert_equal(values(optimizer, variables), expected)
-
-
 @every_gate
 @on_adam
 def test_skip_nonfinite(case):
@@ -278,28 +266,6 @@ def test_at_accum_iters_1_it_is_the_stock_optimizer():
     actual = train(optimizer, MICRO, arrays=arrays, callbacks=[hosts.accum.MicroBatchWeights()])
     assert_equal(actual.slots, train(hosts.stock("Adam"), MICRO, arrays=arrays).slots)
     assert not any("window" in name for name in optimizer.get_state())
-
-
-@on_adam
-def test_saved_in_a_window(case, tmp_path):
-    arrays = sequences()
-
-    def trained(model, samples):
-        callbacks = [hosts.accum.MicroBatchWeights()]
-        part = [array[samples] for array in arrays]
-        fit(model, MICRO, part, epochs=1, callbacks=callbacks)
-        return model
-
-    model = compiled(masked_model(), weighted(case))
-    expected = trained(trained(model, slice(6)), slice(6, None))
-    other = trained(compiled(masked_model(), weighted(case)), slice(6))
-    path = str(tmp_path / "model.keras")
-    other.save(path)
-    other = trained(keras.models.load_model(path), slice(6, None))
-    assert expected.optimizer.completed_updates == 1
-    for actual, value in zip(other.get_weights(), expected.get_weights()):
-        np.testing.assert_array_equal(actual, value)
-    assert_equal(other.optimizer.get_state(), expected.optimizer.get_state(), rtol=0, atol=0)
 
 
 @on_adam

@@ -43,6 +43,7 @@ from training import Shrink, assert_equal, registered
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
     pytest.mark.filterwarnings("ignore:Gradients do not exist"),
+    pytest.mark.filterwarnings("ignore:MicroBatches.* changes nothing"),
 ]
 
 if hosts.BACKEND == "jax":
