@@ -416,36 +416,24 @@ def _ours_of_keras2(optimizer):
     found.update(zip(own, _own(optimizer)))
     assert len(found) >= len(optimizer.weights)
     found["iterations"] = found.pop("completed_updates", optimizer.iterations)
-    return {_slot(name) if name[0].isupper() else name: v for name, v in found.items()}
+    return {name.partition(".")[2] if name[0].isupper() else name: v for name, v in found.items()}
 
 
-def _slot(name):
-    """A slot's name without its rule. Adagrad's slot mustn't look like one of our accumulators."""
-    return name.partition(".")[2].replace("accumulator", "squares")
-
-
-# In the order of `weights`. `iterations` and scalars, which only some optimizers have, come apart.
+# In the order of `weights`, after `iterations`.
 STOCK_SLOTS = {
     "SGD": ["momentum"],
     "RMSprop": ["velocity"],
     "Adam": ["momentum", "velocity", "velocity_hat"],
-    "Adagrad": ["squares"],
-    "Adadelta": ["accumulated_grad", "accumulated_delta_var"],
-    "Adamax": ["momentum", "norm"],
-    "Nadam": ["momentum", "velocity"],
 }
-STOCK_SCALARS = {"Nadam": {"u_product": "m_schedule"}}
 
 
 def _stock_of_keras2(optimizer, count):
     rule = type(optimizer).__name__
-    scalars = STOCK_SCALARS.get(rule, {})
-    found = {name: getattr(optimizer, scalar) for name, scalar in scalars.items()}
-    others = [optimizer.iterations, *found.values()]
-    arrays = [v for v in optimizer.weights if all(v is not other for other in others)]
+    found = {"iterations": optimizer.iterations}
+    arrays = [v for v in optimizer.weights if v is not optimizer.iterations]
     names = [f"{slot}.{i}" for slot in STOCK_SLOTS[rule] for i in range(count)]
     if rule != "SGD" or array(optimizer.momentum):  # SGD creates the slots even with momentum 0
         found.update(zip(names, arrays))
     if not getattr(optimizer, "amsgrad", True):
         found = {name: v for name, v in found.items() if not name.startswith("velocity_hat")}
-    return {"iterations": optimizer.iterations, **found}
+    return found

@@ -2,7 +2,7 @@
 
 Each process has half of each micro-batch; keras.distribution.DataParallel spans both. The last
 window is left open, its state is read and set again, and then the window is closed as it is. See
-test_jax_processes.py.
+test_distribution.py.
 """
 
 import json

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -19,11 +18,8 @@ def two_free_ports():
         return [s.getsockname()[1] for s in (one, two)]
 
 
-def run_together(programs, killed=None):
-    """Run Python processes that wait for each other, given as pairs (arguments, environment).
-
-    All must succeed, unless the one at the index `killed` is killed: then all must fail.
-    """
+def run_together(programs):
+    """Run Python processes that wait for each other, given as pairs (arguments, environment)."""
     processes = [
         subprocess.Popen(
             [sys.executable, *map(str, arguments)],
@@ -35,14 +31,9 @@ def run_together(programs, killed=None):
         for arguments, environment in programs
     ]
     try:
-        for index, process in enumerate(processes):
+        for process in processes:
             output, _ = process.communicate(timeout=300)
-            if killed is None:
-                assert process.returncode == 0, output
-            elif index == killed:
-                assert process.returncode == -signal.SIGKILL, output
-            else:
-                assert process.returncode != 0, output
+            assert process.returncode == 0, output
     finally:
         for process in processes:
             process.kill()  # a worker that is left waits for the others forever

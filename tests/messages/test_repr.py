@@ -3,7 +3,7 @@
 import hosts
 import pytest
 from cases import every_name, keras2_has_no
-from hosts import accum, keras
+from hosts import accum
 
 
 def said(optimizer):
@@ -16,13 +16,6 @@ def test_the_learning_rate_and_accum_iters(name):
     assert repr(optimizer) == str(optimizer) == f"{said(optimizer)}0.25 accum_iters=3>"
     optimizer.learning_rate, optimizer.accum_iters = 0.1, 7
     assert repr(optimizer) == f"{said(optimizer)}0.1 accum_iters=7>"
-
-
-@keras2_has_no("schedules")
-def test_a_schedule():
-    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
-    optimizer = hosts.ours("SGD", learning_rate=rate)
-    assert repr(optimizer) == f"{said(optimizer)}a schedule accum_iters=1>"
 
 
 @keras2_has_no("learning rates that are functions")

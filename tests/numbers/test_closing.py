@@ -10,13 +10,11 @@ from formats import CLASSES
 from hosts import keras
 from steps import assert_windows_equal_big_batches, gradients, made, stepper
 from training import (
-    assert_equal,
     assert_moved,
     compiled,
     data,
     dense_model,
     go_on,
-    state,
     weights,
 )
 
@@ -145,32 +143,6 @@ def test_python_gate_refuses_none():
     model = compiled(dense_model(), adam())
     with pytest.raises(ValueError, match="PythonGate can't be used with accum_iters=None"):
         model.fit(x, y, batch_size=2, verbose=0, callbacks=[hosts.accum.PythonGate()])
-
-
-@keras2_has_no("AccumulationMonitor")
-def test_the_monitor_sees_windows_that_a_callback_closes():
-    found = []
-
-    class Close(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            if batch % 3 == 2:
-                self.model.optimizer.apply_partial_window()
-
-    class Log(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            found.append((logs["completed_updates"], logs["window_position"]))
-            assert "effective_batch" not in logs
-
-    x, y = data()
-    model = compiled(dense_model(), adam())
-    monitor = hosts.accum.AccumulationMonitor(batch_size=2)
-    arguments = {"shuffle": False, "verbose": 0}
-    callbacks = [Close(), monitor, Log()]
-    model.fit(x[:12], y[:12], batch_size=2, callbacks=callbacks, **arguments)
-    assert found == [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
-    big = compiled(dense_model(), hosts.stock("Adam", **CASES["adam"].arguments))
-    big.fit(x[:12], y[:12], batch_size=6, **arguments)
-    assert_equal(state(model), state(big))
 
 
 @thorough

@@ -1,11 +1,10 @@
 """`use_ema` before the first update, when there is no average yet, and over several trainings."""
 
-import pickle
 
 import hosts
 import numpy as np
 import pytest
-from cases import quick_first, skip_file_on_keras2
+from cases import skip_file_on_keras2
 from hosts import keras
 from training import (
     LENGTH,
@@ -123,40 +122,5 @@ def test_the_average_before_the_first_update(tmp_path):
     fit(reference, LENGTH * MICRO, some(LENGTH), epochs=1)
     for m in (reference, model):
         assert m.optimizer.iterations == 1
-    for average, expected in zip(averages(model.optimizer), averages(reference.optimizer)):
-        np.testing.assert_allclose(average, expected, **hosts.TOLERANCE)
-
-
-def through_pickle(model, folder):
-    return compiled_again(model, pickle.loads(pickle.dumps(model.optimizer)))
-
-
-def through_hdf5(model, folder):
-    model.save(folder / "model.h5")
-    loaded = keras.models.load_model(folder / "model.h5")
-    return compiled_again(loaded, loaded.optimizer)
-
-
-def compiled_again(model, optimizer):
-    weights = model.get_weights()
-    model = compiled(model, optimizer, hosts.mean_squared_error())
-    model.set_weights(weights)
-    return model
-
-
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-@quick_first("way", [through_pickle, through_hdf5, None])
-def test_several_trainings(way, tmp_path):
-    """Keras overwrites the weights with their averages at the end of each fit, for both."""
-    reference, model = model_of(optimizer=hosts.stock), model_of()
-    callbacks = [] if way else [hosts.accum.PythonGate()]
-    for updates in (1, 2, 1):
-        fit(model, MICRO, some(updates * LENGTH), epochs=1, callbacks=callbacks)
-        fit(reference, LENGTH * MICRO, some(updates * LENGTH), epochs=1)
-        if way:
-            model = way(model, tmp_path)
-            hosts.build(model)
-    assert model.optimizer.completed_updates == 4
-    assert_equal(dict(enumerate(model.get_weights())), dict(enumerate(reference.get_weights())))
     for average, expected in zip(averages(model.optimizer), averages(reference.optimizer)):
         np.testing.assert_allclose(average, expected, **hosts.TOLERANCE)

@@ -21,8 +21,7 @@ def everything(case):
     """Arguments for everything that the host's optimizer can do."""
     rate = case.arguments["learning_rate"]
     if hosts.IS_KERAS2:
-        decay = {} if case.name == "Nadam" else {"decay": 0.25}  # the stock Nadam has no decay
-        return {**case.arguments, **decay, "clipnorm": 0.5}
+        return {**case.arguments, "decay": 0.25, "clipnorm": 0.5}
     schedule = hosts.EachUpdate([rate / (1 + update) for update in range(UPDATES)])
     more = {"learning_rate": rate if case.name in NO_DECAY else schedule, "global_clipnorm": 0.75}
     if hosts.HAS_EMA:
@@ -89,30 +88,6 @@ def test_a_list_of_the_stock_optimizer(case, built):
         np.testing.assert_array_equal(hosts.array(found), expected)
     with pytest.raises(hosts.accum.StateError, match="is not a state of|doesn.t fit"):
         optimizer(variables(), arrays[:-1])
-
-
-@pytest.mark.skipif(
-    not hosts.IS_KERAS3, reason="only Keras 3 keeps a list until its variables come"
-)
-def test_a_list_that_waited_for_other_variables():
-    """No later step starts with a fresh optimizer. Another state ends the error."""
-    mine, optimizer = variables(), hosts.ours("Adafactor", accum_iters=LENGTH)
-    hosts.apply(optimizer, gradients()[0][0], mine)
-    arrays = [hosts.array(v) for v in optimizer.variables]
-    again = hosts.ours("Adafactor", accum_iters=LENGTH)
-    again.set_weights(arrays)
-    assert again.window_position == 1
-    for _ in range(2):
-        with pytest.raises(hosts.accum.StateError, match="is not a state of this"):
-            hosts.apply(again, gradients()[0][0][:2], mine[:2])
-    again = hosts.ours("Adafactor", accum_iters=LENGTH)
-    again.set_weights(arrays)
-    with pytest.raises(hosts.accum.StateError):
-        again.build(mine[:2])
-    fresh = hosts.ours("Adafactor", accum_iters=LENGTH)
-    fresh.build(mine[:2])
-    again.set_state(fresh.get_state())
-    hosts.apply(again, gradients()[0][0][:2], mine[:2])
 
 
 def saved_in_a_window(case, form, tmp_path, **arguments):

@@ -28,6 +28,10 @@ OPTIONS = {
 if hosts.HAS_EMA:
     OPTIONS["weight_decay"] = {"weight_decay": 0.2}
     OPTIONS["ema_overwrite"] = {"use_ema": True, "ema_overwrite_frequency": 2}
+OPTIONS["every_micro_batch"] = {"accum_iters": 1, "gate": "conditional", **hosts.our_decay(0.25)}
+OPTIONS["long"] = {"accum_iters": 1000}
+GIVEN = {**dict.fromkeys(OPTIONS, {}), "sparse": {"sparse": True}}
+GIVEN["constraint"] = {"constraint": Shrink()}
 
 
 def operations_of_apply(optimizer, sparse=False, constraint=None, variables=1):
@@ -50,36 +54,10 @@ def test_the_search_finds_a_conditional_in_a_function():
 
 
 @on_adam_and_amsgrad
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_no_conditional(case, options):
-    optimizer = hosts.ours(case.name, **{**case.arguments, "accum_iters": 4, **options})
-    assert not conditionals(operations_of_apply(optimizer))
-
-
-@on_adam_and_amsgrad
-@pytest.mark.parametrize("accum_iters", [1, 2, 1000])
-def test_no_conditional_at_any_length(case, accum_iters):
-    optimizer = hosts.ours(case.name, accum_iters=accum_iters, **case.arguments)
-    assert not conditionals(operations_of_apply(optimizer))
-
-
-@on_adam_and_amsgrad
-def test_no_conditional_where_every_micro_batch_updates(case):
-    arguments = {"gate": "conditional", **hosts.our_decay(0.25)}
-    optimizer = hosts.ours(case.name, **case.arguments, **arguments)
-    assert not conditionals(operations_of_apply(optimizer))
-
-
-@on_adam_and_amsgrad
-def test_no_conditional_with_a_constraint(case):
-    optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
-    assert not conditionals(operations_of_apply(optimizer, constraint=Shrink()))
-
-
-@on_adam_and_amsgrad
-def test_no_conditional_with_a_sparse_gradient(case):
-    optimizer = hosts.ours(case.name, accum_iters=4, **case.arguments)
-    assert not conditionals(operations_of_apply(optimizer, sparse=True))
+@pytest.mark.parametrize("name", GIVEN)
+def test_no_conditional(case, name):
+    arguments = {**case.arguments, "accum_iters": 4, **OPTIONS.get(name, {})}
+    assert not conditionals(operations_of_apply(hosts.ours(case.name, **arguments), **GIVEN[name]))
 
 
 @on_adam

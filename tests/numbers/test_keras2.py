@@ -1,12 +1,9 @@
 """Standalone Keras 2 on TensorFlow 1, whose graphs have no order of their own."""
 
-import json
 
-import h5py
 import hosts
 import numpy as np
 import pytest
-import write_files
 from cases import CASES, on_adam, on_adam_and_amsgrad
 from graphs import CONTROL_FLOW, operations_of_session, races
 from hosts import accum, keras
@@ -254,33 +251,6 @@ def test_generator_closes_the_last_window_of_an_epoch():
     np.testing.assert_allclose(losses, stock_losses, rtol=1e-9)
 
 
-@on_adam
-def test_model_checkpoint_in_the_middle_of_a_window(case, tmp_path):
-    """An epoch has twelve micro-batches, and a window has five."""
-    ours = hosts.ours(case.name, accum_iters=5, **case.arguments)
-    model = compiled(dense_model(), ours)
-    path = str(tmp_path / "m.h5")
-    settings = {"epochs": 1, "shuffle": False, "verbose": 0}
-    model.fit(*data(), MICRO, callbacks=[keras.callbacks.ModelCheckpoint(path)], **settings)
-    again = keras.models.load_model(path)
-    assert (again.optimizer.completed_updates, again.optimizer.window_position) == (2, 2)
-    for each in (model, again):
-        each.fit(*data(), MICRO, **settings)
-    assert_equal(weights(again), weights(model), rtol=0, atol=0)
-    assert_equal(again.optimizer.get_state(), model.optimizer.get_state(), rtol=0, atol=0)
-
-
-def test_accum_iters_of_a_loaded_model():
-    """The train step is part of the graph: warning and error both name the remedy."""
-    hosts.set_floatx("float32")
-    path = hosts.TESTS / "files" / "keras_2_2_4" / "adamaccumulate_boundary.h5"
-    classes = {"AdamAccumulate": accum.AdamAccumulate}
-    with pytest.warns(UserWarning, match=r"AdamAccumulate\.from_optimizer\(model\.optimizer"):
-        model = keras.models.load_model(str(path), custom_objects=classes)
-    with pytest.raises(ValueError, match=r"AdamAccumulate\.from_optimizer\(model\.optimizer"):
-        model.optimizer.accum_iters = 5
-
-
 # -- arguments ---------------------------------------------------------------------------------
 
 
@@ -294,34 +264,6 @@ def test_clipnorm_is_global():
         assert type(optimizer).from_config(config).clipnorm == 0.5
         assert optimizer.to_stock().clipnorm == 0.5
     assert not hasattr(hosts.ours("Adam", clipnorm=None), "clipnorm")
-
-
-# -- files -------------------------------------------------------------------------------------
-
-
-def contents(path):
-    """What an HDF5 file of Keras holds of the optimizer."""
-    with h5py.File(str(path), "r") as file:
-        config = json.loads(file.attrs["training_config"])["optimizer_config"]
-        group = file["optimizer_weights"]
-        arrays = [group[name][()] for name in group.attrs["weight_names"]]
-    return config, arrays
-
-
-def test_new_files_equal_the_kept_files(tmp_path):
-    """The tests of other hosts read the kept files, so new ones must be the same."""
-    hosts.set_floatx("float32")
-    write_files.write(tmp_path / "new")
-    release = hosts.TESTS / "files" / "0.1.0" / write_files.WRITER
-    for path in release.glob("*.h5"):
-        config, arrays = contents(tmp_path / "new" / path.name)
-        kept_config, kept_arrays = contents(path)
-        assert config["class_name"] == kept_config["class_name"]
-        # Later releases may add arguments.
-        assert config["config"].items() >= kept_config["config"].items()
-        assert len(arrays) == len(kept_arrays)
-        for some, others in zip(arrays, kept_arrays):
-            np.testing.assert_allclose(some, others, rtol=1e-5, atol=1e-6)
 
 
 def test_reduction_weighted_is_refused():

@@ -1,4 +1,4 @@
-"""Hand-written training loops: eager, in tf.function, in a jitted JAX step, and in PyTorch."""
+"""Hand-written training loops with XLA and in PyTorch. `steps.py` has those of all other tests."""
 
 import hosts
 import pytest
@@ -24,10 +24,6 @@ skip_file_on_keras2("`apply`: its train step is a part of the graph")
 tensorflow_only = pytest.mark.skipif(
     not hosts.IS_TENSORFLOW, reason="a loop with tf.GradientTape or tf.data, for TensorFlow only"
 )
-jax_only = pytest.mark.skipif(hosts.BACKEND != "jax", reason="a loop with jax.grad, for JAX only")
-torch_only = pytest.mark.skipif(
-    not hosts.IS_TORCH, reason="a loop with backward(), for PyTorch only"
-)
 
 
 def both_sides(case, loop):
@@ -40,81 +36,31 @@ def both_sides(case, loop):
 
 @tensorflow_only
 @on_each_rule
-@pytest.mark.parametrize("way", ["eager", "tf.function", "jit_compile"])
-def test_apply_gradients(case, way):
+def test_apply_gradients_by_xla(case):
+    """The stock legacy AMSGrad has a kernel that XLA can't compile. Ours must not use it."""
+    tf = hosts.tf
+
     def loop(optimizer, size):
         variables = linear_variables()
         native = [hosts.native(v) for v in variables]
 
+        @tf.function(jit_compile=size == MICRO)
         def step(x, y):
-            with hosts.tf.GradientTape() as tape:
-                loss = hosts.tf.reduce_mean(squares(*native, x, y))
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(squares(*native, x, y))
             optimizer.apply_gradients(zip(tape.gradient(loss, native), variables))
 
-        if way != "eager":
-            # The stock legacy AMSGrad has a kernel that XLA can't compile. Ours must not use it.
-            stock_without_xla = size == BIG
-            xla = way == "jit_compile" and not stock_without_xla
-            step = hosts.tf.function(step, jit_compile=xla)
-        for i, (x, y) in enumerate(batches(size)):
-            step(hosts.tf.constant(x), hosts.tf.constant(y))
-            if i == 0 and way != "eager":
-                traces = step.experimental_get_tracing_count()
-        if way != "eager":
-            assert step.experimental_get_tracing_count() == traces, "traced again"
-        return values(optimizer, variables)
-
-    both_sides(case, loop)
-
-
-@jax_only
-@on_each_rule
-def test_jitted_stateless_apply(case):
-    import jax
-
-    def loop(optimizer, size):
-        variables = linear_variables()
-        optimizer.build(variables)
-        weights = [v.value for v in variables]
-        state = [v.value for v in optimizer.variables]
-        traces = []
-
-        @jax.jit
-        def step(weights, state, x, y):
-            traces.append(1)
-            gradients = jax.grad(lambda weights: squares(*weights, x, y).mean())(weights)
-            return optimizer.stateless_apply(state, gradients, weights)
-
         for x, y in batches(size):
-            weights, state = step(weights, state, x, y)
-        assert len(traces) == 1, "traced again"
-        for variable, value in zip([*variables, *optimizer.variables], [*weights, *state]):
-            variable.assign(value)
+            step(tf.constant(x), tf.constant(y))
         return values(optimizer, variables)
 
     both_sides(case, loop)
 
 
-@jax_only
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="a loop with backward(), for PyTorch only")
 @on_each_rule
-def test_eager_apply(case):
-    import jax
-
-    def loop(optimizer, size):
-        variables = linear_variables()
-        gradients = jax.grad(lambda weights, x, y: squares(*weights, x, y).mean())
-        for x, y in batches(size):
-            weights = [v.value for v in variables]
-            optimizer.apply(gradients(weights, x, y), variables)
-        return values(optimizer, variables)
-
-    both_sides(case, loop)
-
-
-@torch_only
-@on_each_rule
-@pytest.mark.parametrize("stateless", [False, True], ids=["apply", "stateless_apply"])
-def test_torch_loop(case, stateless):
+def test_torch_loop(case):
+    """`stateless_apply` writes to no tensor of the caller, as the stock optimizer may."""
     import torch
 
     def loop(optimizer, size):
@@ -125,12 +71,8 @@ def test_torch_loop(case, stateless):
                 variable.value.grad = None
             loss = squares(*(v.value for v in variables), torch.tensor(x), torch.tensor(y)).mean()
             loss.backward()
-            gradients = [v.value.grad for v in variables]
             with torch.no_grad():
-                if stateless:
-                    apply_stateless(optimizer, gradients, variables)
-                else:
-                    optimizer.apply(gradients, variables)
+                apply_stateless(optimizer, [v.value.grad for v in variables], variables)
         return values(optimizer, variables)
 
     def apply_stateless(optimizer, gradients, variables):
@@ -138,7 +80,6 @@ def test_torch_loop(case, stateless):
         weights = [v.value for v in variables]
         copies = [tensor.clone() for tensor in state + weights + gradients]
         new_weights, new_state = optimizer.stateless_apply(state, gradients, weights)
-        # The stock optimizer may write to the caller's tensors.
         if hasattr(optimizer, "accum_iters"):
             for tensor, copy in zip(state + weights + gradients, copies):
                 assert torch.equal(tensor, copy), "stateless_apply wrote to a tensor of the caller"

@@ -1,11 +1,10 @@
 """A LossScaleOptimizer around ours, also when `compile` adds it by itself."""
 
 import hosts
-import numpy as np
 import pytest
 from cases import skip_file_on_keras2
 from hosts import keras
-from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, inner, weights
+from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, inner
 
 skip_file_on_keras2("loss scaling")
 
@@ -50,6 +49,9 @@ def test_attributes_reach_the_inner_optimizer(mixed):
     assert inner(optimizer).accum_iters == 3
     optimizer.apply_partial_window()
     assert (inner(optimizer).completed_updates, optimizer.window_position) == (3, 0)
+    callbacks = [hosts.accum.ApplyPartialWindow()]
+    fit(model, MICRO, [a[: 5 * MICRO] for a in float32_data()], epochs=1, callbacks=callbacks)
+    assert (optimizer.completed_updates, optimizer.window_position) == (5, 0)
     optimizer.lr = 0.25
     assert float(hosts.array(inner(optimizer).learning_rate)) == 0.25
 
@@ -93,38 +95,3 @@ def test_loaded_where_the_policy_is_not_set(tmp_path, mixed, accum_iters):
     assert expected["completed_updates"] == 5 // accum_iters
     assert_equal(loaded.optimizer.get_state(), expected, rtol=0, atol=0)
     fit(loaded, MICRO, float32_data(), epochs=1)
-
-
-class Save(keras.callbacks.Callback):
-    def __init__(self, path):
-        super().__init__()
-        self.path = path
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.model.save(self.path)
-
-
-@keras3_only
-@pytest.mark.parametrize("when", ["in the training", "after it"])
-def test_a_file_of_a_training_with_a_monitor_has_the_loss_scale(tmp_path, when):
-    hosts.set_floatx("float32")
-    path = str(tmp_path / "model.keras")
-    wrapped = hosts.loss_scaled(hosts.ours("Adam", accum_iters=LENGTH), 64.0)
-    model = compiled(dense_model(), wrapped, hosts.mean_squared_error())
-    used = [hosts.accum.AccumulationMonitor()] + [Save(path)] * (when == "in the training")
-    fit(model, MICRO, float32_data(), epochs=1, callbacks=used)
-    if when == "after it":
-        model.save(path)
-    assert not any("norm" in v.name for v in model.optimizer.variables)
-    loaded = keras.models.load_model(path)
-    assert float(hosts.array(loaded.optimizer.dynamic_scale)) == 64
-    assert len(loaded.optimizer.variables) == len(wrapped.variables)
-    for actual, expected in zip(loaded.optimizer.variables, wrapped.variables):
-        np.testing.assert_array_equal(hosts.array(actual), hosts.array(expected))
-    fit(loaded, MICRO, float32_data(), epochs=1, callbacks=used)
-    fit(model, MICRO, float32_data(), epochs=1, callbacks=used)
-    assert_equal(numbered(loaded), numbered(model))
-
-
-def numbered(model):
-    return dict(enumerate(weights(model).values()))

@@ -6,7 +6,6 @@ import hosts
 import numpy as np
 import pytest
 from cases import on_adam
-from hosts import keras
 from training import (
     BIG,
     LENGTH,
@@ -15,7 +14,6 @@ from training import (
     assert_moved,
     batches,
     compiled,
-    data,
     dense_model,
 )
 
@@ -65,35 +63,6 @@ def test_weighted_has_the_same_state_inside_and_alone(case, every_gate):
     assert [w.shape for w in inside.get_weights()] == [w.shape for w in alone.get_weights()]
     inside.set_weights(inside.get_weights())
     assert_equal(again.get_state(), inside.get_state(), **EXACT)
-
-
-@on_adam
-def test_weighted_on_replicas_has_the_same_state_inside_and_alone(strategy, case):
-    states = []
-    for wrap in (lambda optimizer: optimizer, lambda optimizer: hosts.loss_scaled(optimizer, 8.0)):
-        with strategy.scope():
-            optimizer = weighted(case)
-            model = compiled(dense_model(), wrap(optimizer), run_eagerly=False)
-        callbacks = [hosts.accum.MicroBatchWeights()]
-        model.fit(*data(), MICRO, shuffle=False, verbose=0, callbacks=callbacks)
-        states.append(optimizer.get_state())
-    alone, inside = states
-    assert_equal(inside, alone, rtol=1e-5, atol=1e-6)
-    assert list(inside) == list(alone)
-
-
-@on_adam
-def test_weighted_continues_from_a_file(case, tmp_path):
-    model = stepped(hosts.loss_scaled(weighted(case), 8.0), batches(MICRO)[: LENGTH + 2])
-    path = str(tmp_path / "model.keras")
-    model.save(path)
-    again = keras.models.load_model(path)
-    for each in (model, again):
-        stepped(each.optimizer, batches(MICRO)[LENGTH + 2 :], each)
-    states = [each.optimizer.inner_optimizer.get_state() for each in (again, model)]
-    assert_equal(*states, **EXACT)
-    for actual, expected in zip(again.get_weights(), model.get_weights()):
-        np.testing.assert_array_equal(actual, expected)
 
 
 # -- skipped micro-batches ---------------------------------------------------------------------

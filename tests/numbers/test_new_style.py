@@ -4,13 +4,12 @@ All other tests run on this style as they run on every host: KERAS_ACCUM_TEST_HO
 """
 
 import copy
-import inspect
 import pickle
 
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, LATE, NAMES, each_version, quick_first, thorough
+from cases import CASES, LATE, each_version, quick_first, thorough
 from formats import CLASSES, STOP, assert_same
 from hosts import accum, keras
 from steps import assert_windows_equal_big_batches, gradients, prepared, variables
@@ -89,28 +88,12 @@ def test_a_class_of_a_user():
     assert_same(again.get_state(), optimizer.get_state())
 
 
-@thorough
-@pytest.mark.parametrize("name", NAMES)
-def test_signature(name):
-    cls = accum.accumulating(getattr(O, name))
-    stock = list(inspect.signature(getattr(O, name)).parameters)[:-1]  # without **kwargs
-    assert list(inspect.signature(cls).parameters)[: len(stock)] == stock
-
-
 def test_each_class_is_made_once():
     from keras_accum import tf_keras
 
     assert tf_keras.AdamWAccumulate is accum.accumulating(O.AdamW)
     assert tf_keras.AdamAccumulate is not accum.accumulating(O.Adam)
     assert issubclass(tf_keras.AdamAccumulate, O.legacy.Adam)
-
-
-def test_at_accum_iters_1_the_variables_are_those_of_the_stock_optimizer():
-    names = []
-    for optimizer in (O.AdamW(), accum.AdamWAccumulate()):
-        optimizer.build(variables())
-        names.append([v.name for v in optimizer.variables])
-    assert names[0] == names[1]
 
 
 # -- XLA -------------------------------------------------------------------------------------------

@@ -5,22 +5,17 @@ import numpy as np
 import pytest
 from cases import (
     CASES,
-    keras2_has_no,
-    on_adam,
     on_adam_and_amsgrad,
     on_each_rule,
     quick_first,
-    thorough,
 )
 from training import (
     BIG,
-    EPOCHS,
     LENGTH,
     MICRO,
     Shrink,
     assert_equal,
     assert_moved,
-    assert_same_training,
     batches,
     compiled,
     data,
@@ -28,11 +23,8 @@ from training import (
     go_on,
     set_state,
     state,
-    train,
     weights,
 )
-
-import keras_accum
 
 pytestmark = pytest.mark.usefixtures("every_gate")
 
@@ -192,17 +184,6 @@ def test_a_new_accum_iters_takes_effect_at_the_next_window(case):
 
 
 @on_adam_and_amsgrad
-def test_a_window_continues_in_the_next_epoch(case):
-    """Twelve micro-batches per epoch, eight per window: nothing is lost, or applied early."""
-    x, y = data()
-    twice = np.concatenate([x, x]), np.concatenate([y, y])
-    expected = train(hosts.stock(case.name, **case.arguments), 2 * BIG, arrays=twice, epochs=1)
-    ours = hosts.ours(case.name, accum_iters=2 * LENGTH, **case.arguments)
-    assert_same_training(train(ours, MICRO, epochs=2), expected)
-    assert ours.window_position == 0
-
-
-@on_adam_and_amsgrad
 @quick_first("reduction", ["mean", "sum"])
 def test_partial_window(case, reduction):
     """A window of four, closed after three, equals the big batch of three.
@@ -232,46 +213,6 @@ def test_partial_window(case, reduction):
         reference.train_on_batch(x[samples], y[samples], sample_weight=factor)
     assert_moved(start, weights(model), by=1e-3)
     assert_equal(state(model), state(reference))
-
-
-LEFTOVER = 5  # an epoch of twelve micro-batches has windows of 5, 5 and 2
-
-
-@on_adam_and_amsgrad
-def test_callback_closes_the_last_window_of_an_epoch(case):
-    """The last window is like a short last batch, and it is closed before the validation."""
-
-    def run(optimizer, batch_size, *callbacks):
-        model = compiled(dense_model(), optimizer)
-        x, y = data()
-        settings = {"epochs": EPOCHS, "shuffle": False, "verbose": 0, "validation_data": (x, y)}
-        history = model.fit(x, y, batch_size=batch_size, callbacks=list(callbacks), **settings)
-        return state(model), history.history["val_loss"]
-
-    start = weights(stock_model())
-    expected, losses = run(hosts.stock(case.name, **case.arguments), LEFTOVER * MICRO)
-    ours = hosts.ours(case.name, accum_iters=LEFTOVER, **case.arguments)
-    actual, our_losses = run(ours, MICRO, hosts.accum.ApplyPartialWindow())
-    assert_moved(start, {name: expected[name] for name in start})
-    assert_equal(actual, expected)
-    np.testing.assert_allclose(our_losses, losses, rtol=1e-6)
-
-
-@thorough
-@keras2_has_no("loss scaling")
-@on_adam
-def test_callback_finds_the_optimizer_inside_a_loss_scale_optimizer(case):
-    hosts.set_floatx("float32")
-    arrays = [array.astype("float32") for array in data()]
-
-    def run(optimizer, batch_size, *callbacks):
-        scaled = hosts.loss_scaled(optimizer, initial_scale=8.0)
-        return train(scaled, batch_size, arrays=arrays, callbacks=callbacks)
-
-    expected = run(hosts.stock(case.name, **case.arguments), LEFTOVER * MICRO)
-    ours = hosts.ours(case.name, accum_iters=LEFTOVER, **case.arguments)
-    actual = run(ours, MICRO, keras_accum.ApplyPartialWindow())
-    assert_same_training(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_callback_needs_our_optimizer():

@@ -141,17 +141,3 @@ def test_a_part_of_an_update_is_refused_by_name(make, ours, stock):
         with pytest.raises(RuntimeError, match="of AdamAccumulate is called from outside.*Adam"):
             steps(Wrapper(ours(**more)))
     assert np.ptp([steps(Wrapper(ours(accum_iters=1))), steps(Wrapper(stock()))], 0).max() == 0
-
-
-@pytest.mark.skipif(
-    not hosts.IS_TENSORFLOW or hosts.IS_KERAS2 or hosts.IS_LEGACY,
-    reason="the wrappers of legacy optimizers are refused by the dense parts",
-)
-def test_sparse_parts_of_an_update_are_refused_by_name():
-    optimizer, w = hosts.ours("Adam", accum_iters=2), hosts.variable([[1.0], [2.0]], "w")
-    optimizer.build([w])
-    values, indices = hosts.tf.ones([1, 1], hosts.FLOATX), hosts.tf.constant([1])
-    gradient = hosts.tf.IndexedSlices(values, indices, [2, 1])
-    rate = [optimizer.learning_rate] * hosts.IS_KERAS3
-    with pytest.raises(RuntimeError, match="of AdamAccumulate is called from outside"):
-        optimizer.update_step(gradient, w, *rate)

@@ -51,21 +51,16 @@ def test_hdf5_of_tf_keras(writer, row, tmp_path):
 
 @pytest.mark.skipif(hosts.IS_NEW_STYLE, reason="the newer style takes no list of the legacy style")
 @pytest.mark.parametrize("built", [True, False])
-@pytest.mark.parametrize("weighted", [True, False])
-def test_a_list_of_tf_keras_without_slots(built, weighted):
+def test_a_list_of_tf_keras_without_slots(built):
     """The list is as long as Keras 3's own, with one more counter in place of the learning rate."""
-    if weighted and hosts.IS_KERAS2:
-        pytest.skip("Keras 2.0 to 2.3 has no reduction='weighted'")
-    more = {"reduction": "weighted"} if weighted else {}
-    optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=LENGTH, **more)
+    optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=LENGTH)
     vs = [hosts.variable(np.ones(2), "a"), hosts.variable(np.ones((2, 3)), "b")]
     if built:
         hosts.build_on(optimizer, vs)
     sums = [np.full(2, 5, "float32"), np.full((2, 3), 6, "float32")]
     # Two steps counted, one of which a LossScaleOptimizer skipped.
     counters = [np.asarray(count, "int64") for count in (2, 1, 3, LENGTH, 7, 1)]
-    weight = [np.asarray(2.5, "float32")] * weighted
-    optimizer.set_weights([*counters, *weight, *sums])
+    optimizer.set_weights([*counters, *sums])
     assert (optimizer.completed_updates, optimizer.window_position) == (1, 3)
     assert optimizer.accum_iters == 7
     hosts.build_on(optimizer, vs)
@@ -80,8 +75,6 @@ def test_a_list_of_tf_keras_without_slots(built, weighted):
         "accumulator.0": sums[0],
         "accumulator.1": sums[1],
     }
-    if weighted:
-        expected["window_weight"] = 2.5
     assert set(state) == set(expected)
     for name in expected:
         np.testing.assert_array_equal(state[name], expected[name], err_msg=name)

@@ -56,28 +56,6 @@ def test_a_checkpoint_of_a_model_that_is_built_again(dtype, tmp_path):
     assert_same(everything(go_on(model, STOP)), everything(go_on(source, STOP)))
 
 
-@tf_keras_only
-@pytest.mark.parametrize("dtype", HALVES)
-def test_a_checkpoint_of_two_variables_of_one_name(dtype, tmp_path):
-    shapes = [(2, 3), (3,)]
-
-    def made():
-        vs = [hosts.variable(np.ones(shape), "v", dtype) for shape in shapes]
-        optimizer = adam()
-        return optimizer, vs, hosts.tf.train.Checkpoint(a=vs[0], b=vs[1], optimizer=optimizer)
-
-    optimizer, vs, whole = made()
-    grads = [np.full(shape, 0.5 + i) for i, shape in enumerate(shapes)]
-    for _ in range(2):
-        optimizer.apply_gradients([(hosts.tf.cast(g, dtype), v) for g, v in zip(grads, vs)])
-    path = whole.save(str(tmp_path / "m"))
-    other, others, whole = made()
-    other.build(others)
-    whole.restore(path).assert_consumed()
-    assert [float(a.max()) for n, a in other.get_state().items() if "accumulator" in n] == [1, 3]
-    assert_same(other.get_state(), optimizer.get_state())
-
-
 # -- states ------------------------------------------------------------------------------------
 
 
@@ -103,26 +81,6 @@ def test_a_state_in_a_file_of_numpy(dtype, built):
     other.set_state(dict(np.load(file)))
     hosts.build_on(other, others)
     assert_same(other.get_state(), state)
-
-
-@pytest.mark.parametrize("built", [True, False])
-@pytest.mark.parametrize("dtype", ["V2", ">f4", "complex256"])
-def test_arrays_that_are_not_numbers_are_refused(dtype, built):
-    """NumPy reads bfloat16 from a file as raw bytes; a damaged file may have the other types.
-
-    Nothing is written, not even the entries before the refused one.
-    """
-    vs = [hosts.variable(np.ones(3), "v", "float32")]
-    optimizer = adam()
-    hosts.apply(optimizer, [np.ones(3, "float32")], vs)
-    state = optimizer.get_state()
-    other = adam()
-    if built:
-        hosts.build_on(other, vs)
-    before = other.get_state()
-    with pytest.raises(accum.StateError, match=r"Not numbers: Adam\.velocity\.0"):
-        other.set_state({**state, "Adam.velocity.0": np.zeros(3, dtype)})
-    assert_same(other.get_state(), before)
 
 
 # -- mixed precision by a global policy --------------------------------------------------------
