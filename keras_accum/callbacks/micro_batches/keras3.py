@@ -19,7 +19,7 @@ class OfKeras3(step.Step):
 
     keras, ops, tree, floatx = keras, ops, keras.tree, staticmethod(keras.config.floatx)
     mask_of, masked = staticmethod(mask_of), staticmethod(masked)
-    own_weights = "_trainable_variables"
+    own_weights, coupling = "_trainable_variables", (keras.losses.circle,)
 
     def call(self, x, training):
         model = self.model
@@ -56,10 +56,6 @@ class OfKeras3(step.Step):
     def divides_by_replicas(self):
         """Return by what Keras divides each mean, besides its elements: the replicas."""
         return self.replicas()
-
-    def couples(self, loss):
-        """True for a loss of Keras that compares the samples of a batch with each other."""
-        return vars(loss).get("fn") is keras.losses.circle
 
     def scaled(self, loss):
         return self.optimizer.scale_loss(loss)

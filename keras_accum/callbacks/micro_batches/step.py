@@ -68,6 +68,7 @@ class Step(Halving):
     """
 
     of_optimizer = ()  # the methods of an optimizer that are called in a train step, and not here
+    coupling = ()  # the functions of Keras's losses that compare the samples of a batch
 
     def __init__(self, model, size, loss):
         self.model, self.loss = model, loss

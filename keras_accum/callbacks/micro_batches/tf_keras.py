@@ -112,9 +112,6 @@ class Step(Loops, step.Step):
     def divides_by_replicas(self):
         return 1  # the container of the losses does, afterwards
 
-    def couples(self, loss):
-        return False
-
     def scaled(self, loss):
         return self.optimizer.get_scaled_loss(loss) if self._scales() else loss
 
