@@ -208,6 +208,7 @@ def each_of(table):
     return pytest.mark.parametrize("name", [pytest.param(n, marks=m) for n, m in marks.items()])
 
 
+@pytest.mark.filterwarnings("ignore:MicroBatches.* changes nothing")
 @each_of(CASES)
 def test_equals_the_whole_batch(name):
     _, expected = train(CASES[name])
