@@ -159,7 +159,8 @@ class Accumulation:
         if self.window is None:
             totals = [port.dense(gradient) for gradient in gradients]
         else:
-            totals = port.totals(list(map(self.window.sum_of, variables)), gradients, variables)
+            sums = list(map(self.window.sum_of, variables))
+            totals = port.totals(step, sums, gradients, variables)
         totals += [port.value(self.window.sum_of(of_model[index])) for index in others]
         steps = [step] * len(variables) + list(others.values())
         variables = [*variables, *(of_model[index] for index in others)]

@@ -93,14 +93,8 @@ def transform(accumulation, totals, variables, steps):
                 f"{function}: the shapes {found}, for gradients of the shapes {shapes}"
             )
     gradients = iter(gradients)
-
-    def gated(average, step):
-        gradient = port.cast(next(gradients) * port.loss_scale, average.dtype)
-        if window.is_certain(step.switch):
-            return gradient
-        return port.times(gradient, port.cast(step.switch, gradient.dtype))
-
-    return [
-        gated(average, step) if is_summed else average
-        for average, step, is_summed in zip(averages, steps, summed)
+    averages = [
+        port.cast(next(gradients) * port.loss_scale, average.dtype) if is_summed else average
+        for average, is_summed in zip(averages, summed)
     ]
+    return port.gated(averages, steps)

@@ -79,9 +79,9 @@ class Port(port.Port):
         if summed:
             torch._foreach_add_(summed, summands)
 
-    def totals(self, sums, gradients, variables):
+    def totals(self, step, sums, gradients, variables):
         if _is_compiling():
-            return super().totals(sums, gradients, variables)
+            return super().totals(step, sums, gradients, variables)
         self.add(sums, gradients, variables)
         return [total.value for total in sums]
 
