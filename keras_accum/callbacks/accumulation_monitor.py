@@ -16,8 +16,8 @@ LOGGED = (
 )
 
 _NO_NOISE_SCALE = (
-    "`noise_scale` compares windows of several micro-batches of one size, and must see each "
-    "micro-batch. Received: {}"
+    ": `noise_scale` compares windows of several micro-batches of one size, and must see each "
+    "micro-batch."
 )
 
 
@@ -158,15 +158,14 @@ class AccumulationMonitor(InTrainFunction):
     def _check_noise_scale(self, optimizer):
         """Raise a ValueError if the windows of a training give no noise scale."""
         steps = self.host.steps_per_execution(self.model)
-        for what, refused in (
-            (f"accum_iters={optimizer.accum_iters}", UPDATE_NORM not in self._watched),
-            ("reduction='weighted'", optimizer.reduction == "weighted"),
-            ("all_reduce='per_window'", optimizer.all_reduce == "per_window"),
-            ("window_transforms", optimizer.window_transforms),
-            (f"steps_per_execution={steps}", steps != 1),
-        ):
-            if refused:
-                raise ValueError(_NO_NOISE_SCALE.format(what))
+        found = {
+            f"accum_iters={optimizer.accum_iters}": UPDATE_NORM not in self._watched,
+            "reduction='weighted'": optimizer.reduction == "weighted",
+            "all_reduce='per_window'": optimizer.all_reduce == "per_window",
+            "window_transforms": optimizer.window_transforms,
+            f"steps_per_execution={steps}": steps != 1,
+        }
+        self._refuse(found, _NO_NOISE_SCALE)
 
     def on_train_end(self, logs=None):
         super().on_train_end(logs)
