@@ -505,6 +505,15 @@ def test_sizes(size, error):
         MicroBatches(size)
 
 
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 has `compute_loss`")
+def test_versions_without_compute_loss_are_refused(monkeypatch):
+    model = sequential()
+    model.compile("sgd", "mse")
+    monkeypatch.delattr(keras.Model, "compute_loss")
+    with pytest.raises(ValueError, match="needs TensorFlow 2.9 or newer"):
+        model.fit(X, Y, verbose=0, callbacks=[MicroBatches(SIZE)])
+
+
 def test_arrays_of_different_lengths_are_refused():
     model = sequential()
     model.compile("sgd", "mse")

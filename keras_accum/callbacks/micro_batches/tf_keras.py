@@ -6,11 +6,13 @@ import types
 
 import tensorflow as tf
 
+from keras_accum.callbacks.base import definer
 from keras_accum.callbacks.micro_batches import step
 from keras_accum.callbacks.micro_batches.tensorflow import Loops
 from keras_accum.callbacks.train_function import attribute
 from keras_accum.tf_keras.library import keras
 
+_OLD = "MicroBatches needs TensorFlow 2.9 or newer, whose models have `compute_loss`."
 _SAME_DRAWS = (
     "MicroBatches(loss='batch') needs layers that draw the same random numbers in both passes of a "
     "slice, and on tf_keras most draw by operations without a state. Call "
@@ -163,6 +165,8 @@ class Step(Loops, step.Step):
 
     def check(self):
         super().check()
+        if definer(type(self.model), "compute_loss") is None:
+            raise ValueError(_OLD)
         self._generators = []
         for layer in self.model._flatten_layers() if self.loss == "batch" else ():
             draws = vars(layer).get("_random_generator")
