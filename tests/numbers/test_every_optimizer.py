@@ -53,16 +53,17 @@ def everything_at_once(case, gate):
 @on_every_optimizer
 @thorough
 def test_saved_in_a_window(case, tmp_path):
-    """Eagerly, since the numbers of compiled steps are tested above."""
-    saved_in_a_window(case, ".keras", tmp_path, run_eagerly=True)
-
-
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are tested in test_saving.py")
-@thorough
-@pytest.mark.parametrize("form", [".h5", ".weights.h5", "state"])
-@on_special_states
-def test_special_state_saved_in_a_window(case, form, tmp_path):
-    saved_in_a_window(case, form, tmp_path)
+    """The loaded model continues as if it had never stopped."""
+    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    model = compiled(dense_model(), optimizer, hosts.mean_squared_error(), run_eagerly=True)
+    stop, end, path = LENGTH + 2, 3 * LENGTH, tmp_path / "model.keras"
+    go_on(model, 0, stop).save(path)
+    loaded = keras.models.load_model(path, custom_objects=CLASSES)
+    assert loaded.optimizer.window_position == 2
+    for each in (model, loaded):
+        go_on(each, stop, end)
+    assert_equal(dict(enumerate(loaded.get_weights())), dict(enumerate(model.get_weights())))
+    assert_equal(loaded.optimizer.get_state(), model.optimizer.get_state())
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's lists are tested in test_old_files.py")
@@ -88,37 +89,6 @@ def test_a_list_of_the_stock_optimizer(case, built):
         np.testing.assert_array_equal(hosts.array(found), expected)
     with pytest.raises(hosts.accum.StateError, match="is not a state of|doesn.t fit"):
         optimizer(variables(), arrays[:-1])
-
-
-def saved_in_a_window(case, form, tmp_path, **arguments):
-    """The loaded model continues as if it had never stopped."""
-
-    def model():
-        optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-        return compiled(dense_model(), optimizer, hosts.mean_squared_error(), **arguments)
-
-    stop, end = LENGTH + 2, 3 * LENGTH
-    saved = go_on(model(), 0, stop)
-    path = str(tmp_path / f"model{form}")
-    if form == "state":
-        loaded = model()
-        loaded.set_weights(saved.get_weights())
-        loaded.optimizer.set_state(saved.optimizer.get_state())
-    elif form == ".weights.h5":
-        saved.save_weights(path)
-        loaded = model()
-        loaded.optimizer.build(loaded.trainable_variables)
-        loaded.load_weights(path)
-    elif form == ".h5" and case.name == "Adafactor":
-        pytest.skip("Keras 3 can't write Adafactor to .h5: two of its variables share a name")
-    else:
-        saved.save(path)
-        loaded = keras.models.load_model(path, custom_objects=CLASSES)
-    assert loaded.optimizer.window_position == 2
-    go_on(saved, stop, end)
-    go_on(loaded, stop, end)
-    assert_equal(dict(enumerate(loaded.get_weights())), dict(enumerate(saved.get_weights())))
-    assert_equal(loaded.optimizer.get_state(), saved.optimizer.get_state())
 
 
 @thorough

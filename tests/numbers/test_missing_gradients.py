@@ -158,12 +158,6 @@ if hosts.HAS_EMA:
     OPTIONS["several"].update(use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=3)
 
 
-@on_adam
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_with_options_that_act_on_an_update(case, options):
-    both(case, **options)
-
-
 @pytest.mark.skipif(
     not hosts.IS_TENSORFLOW, reason="about gradients in several functions of TensorFlow"
 )

@@ -129,18 +129,6 @@ def fit(model, *callbacks):
     return model
 
 
-@keras2_has_no("ModelCheckpoint in the middle of an epoch")
-@on_adam
-def test_model_checkpoint(case, tmp_path):
-    path = tmp_path / ("m.keras" if hosts.IS_KERAS3 else "m.h5")
-    save = keras.callbacks.ModelCheckpoint(str(path), save_freq=STOP)
-    with pytest.raises(Interrupted):
-        fit(model_for(case), save, Interrupt())
-    model = keras.models.load_model(path, custom_objects=CLASSES)
-    assert model.optimizer.window_position == 2
-    assert_same(everything(go_on(model, STOP)), everything(go_on(model_for(case), 0)))
-
-
 @keras2_has_no("BackupAndRestore")
 @on_adam
 def test_backup_and_restore(case, tmp_path):
