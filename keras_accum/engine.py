@@ -215,7 +215,7 @@ class Accumulation:
         """
         port = self.port
         missing = port.read(self.window.named[window.MISSING])
-        updates, position = self.progress()
+        updates, position = map(self.state.count, ("completed_updates", "window_position"))
         were_seen = window.were_seen(missing, port.window_number(missing, updates), position)
         covered, frozen = self._apart_from_frozen(np.flatnonzero(were_seen).tolist())
         port.between_steps(self._update_from_sums, [port.variables[i] for i in covered], frozen)
@@ -229,10 +229,6 @@ class Accumulation:
         self._count(step)
 
     # -- what is reached -------------------------------------------------------------------------
-
-    def progress(self):
-        """Return the number of completed updates, and the position in the window, as ints."""
-        return self.state.count("completed_updates"), self.state.count("window_position")
 
     def counts(self):
         """Return position, length and next length of the window, as ints."""
