@@ -5,25 +5,31 @@ of 0 must not have written. Only the legacy optimizers of `rules` need no taking
 coefficients hold everything still.
 """
 
-import abc
+import contextlib
 
 import tensorflow as tf
 
 from keras_accum import window
-from keras_accum.tensorflow import port
+from keras_accum.host import is_of_keras
+from keras_accum.tensorflow import chosen, port
 from keras_accum.tf_keras.library import utilities
 from keras_accum.tf_keras.state import StatePort, dtype_of
 from keras_accum.training import UPDATE_NORM
 
 
 class Port(StatePort):
-    """Keras 2 on TensorFlow 2. A subclass is for one style of optimizers.
+    """Keras 2 on TensorFlow 2. A subclass for each style of optimizers defines these members.
 
-    to_sum: the argument of `apply_gradients` for gradients that aren't summed over replicas yet.
+    raw_rate: The learning rate as the optimizer has it: a number, a variable, a schedule, ...
+    add_variable(name, value, dtype, shape): A new variable of the optimizer, on every replica.
+    to_sum: The argument of `apply_gradients` for gradients that aren't summed over replicas yet.
+    sum_pairs(pairs): Pairs of gradients and variables, summed by the stock optimizer.
+    runs_stock_code: True if no subclass of ours has an update of its own.
+    run_stock(averages, variables, switches): Makes the stock optimizer's update, without summing.
+    written_with(variable): What an update of a variable may write, and a switch of 0 takes back.
     """
 
     can_reduce_late = True
-    to_sum = None
 
     def __init__(self, accumulation):
         super().__init__(accumulation)
@@ -31,6 +37,8 @@ class Port(StatePort):
         # By replica, of a micro-batch whose gradients a LossScaleOptimizer has summed: its weight,
         # and what was said by `close_window`.
         self._in_advance = {}
+        # True in an update that chooses the variables that are written.
+        self.is_choosing = False
 
     @property
     def counts_skips(self):
@@ -78,46 +86,61 @@ class Port(StatePort):
     def reduce(self, tensors, variables):
         return [total for total, _ in self.sum_pairs(list(zip(tensors, variables)))]
 
-    @abc.abstractmethod
-    def sum_pairs(self, pairs):
-        """Return pairs of gradients and variables, summed over replicas by the stock optimizer."""
-
     # -- an update ---------------------------------------------------------------------------------
+
+    def chooses(self, switch):
+        if window.is_certain(switch) or self.accumulation.window is None:
+            return False
+        if not (is_of_keras(self.stock) and self.runs_stock_code):
+            return False  # only Keras's own code is known to take what has no rows
+        variables = [*self.variables, *self.slots.values()]
+        return (
+            any(variable.shape.rank for variable in variables)
+            and all(variable.constraint is None for variable in variables)
+            and chosen.is_possible(variables)
+        )
 
     def update(self, step, averages, variables, switches):
         self.accumulation.norms.write(UPDATE_NORM, averages, step.switch)
         averages = [tf.cast(a, dtype_of(v)) for a, v in zip(averages, variables)]
-        written = [(self.updates, 0)]  # the engine counts updates, after all other writes
-        for variable, switch in zip(variables, switches):
-            if not window.is_certain(switch):
-                written += [(each, switch) for each in self.written_with(variable)]
+        self.is_choosing = self.chooses(step.switch)
+        written = [
+            (each, switch)
+            for variable, switch in zip(variables, switches)
+            if not window.is_certain(switch)
+            for each in self.written_with(variable)
+        ]
+        kept = [(self.updates, 0)]  # the engine counts updates, after all other writes
         if not window.is_certain(step.switch):
-            written += [(scalar, step.switch) for scalar in self.scalars.values()]
-        old = [self.value(variable) for variable, _ in written]
-        # Otherwise a train step that finds no more data could decay weights before it fails.
-        with port.after(averages):
-            self._updates_begun += 1
-            try:
+            kept += [(scalar, step.switch) for scalar in self.scalars.values()]
+        stand_ins = {}
+        if self.is_choosing:
+            arrays = [(each, switch) for each, switch in written if each.shape.rank]
+            written = [(each, switch) for each, switch in written if not each.shape.rank]
+            selected = chosen.choose(*zip(*arrays)) if arrays else []
+            stand_ins = {id(each.variable): each for each in selected}
+            variables = [stand_ins.get(id(variable), variable) for variable in variables]
+        kept += written
+        old = [self.value(variable) for variable, _ in kept]
+        self._updates_begun += 1
+        try:
+            # Otherwise a train step that finds no more data could decay weights before it fails.
+            with port.after(averages), _with(stand_ins, self.optimizer):
                 self.run_stock(averages, variables, switches)
-            finally:
-                self._updates_begun -= 1
+        finally:
+            self._updates_begun -= 1
+            self.is_choosing = False
 
         def take_back(variable, target, switch, old):
             return target.assign(tf.where(switch > 0, target.read_value(), old))
 
         def across(switches, old):
-            for (variable, _), switch, value in zip(written, switches, old):
+            for (variable, _), switch, value in zip(kept, switches, old):
                 self.on(variable, take_back, switch, value)
 
-        self.across(across, [switch for _, switch in written], old)
-
-    @abc.abstractmethod
-    def run_stock(self, averages, variables, switches):
-        """Make the stock optimizer's update. The averages of a window aren't summed any more."""
-
-    @abc.abstractmethod
-    def written_with(self, variable):
-        """Return what an update of a variable may write, and a switch of 0 must take back."""
+        self.across(across, [switch for _, switch in kept], old)
+        if stand_ins:
+            chosen.in_order(stand_ins.values())
 
     @property
     def is_updating(self):
@@ -142,3 +165,23 @@ class Port(StatePort):
             return target.assign_add(tf.cast(switch, target.dtype))
 
         self.on(self.updates, count, switch)
+
+
+@contextlib.contextmanager
+def _with(stand_ins, optimizer):
+    """Let an optimizer find stand-ins in place of its slots; a stand-in is given by a slot's id."""
+
+    def replaced(value):
+        if isinstance(value, dict):
+            return {key: replaced(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return list(map(replaced, value))
+        return stand_ins.get(id(value), value)
+
+    attributes = vars(optimizer)
+    own = {name: v for name, v in attributes.items() if stand_ins and isinstance(v, (dict, list))}
+    try:
+        attributes.update(replaced(own))
+        yield
+    finally:
+        attributes.update(own)

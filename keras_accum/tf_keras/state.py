@@ -1,6 +1,5 @@
 """What an optimizer of this Keras keeps, of either style: its variables and its state."""
 
-import abc
 import contextlib
 
 import tensorflow as tf
@@ -79,15 +78,18 @@ class StatePort(port.Port):
     def named(self):
         found = {"completed_updates": self.updates}
         if self.variables:
-            found.update(self._named(self.slots, self.scalars, map(self.key, self.variables)))
+            keys = map(self.key, self.variables)
+            found.update(self._named(self.optimizer, self.slots, self.scalars, keys))
         return found
 
-    def _named(self, slots, scalars, keys):
+    def _named(self, optimizer, slots, scalars, keys):
         """Return scalars, and slots of the variables with these keys, by their names in a state."""
         places = {key: place for place, key in enumerate(keys)}
         found = {f"{self.rule_name}.{name}": scalar for name, scalar in scalars.items()}
+        # Without momentum, SGD of the newer style has slots that it doesn't need.
+        unused = () if vars(optimizer).get("momentum", True) else ("momentum",)
         for (name, key), slot in slots.items():
-            if key in places:
+            if key in places and name not in unused:
                 prefix = "" if name == "moving_average" else f"{self.rule_name}."
                 found[f"{prefix}{name}.{places[key]}"] = slot
         return found
@@ -100,11 +102,6 @@ class StatePort(port.Port):
 
     def eagerly(self):
         return tf.init_scope()
-
-    @property
-    @abc.abstractmethod
-    def raw_rate(self):
-        """The learning rate as the optimizer has it: a number, a variable, a schedule, ..."""
 
     def rate(self):
         is_number = not callable(self.raw_rate) and self.raw_rate is not None
@@ -127,7 +124,8 @@ class StatePort(port.Port):
         keys = list(map(self.key, self.variables))
         if not keys:
             keys = self._order_in_stock = list(dict.fromkeys(key for _, key in slots))
-        return {"completed_updates": optimizer.iterations, **self._named(slots, scalars, keys)}
+        named = self._named(optimizer, slots, scalars, keys)
+        return {"completed_updates": optimizer.iterations, **named}
 
     def stock_state(self, optimizer):
         # A stock optimizer has no slots of a variable that never had a gradient.
@@ -151,10 +149,6 @@ class StatePort(port.Port):
 
     def add_scalar(self, name, value):
         return self.add_variable(name, value, self.scalar_dtype, ())
-
-    @abc.abstractmethod
-    def add_variable(self, name, value, dtype, shape):
-        """Make a variable of the optimizer that every replica has."""
 
     def add_norm(self, name):
         with tf.init_scope(), self.variable_scope():
