@@ -57,6 +57,8 @@ class Chosen(resource_variable_ops.BaseResourceVariable):
             validate_shape=False,
         )
         self.variable = variable
+        # A graph holds variables that it has read by weak references, and an export asks for them.
+        handle.chosen = self
 
     def _read_variable_op(self, no_copy=False):
         value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
