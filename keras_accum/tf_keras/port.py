@@ -1,8 +1,9 @@
 """What both styles of optimizers of this Keras do in a train step.
 
-A port runs the stock optimizer's own update in every micro-batch, and then takes back what a switch
-of 0 must not have written. Only the legacy optimizers of `rules` need no taking back: their
-coefficients hold everything still.
+A port runs the stock optimizer's own update in every micro-batch. In a graph on CPUs the switch
+chooses the variables that the update writes. Elsewhere the port takes back what a switch of 0 must
+not have written. Only the legacy optimizers of `rules` need no taking back: their coefficients hold
+everything still.
 """
 
 import contextlib
