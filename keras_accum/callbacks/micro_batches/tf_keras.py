@@ -168,9 +168,11 @@ class Step(Loops, step.Step):
         if definer(type(self.model), "compute_loss") is None:
             raise ValueError(_OLD)
         self._generators = []
+        names = "rate", "dropout", "recurrent_dropout"  # of layers that draw nothing if these are 0
         for layer in self.model._flatten_layers() if self.loss == "batch" else ():
             draws = vars(layer).get("_random_generator")
-            if draws is not None:
+            rates = [vars(layer)[name] for name in names if name in vars(layer)]
+            if draws is not None and (any(rates) or not rates):
                 draws._maybe_init()
                 if vars(draws).get("_generator") is None or self.replicas() > 1:
                     raise ValueError(_SAME_DRAWS.format(layer.name))
