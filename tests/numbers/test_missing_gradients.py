@@ -351,6 +351,37 @@ def test_the_layers_that_train_on_get_the_big_batch():
         assert_equal(weights(model), weights(reference))
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="on Keras 2, a variable can't be frozen by itself")
+def test_a_variable_that_is_frozen_in_a_loop_of_ones_own():
+    """Frozen and trainable again within the window, the variable gets all of its gradients."""
+    ones = {n: np.ones_like(v, hosts.FLOATX) for n, v in zip(NAMES, START)}
+    for is_frozen_at_the_end in (True, False):
+        optimizer, variables = in_a_window([ones])
+        before = hosts.array(variables["a"]).copy()
+        rest = {name: value for name, value in ones.items() if name != "a"}
+        variables["a"].trainable = False
+        for _ in range(LENGTH - 2):
+            apply(optimizer, variables, rest)
+        variables["a"].trainable = not is_frozen_at_the_end
+        apply(optimizer, variables, rest)
+        moved = hosts.array(variables["a"]) - before
+        expected = 0 if is_frozen_at_the_end else -1 / LENGTH
+        np.testing.assert_allclose(moved, np.full_like(moved, expected), rtol=1e-6)
+        assert_nothing_pending(optimizer)
+
+
+def test_a_window_of_which_all_is_frozen_closes_and_moves_nothing():
+    name, arguments = OPTIMIZERS["momentum"]
+    model = compiled(dense_model(), hosts.ours(name, accum_iters=LENGTH, **arguments))
+    optimizer, before = model.optimizer, weights(model)
+    go_on(model, stop=LENGTH - 2)
+    model.trainable = False
+    optimizer.apply_partial_window()
+    assert optimizer.window_position == 0
+    assert_nothing_pending(optimizer)
+    assert_equal(weights(model), before, rtol=0, atol=0)
+
+
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about the optimizers of tf_keras")
 @pytest.mark.parametrize("is_built", [True, False])
 def test_a_layer_that_is_unfrozen_in_a_window(is_built):
