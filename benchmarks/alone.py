@@ -58,7 +58,9 @@ def wait(result):
 def on_tensorflow(keras, optimizer, shapes, jit_compile=False):
     import tensorflow as tf
 
-    variables = [tf.Variable(tf.random.normal(shape)) for shape in shapes]
+    # Of Keras 3's own kind, as in a model; tf_keras has none.
+    variable = getattr(keras, "Variable", tf.Variable)
+    variables = [variable(tf.random.normal(shape)) for shape in shapes]
     grads = [tf.random.normal(shape) for shape in shapes]
 
     if hasattr(optimizer, "build"):  # a compiled function can't create variables

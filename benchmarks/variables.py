@@ -20,6 +20,7 @@ from timing import medians
 
 WINDOW = 8
 SHAPES = {f"{n} of 100": [(100,)] * n for n in (2, 200, 2000)}
+SHAPES["300 of 64"] = [(64,)] * 300
 SHAPES["1 of 50 M"] = [(50_000_000,)]
 
 
@@ -27,13 +28,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("host", choices=("keras3", "tf_keras"))
     parser.add_argument("--rounds", type=int, default=3, help="turns of each contender")
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, choices=SHAPES)
     options = parser.parse_args()
     keras = contenders.load(options.host)[0]
     found = contenders.find(options.host)
     print("| variables | contender | size | first micro-batch | later micro-batch |")
     print("| --- | --- | ---: | ---: | ---: |")
-    for what, shapes in SHAPES.items():
-        measure(options, keras, found, what, shapes)
+    for what in options.shapes:
+        measure(options, keras, found, what, SHAPES[what])
 
 
 def measure(options, keras, found, what, shapes):
