@@ -15,7 +15,7 @@ from keras_accum import host, where_else
 
 keras = host.import_keras("keras3")  # first, because its error is the clearest
 
-from keras_accum import callbacks  # noqa: E402
+from keras_accum import callbacks, family  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
     accumulate_by_epoch,
     accumulation_monitor,
@@ -33,7 +33,7 @@ from keras_accum.callbacks.window_statistics import (  # noqa: E402, F401
     WindowBatchNormalization,
     with_window_statistics,
 )
-from keras_accum.keras3 import masks  # noqa: E402
+from keras_accum.keras3 import hooks, masks  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
 from keras_accum.state import StateError  # noqa: E402, F401
@@ -57,7 +57,11 @@ class _Host(callbacks.Host):
 
 
 _callback = callbacks.of_host(_Host())
+
+# All that an import of this module changes in Keras.
 together.look_at_trainings(_Host())
+family.hand_on(keras.optimizers.LossScaleOptimizer)
+hooks.forget_after_skips(keras.optimizers.LossScaleOptimizer)
 
 AccumulateByEpoch = _callback(accumulate_by_epoch.AccumulateByEpoch)
 AccumulateInBackward = _callback(in_backward.AccumulateInBackward)

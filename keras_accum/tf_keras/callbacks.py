@@ -11,7 +11,6 @@ from keras_accum.callbacks import (
     micro_batches,
     on_updates,
     python_gate,
-    together,
 )
 from keras_accum.callbacks.base import is_named
 from keras_accum.callbacks.micro_batches import tf_keras as in_slices
@@ -21,7 +20,7 @@ __all__ = ["AccumulateByEpoch", "ApplyPartialWindow", "AccumulationMonitor", "Mi
 __all__ += ["OnUpdates", "PythonGate", "MicroBatchWeights"]
 
 
-class _Host(callbacks.Host):
+class Host(callbacks.Host):
     """What the callbacks must know of this Keras."""
 
     name, keras, ops, import_keras = "tf_keras", keras, in_slices.OPS, IMPORT_KERAS
@@ -56,8 +55,7 @@ class _Host(callbacks.Host):
         return None
 
 
-_callback = callbacks.of_host(_Host())
-together.look_at_trainings(_Host())
+_callback = callbacks.of_host(Host())
 
 AccumulateByEpoch = _callback(accumulate_by_epoch.AccumulateByEpoch)
 AccumulationMonitor = _callback(accumulation_monitor.AccumulationMonitor)

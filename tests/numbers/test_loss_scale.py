@@ -1,6 +1,7 @@
 """A LossScaleOptimizer around ours, also when `compile` adds it by itself."""
 
 import hosts
+import numpy as np
 import pytest
 from cases import skip_file_on_keras2
 from hosts import keras
@@ -95,3 +96,16 @@ def test_loaded_where_the_policy_is_not_set(tmp_path, mixed, accum_iters):
     assert expected["completed_updates"] == 5 // accum_iters
     assert_equal(loaded.optimizer.get_state(), expected, rtol=0, atol=0)
     fit(loaded, MICRO, float32_data(), epochs=1)
+
+
+@pytest.mark.skipif(hosts.IS_KERAS3 and hosts.BACKEND == "jax", reason="about a loop in Python")
+def test_close_window_of_a_skipped_micro_batch_is_dropped():
+    inner, w = hosts.ours("SGD", accum_iters=4), hosts.variable([1.0, 2.0], "w")
+    optimizer = hosts.loss_scaled(inner, 1.0)
+    found = []
+    for gradient, closes in ([1.0, False], [np.nan, True], [1.0, False], [1.0, True]):
+        if closes:
+            inner.close_window()
+        hosts.apply(optimizer, [np.full(2, gradient, hosts.FLOATX)], [w])
+        found.append(inner.window_position)
+    assert found == [1, 1, 2, 0]

@@ -138,15 +138,3 @@ def test_a_missing_gradient_and_a_skipped_micro_batch_in_a_window(case):
         close()
         assert hosts.array(b) == before[0] and hosts.array(w) != before[1]
         assert "missing_gradients" not in optimizer.get_state()
-
-
-def test_close_window_of_a_skipped_micro_batch_is_dropped():
-    inner, w = hosts.ours("SGD", accum_iters=4), hosts.variable([1.0, 2.0], "w")
-    optimizer = hosts.loss_scaled(inner, 1.0)
-    found = []
-    for gradient, closes in ([1.0, False], [np.nan, True], [1.0, False], [1.0, True]):
-        if closes:
-            inner.close_window()
-        hosts.apply(optimizer, [np.full(2, gradient, hosts.FLOATX)], [w])
-        found.append(inner.window_position)
-    assert found == [1, 1, 2, 0]

@@ -38,6 +38,32 @@ def test_import_takes_the_keras_in_use():
         assert python(program, TF_USE_LEGACY_KERAS="0") == "keras_accum.keras3.optimizers"
 
 
+@thorough
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_import_registers_the_classes_of_a_keras_that_is_imported(tmp_path):
+    file = str(tmp_path / "model.h5")
+    keras = hosts.keras
+    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    model.compile(hosts.accum.AdamAccumulate(accum_iters=2), hosts.mean_squared_error())
+    model.save(file)
+    name = keras.__name__.partition(".")[0]
+    program = f"import {name} as keras, keras_accum; model = keras.models.load_model({file!r}); "
+    assert python(program + "print(model.optimizer.accum_iters)").endswith("2")
+
+
+def test_a_loss_scale_optimizer_of_somebody_else_is_as_keras_made_it():
+    if hosts.IS_KERAS2:
+        pytest.skip("standalone Keras 2 has no LossScaleOptimizer")
+    inner = hosts.keras.optimizers.SGD()
+    wrapper = hosts.loss_scaled(inner, 8.0)
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="accum_iters"):
+            wrapper.accum_iters  # noqa: B018
+        inner.accum_iters = 3
+    wrapper.accum_iters = 5
+    assert (wrapper.accum_iters, inner.accum_iters) == (5, 3)
+
+
 OTHERS = {"keras3": "Keras 3", "keras2": "standalone Keras 2.0 to 2.3"}
 OTHERS.pop(hosts.HOST, None)
 if hosts.IS_KERAS2:

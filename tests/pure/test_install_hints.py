@@ -39,6 +39,12 @@ def test_no_tf_keras(monkeypatch):
     assert hinted(error) == ["legacy"]
 
 
+def test_keras_3_before_3_10(monkeypatch):
+    monkeypatch.setattr(host, "_keras_version", lambda: (3, 6))
+    with pytest.raises(ImportError, match="needs Keras 3.10 or newer.*Found: keras 3.6"):
+        host.import_keras("keras3")
+
+
 @pytest.mark.parametrize("document", ["README.md", "docs/hosts.md"])
 def test_a_document_names_the_variable_of_the_backend(document):
     """Without it, Keras on JAX or PyTorch ends in `No module named 'tensorflow'`."""
