@@ -43,7 +43,7 @@ def said(model, data, size=SIZE, **arguments):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         fit(model, size, data, **{"epochs": 2, **arguments})
-    texts = ("Batch normalization", "has a mask", "samples together")
+    texts = ("Batch normalization", "has a mask", "samples together", "has accum_iters=1")
     found = [warning for warning in found if any(t in str(warning.message) for t in texts)]
     assert all(not w.filename.startswith(str(hosts.PROJECT / "keras_accum")) for w in found)
     return [str(warning.message) for warning in found]
@@ -51,6 +51,16 @@ def said(model, data, size=SIZE, **arguments):
 
 def assert_said(found, expected):
     assert len(found) == 1 and expected in found[0]
+
+
+# -- no accumulation ---------------------------------------------------------------------------
+
+
+def test_without_accum_iters_it_is_said_once():
+    model, data = eager(dense_model(), ours(accum_iters=1)), arrays(SIZE)
+    assert_said(said(model, data), "SGDAccumulate(accum_iters=5), or use the stock optimizer")
+    assert said(model, data) == []
+    assert said(eager(dense_model(), ours()), data) == []
 
 
 # -- a short micro-batch -------------------------------------------------------------------------

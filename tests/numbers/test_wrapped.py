@@ -25,11 +25,13 @@ has_several = pytest.mark.skipif(
 # -- one optimizer around several of ours: callbacks reach all of them, or raise an error ----------
 
 
-def several(**more):
+def several(by_function=False, **more):
     """Adam for the last layer and SGD for the rest, all ours or all stock."""
     make = hosts.ours if more else hosts.stock
     default = make("SGD", learning_rate=2**-3, **more)
     last = make("Adam", learning_rate=2**-5, **more)
+    if by_function:
+        return keras.optimizers.MultiOptimizer(lambda v: last if "out/" in v.path else default)
     mapped = keras.optimizers.OptimizerMap(default, {"model/out/.*": last, "out/.*": last})
     return keras.optimizers.MultiOptimizer(mapped)
 
@@ -44,9 +46,10 @@ def test_equals_big_batch():
 
 
 @has_several
-def test_partial_windows_of_all_are_closed():
+@pytest.mark.parametrize("by_function", [False, True])
+def test_partial_windows_of_all_are_closed(by_function):
     length = 5  # doesn't divide the micro-batches of an epoch
-    model = compiled(dense_model(), several(accum_iters=length))
+    model = compiled(dense_model(), several(by_function, accum_iters=length))
     fit(model, MICRO, epochs=2, callbacks=[accum.ApplyPartialWindow()])
     for optimizer in model.optimizer.optimizers:
         assert optimizer.window_position == 0
