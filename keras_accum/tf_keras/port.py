@@ -126,7 +126,8 @@ class Port(StatePort):
         self._updates_begun += 1
         try:
             # Otherwise a train step that finds no more data could decay weights before it fails.
-            with port.after(averages), _with(stand_ins, self.optimizer):
+            # The counts come after all gradients.
+            with port.after([step.divisor]), _with(stand_ins, self.optimizer):
                 self.run_stock(averages, variables, switches)
         finally:
             self._updates_begun -= 1
