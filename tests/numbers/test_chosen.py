@@ -30,8 +30,8 @@ on_each = pytest.mark.parametrize("kind", OPTIMIZERS)
 
 @pytest.fixture(autouse=True)
 def small_variables_are_chosen(monkeypatch):
-    if hosts.IS_LEGACY:
-        monkeypatch.setattr("keras_accum.tf_keras.legacy.LARGE", 0)
+    if hosts.IS_TENSORFLOW:
+        monkeypatch.setattr("keras_accum.tensorflow.port.LARGE", 0)
 
 
 def made(kind, **arguments):
