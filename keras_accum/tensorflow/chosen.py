@@ -3,7 +3,8 @@
 TensorFlow writes a variable through a handle, and a handle is a tensor. So `tf.gather`, with the
 switch as an index, takes one of two handles: that of the variable, or that of a variable without
 rows. Gradients have no rows either if the switch is 0. Inside a window the stock optimizer's update
-then works on nothing: there is no conditional, and nothing is read, copied or written.
+then works on nothing: there is no conditional, and nothing is read, copied or written. A scalar has
+no rows: what is written to a scalar must be selected, as without this form.
 
     selected = choose(variables, switches)    # stands for the variables in an update
     ...                                       # the update, with `rows` of the gradients
@@ -13,8 +14,6 @@ then works on nothing: there is no conditional, and nothing is read, copied or w
 variable's. Two operations that take the variables' own handles are therefore put around the update:
 `tf.function` takes each of them for a write. `choose` comes after all earlier reads and writes of
 the variables, and what comes after `in_order` waits for everything that used the chosen handles.
-
-A scalar has no rows: what is written to a scalar must be selected, as without this form.
 """
 
 import tensorflow as tf
