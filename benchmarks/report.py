@@ -47,14 +47,16 @@ def cell(results, name, over="over_floor"):
 def short_table(found, k=8):
     """The time of a micro-batch divided by the floor, for windows of k.
 
-    Without the convolutional network, whose time is in the convolutions, and without peers: both
-    are in the picture and in the long table.
+    Without the convolutional network, whose time is in the convolutions, without peers, and without
+    TensorFlow 2.15, whose figures are those of tf_keras. All are in the long table.
     """
     lines = [
         f"| host | network | {' | '.join(COLUMNS)} |",
         f"| --- | --- |{' ---: |' * len(COLUMNS)}",
     ]
     for host, about in found.items():
+        if host == "tf_keras_2_15":
+            continue
         for network in networks({host: about}):
             if not network.startswith("conv net"):
                 results = of(about, network, k)
