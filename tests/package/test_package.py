@@ -66,7 +66,7 @@ def test_a_loss_scale_optimizer_of_somebody_else_is_as_keras_made_it():
     assert (wrapper.accum_iters, inner.accum_iters) == (5, 3)
 
 
-OTHERS = {"keras3": "Keras 3", "keras2": "standalone Keras 2.0 to 2.3"}
+OTHERS = {"keras3": "Keras 3.10 or newer", "keras2": "standalone Keras 2.0 to 2.3"}
 OTHERS.pop(hosts.HOST, None)
 if hosts.IS_KERAS2:
     OTHERS["tf_keras"] = "TensorFlow 2.4 or newer"
