@@ -66,10 +66,7 @@ class Chosen(resource_variable_ops.BaseResourceVariable):
 
 
 def choose(variables, switches):
-    """Return a `Chosen` for each tf.Variable and its switch, an integer tensor that is 0 or 1.
-
-    Three operations do it for all of them. Most switches are the same tensor.
-    """
+    """Return a `Chosen` for each tf.Variable and its switch, by three operations for all of them."""
     empty, handles = {}, []
     for variable in variables:
         key = variable.dtype, (0, *variable.shape[1:])
