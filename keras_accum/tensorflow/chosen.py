@@ -66,7 +66,7 @@ class Chosen(resource_variable_ops.BaseResourceVariable):
 
 
 def choose(variables, switches):
-    """Return a `Chosen` for each tf.Variable and its switch, by three operations for all of them."""
+    """Return a `Chosen` for each tf.Variable and its switch, by three operations for all."""
     empty, handles = {}, []
     for variable in variables:
         key = variable.dtype, (0, *variable.shape[1:])
