@@ -215,7 +215,7 @@ class Accumulation:
         """
         port = self.port
         missing = port.read(self.window.named[window.MISSING])
-        updates, position = map(self.state.count, ("completed_updates", "window_position"))
+        updates, position = self.training.reached()
         were_seen = window.were_seen(missing, port.window_number(missing, updates), position)
         covered, frozen = self._apart_from_frozen(np.flatnonzero(were_seen).tolist())
         port.between_steps(self._update_from_sums, [port.variables[i] for i in covered], frozen)

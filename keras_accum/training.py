@@ -51,16 +51,16 @@ class Training:
             warn(message)
 
     def start(self):
-        self._at_start = self._reached()
+        self._at_start = self.reached()
 
-    def _reached(self):
+    def reached(self):
         """Return the number of completed updates, and the position in the window."""
         state = self._accumulation.state
         return state.count("completed_updates"), state.count("window_position")
 
     def end(self):
         """Warn if the training made no update."""
-        (updates, position), now = self._at_start, self._reached()
+        (updates, position), now = self._at_start, self.reached()
         self._at_start = now
         has_failed = sys.exc_info()[0] is not None  # the error says why the training ended
         if now[0] == updates and now[1] > position and not has_failed:
