@@ -20,7 +20,7 @@ trains = pytest.mark.skipif(
 @thorough
 @trains
 def test_it_shows_what_it_claims(tmp_path):
-    """Also with one epoch, which is stopped in its middle; and nothing that a framework logs."""
+    """One epoch is enough, and no framework logs anything on the terminal."""
     picture = tmp_path / "curves.png"
     small = "--epochs", "1", "--batch", "50", "--plot", str(picture)
     job = subprocess.run(
