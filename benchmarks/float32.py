@@ -19,8 +19,7 @@ import statistics
 import numpy as np
 
 from keras_accum import accumulating
-from keras_accum.__main__ import difference, hide_logs
-from keras_accum.demo import Demo, Settings
+from keras_accum.__main__ import Demo, difference, hide_logs
 
 STOCK, OURS, OURS_BY_KERAS = "stock", "ours", "ours by Keras's code"
 
@@ -54,8 +53,7 @@ class Trainings:
     """The trainings of one network. Its models are traced once and start anew each time."""
 
     def __init__(self, activation):
-        settings = Settings(15, 10, 5, dtype="float32", activation=activation)
-        self._demo = Demo(settings)
+        self._demo = Demo(dtype="float32", activation=activation)
         self._models = {STOCK: self._demo.build(False), OURS: self._demo.build(True)}
         self._models[OURS_BY_KERAS] = model = self._demo.build(False)
         model.compile(without_kernel(type(model.optimizer))(accum_iters=5), model.loss)
@@ -67,14 +65,13 @@ class Trainings:
 
     def differences(self, seed):
         """Of the weights of each of the trainings to those of the big batch."""
-        self._demo.settings = self._demo.settings._replace(seed=seed)
-        start = self._demo.build(False).get_weights()
+        start = self._demo.build(False, seed).get_weights()
         random, count = np.random.RandomState(seed), len(self._demo.learn[0])
-        in_order, big = np.arange(count), self._demo.window
+        in_order, big = np.arange(count), self._demo.big_batch
         inside = in_order.copy().reshape(-1, big)
         for batch in inside:
             random.shuffle(batch)
-        afresh = [random.permutation(count) for _ in range(self._demo.settings.epochs)]
+        afresh = [random.permutation(count) for _ in range(self._demo.epochs)]
         nudged = [np.where(random.rand(*w.shape) < 0.5, np.nextafter(w, 2), w) for w in start]
         reference = self._weights(STOCK, start, in_order)
         others = (
@@ -88,14 +85,14 @@ class Trainings:
 
     def _weights(self, kind, start, *orders):
         """Train in one order of the digits, or in one for each epoch, and return the weights."""
-        model, settings = self._models[kind], self._demo.settings
+        model, demo = self._models[kind], self._demo
         model.set_weights(start)
         for variable, value in zip(model.optimizer.variables, self._fresh[kind]):
             variable.assign(value)
         for order in orders:
-            digits = [array[order] for array in self._demo.learn]
-            batch = self._demo.window if kind == STOCK else settings.batch
-            self._demo.fit(model, digits, batch, settings.epochs // len(orders))
+            digits = [array[order] for array in demo.learn]
+            batch = demo.big_batch if kind == STOCK else demo.batch
+            demo.fit(model, digits, batch, demo.epochs // len(orders))
         return model.get_weights()
 
 

@@ -10,7 +10,6 @@ import pytest
 from cases import thorough
 
 from keras_accum import __main__ as main
-from keras_accum import demo
 
 trains = pytest.mark.skipif(
     hosts.IS_KERAS2, reason="python -m keras_accum trains on Keras 3 and tf_keras"
@@ -38,12 +37,11 @@ def test_it_shows_what_it_claims(tmp_path):
 
 @pytest.mark.parametrize("epochs", [1, 15])
 def test_picture(epochs, tmp_path):
-    settings = demo.Settings(epochs, 10, 5)
-    runs = {
-        name: demo.Run(10, 450, [3.0 / slope / epoch for epoch in range(1, epochs + 1)], 1.0, [])
+    curves = {
+        name: [3.0 / slope / epoch for epoch in range(1, epochs + 1)]
         for name, slope in (("big batch", 1), ("accumulated", 1), ("micro-batches", 2))
     }
-    figure = demo.draw(settings, runs)
+    figure = main.draw(10, 5, curves)
     axes = figure.axes[0]
     assert axes.get_title() == "5 accumulated batches of 10 train as one batch of 50"
     assert axes.get_xlabel() == "epoch" and "loss" in axes.get_ylabel()
@@ -59,7 +57,6 @@ BAD = [
     ("--epochs", "0", "0, 10, 5"),
     ("--batch", "1000", "15, 1000, 5"),  # a window of more digits than there are
     ("--accum-iters", "1", "15, 10, 1"),
-    ("--optimizer", "lion", "lion"),
     ("--plot", "no/such/folder.png", "no/such/folder.png"),
 ]
 
