@@ -23,6 +23,15 @@ class Child(Stock):
         pass
 
 
+class Somebodys(Stock):
+    def __init__(self, learning_rate=0.01, **kwargs):
+        pass
+
+
+class Optimizer:
+    pass
+
+
 def ours(stock, **members):
     return type(f"{stock.__name__}Accumulate", (Accumulating, stock), members)
 
@@ -30,107 +39,69 @@ def ours(stock, **members):
 Ours = ours(Stock, unnamed=("clipnorm",))
 
 
-def bind(*args, cls=Ours, **kwargs):
-    return options.bind(cls, args, kwargs)
+def bind(*args, cls=Ours, lr=None, **kwargs):
+    return options.bind(cls, args, kwargs, lr)
 
 
-def test_the_stock_arguments_come_first():
+def test_the_signature_has_the_stock_arguments_first():
     names = list(Ours.__signature__.parameters)
     assert names[:4] == ["learning_rate", "momentum", "epsilon", "name"]
     assert names[4:] == [*options.NAMES, "lr", "decay", "clipnorm"]
-    assert bind(0.5, 0.25) == {"learning_rate": 0.5, "momentum": 0.25}
-
-
-def test_the_arguments_of_a_parent_are_keywords():
     parameters = ours(Child).__signature__.parameters
     assert list(parameters)[:2] == ["pace", "learning_rate"]
     assert parameters["learning_rate"].kind is parameters["learning_rate"].KEYWORD_ONLY
-    assert bind(5, cls=ours(Child), learning_rate=0.5) == {"pace": 5, "learning_rate": 0.5}
 
 
-def test_an_argument_with_a_fixed_value():
-    fixed = ours(Stock, fixed={"momentum": 0.5})
-    assert bind(0.5, 1e-3, cls=fixed) == {"learning_rate": 0.5, "epsilon": 1e-3}
-    with pytest.raises(ValueError, match="not recognized: StockAccumulate has {'momentum': 0.5}"):
-        bind(cls=fixed, momentum=0.25)
+FIXED = ours(Stock, fixed={"momentum": 0.5})
+BOUND = [
+    (bind(0.5, 0.25), {"learning_rate": 0.5, "momentum": 0.25}),
+    (bind(5, cls=ours(Child), learning_rate=0.5), {"pace": 5, "learning_rate": 0.5}),
+    (bind(0.5, 1e-3, cls=FIXED), {"learning_rate": 0.5, "epsilon": 1e-3}),
+    (bind(lr=5), {"learning_rate": 5.0}),
+    (bind(epsilon=None, name=None), {"name": None}),  # no epsilon is the default one
+    (bind(dog=5), {"dog": 5}),  # unknown arguments are left to the stock class
+    (bind(1), {"learning_rate": 1}),  # which Keras 2 is given for Adadelta
+    (bind(5.0), {"learning_rate": 5.0}),
+    (bind(learning_rate=5), {"learning_rate": 5}),
+    (bind(5, cls=ours(Somebodys)), {"learning_rate": 5}),
+]
 
 
-def test_lr_is_learning_rate():
-    assert bind(lr=0.5) == {"lr": 0.5}
-    assert options.bind(Ours, (), {}, lr=5) == {"learning_rate": 5.0}
-    with pytest.raises(ValueError, match=r"another name of `learning_rate`.*lr=0.5, learning_rate"):
-        options.bind(Ours, (0.25,), {}, lr=0.5)
+def test_arguments_by_their_names():
+    for found, expected in BOUND:
+        assert found == expected
 
 
-def test_an_argument_given_twice():
-    with pytest.raises(TypeError, match="multiple values.*'learning_rate'"):
-        bind(0.5, learning_rate=0.25)
+# A call, and what its error must say.
+WRONG = [
+    (lambda: bind(cls=FIXED, momentum=0.25), "not recognized: StockAccumulate has {'momentum': 0"),
+    (lambda: bind(0.25, lr=0.5), "another name of `learning_rate`.*lr=0.5, learning_rate"),
+    (lambda: bind(0.5, learning_rate=0.25), "multiple values.*'learning_rate'"),
+    (lambda: bind(5), "Argument 1 is `learning_rate`. Did you mean `accum_iters=5`"),
+    (lambda: bind(0.1, 5), r"Argument 2 is `momentum`.*StockAccumulate\(0.1, 5\)"),
+    (lambda: bind(0.5, 0.5, 1e-7, "name", 6, "x"), "takes 4 arguments.*in addition: 6, 'x'"),
+    (lambda: bind(Optimizer), "not an optimizer.*StockAccumulate.from_optimizer"),
+    (lambda: bind(lr=Optimizer()), "not an optimizer.*StockAccumulate.from_optimizer"),
+]
 
 
-def test_no_epsilon_is_the_default_one():
-    assert bind(epsilon=None, name=None) == {"name": None}
+@pytest.mark.parametrize("call, said", WRONG, ids=[said for _, said in WRONG])
+def test_wrong_calls(call, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        call()
 
 
-def test_an_unknown_argument_is_left_to_the_stock_class():
-    assert bind(dog=5) == {"dog": 5}
+NEAR = {
+    **dict.fromkeys(["accum_iter", "accum_steps", "accumulate", "grad_accum"], "accum_iters"),
+    **dict.fromkeys(["accumulation_steps", "gradient_accumulation_steps"], "accum_iters"),
+    **{"learnig_rate": "learning_rate", "clip_norm": "clipnorm", "eps": "epsilon"},
+}
 
 
-@pytest.mark.parametrize(
-    "name, meant",
-    [
-        ("accum_iter", "accum_iters"),
-        ("accum_steps", "accum_iters"),
-        ("accumulate", "accum_iters"),
-        ("accumulation_steps", "accum_iters"),
-        ("accumulate_grad_batches", "accum_iters"),
-        ("grad_accum", "accum_iters"),
-        ("gradient_accumulation_steps", "accum_iters"),
-        ("learnig_rate", "learning_rate"),
-        ("clip_norm", "clipnorm"),
-        ("eps", "epsilon"),
-    ],
-)
-def test_an_unknown_argument_near_one_that_is_known(name, meant):
-    with pytest.raises(ValueError, match=f"{{'{name}': 5}}. Did you mean `{meant}`[?] StockAcc"):
+@pytest.mark.parametrize("name", NEAR)
+def test_an_unknown_argument_near_one_that_is_known(name):
+    with pytest.raises(ValueError, match=f"{{'{name}': 5}}. Did you mean `{NEAR[name]}`[?]"):
         bind(**{name: 5})
-
-
-def test_an_integer_that_is_meant_as_accum_iters():
-    said = r"Argument 1 is `learning_rate`. Did you mean `accum_iters=5`.*StockAccumulate\(5\)"
-    with pytest.raises(ValueError, match=said):
-        bind(5)
-    with pytest.raises(ValueError, match=r"Argument 2 is `momentum`.*StockAccumulate\(0.1, 5\)"):
-        bind(0.1, 5)
-    assert bind(1) == {"learning_rate": 1}  # which Keras 2 is given for Adadelta
-    assert bind(5.0) == {"learning_rate": 5.0}
-    assert bind(learning_rate=5) == {"learning_rate": 5}
-
-
-def test_an_integer_that_somebody_else_s_class_takes():
-    class Somebodys(Stock):
-        def __init__(self, learning_rate=0.01, **kwargs):
-            pass
-
-    assert bind(5, cls=ours(Somebodys)) == {"learning_rate": 5}
-
-
-def test_too_many_arguments():
-    with pytest.raises(TypeError, match="takes 4 arguments.*`accum_iters=5`.*in addition: 6, 'x'"):
-        bind(0.5, 0.5, 1e-7, "name", 6, "x")
-
-
-class Optimizer:
-    pass
-
-
-@pytest.mark.parametrize("given", [Optimizer, Optimizer()])
-def test_an_optimizer_in_the_place_of_the_rate(given):
-    for call in (lambda: bind(given), lambda: options.bind(Ours, (), {}, lr=given)):
-        with pytest.raises(TypeError, match="not an optimizer.*StockAccumulate.from_optimizer"):
-            call()
-
-
-# -- our own arguments -------------------------------------------------------------------------
 
 
 def test_own_arguments_and_their_defaults():
@@ -140,27 +111,23 @@ def test_own_arguments_and_their_defaults():
     assert Options() == Options(1, "mean", False, None, None, "select", "per_micro_batch")
 
 
+LATE = {"all_reduce": "per_window", "gate": "conditional"}
 REFUSED = [
-    # arguments, what the message must say: the argument, what is allowed, what was received
-    ({"accum_iters": 0}, ["`accum_iters`", "integer >= 1", "accum_iters=0"]),
-    ({"accum_iters": 2.5}, ["`accum_iters`", "integer >= 1", "accum_iters=2.5"]),
-    ({"accum_iters": True}, ["`accum_iters`", "integer >= 1", "accum_iters=True"]),
-    ({"accum_iters": "5"}, ["`accum_iters`", "integer >= 1", "accum_iters='5'"]),
-    ({"accum_iters": [4]}, ["`accum_iters`", "integer >= 1", "accum_iters=[4]"]),
-    ({"reduction": "max"}, ["`reduction`", "mean", "sum", "weighted", "reduction='max'"]),
-    ({"gate": "branch"}, ["`gate`", "select", "conditional", "gate='branch'"]),
-    ({"gate": "if"}, ["`gate`", "callbacks=[PythonGate()]", "gate='if'"]),
-    (
-        {"all_reduce": "window"},
-        ["`all_reduce`", "per_micro_batch", "per_window", "all_reduce='window'"],
-    ),
-    (
-        {"all_reduce": "per_window"},
-        ["all_reduce='per_window'", "gate='conditional'", "gate='select'"],
-    ),
-    ({"skip_nonfinite": 1}, ["`skip_nonfinite`", "True or False", "skip_nonfinite=1"]),
-    ({"skip_norm": 0}, ["`skip_norm`", "number > 0", "skip_norm=0"]),
-    ({"window_transforms": [1]}, ["`window_transforms`", "list of functions", "=[1]"]),
+    # arguments, and what the message must say: what is allowed, what was received
+    ({"accum_iters": 0}, ["integer >= 1", "accum_iters=0"]),
+    ({"accum_iters": 2.5}, ["integer >= 1", "accum_iters=2.5"]),
+    ({"accum_iters": True}, ["integer >= 1", "accum_iters=True"]),
+    ({"accum_iters": "5"}, ["integer >= 1", "accum_iters='5'"]),
+    ({"accum_iters": 2**31}, ["below 2**31", f"accum_iters={2**31}"]),
+    ({"reduction": "max"}, ["mean", "sum", "weighted", "reduction='max'"]),
+    ({"gate": "if"}, ["select", "conditional", "callbacks=[PythonGate()]", "gate='if'"]),
+    ({"all_reduce": "window"}, ["per_micro_batch", "per_window", "all_reduce='window'"]),
+    ({"all_reduce": "per_window"}, ["gate='conditional'", "gate='select'"]),
+    ({**LATE, "skip_nonfinite": True}, ["all_reduce", "skip_nonfinite=True"]),
+    ({**LATE, "skip_norm": 2}, ["all_reduce", "skip_norm=2.0"]),
+    ({"skip_nonfinite": 1}, ["True or False", "skip_nonfinite=1"]),
+    ({"skip_norm": 0}, ["number > 0", "skip_norm=0"]),
+    ({"window_transforms": [1]}, ["list of functions", "=[1]"]),
 ]
 
 
@@ -168,5 +135,5 @@ REFUSED = [
 def test_refused(refused, said):
     with pytest.raises((TypeError, ValueError)) as refusal:
         Options(**refused)
-    for words in said:
+    for words in (list(refused)[0], *said):
         assert words in str(refusal.value)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import keras_accum
 
-PROJECT = Path(__file__).resolve().parent.parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 MODULES = sorted(Path(keras_accum.__file__).parent.rglob("*.py"))
 
 
@@ -31,26 +31,17 @@ def test_one_place_has_the_url_of_the_repository():
 def test_the_workflows_run_sessions_that_exist():
     nodes = ast.parse(read("noxfile.py")).body
     sessions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    workflows = sorted(PROJECT.glob(".github/workflows/*.yml"))
-    text = "".join(path.read_text("utf-8") for path in workflows)
-    commands = re.findall(r"nox -s ([\w ]+?)(?: --|$)", text, re.M)
-    named = {name for names in commands for name in names.split()}
-    assert {"docs", "package", "pure", "rest"} <= named <= sessions
+    text = "".join(path.read_text("utf-8") for path in PROJECT.glob(".github/workflows/*.yml"))
+    named = " ".join(re.findall(r"nox -s ([\w ]+?)(?: --|$)", text, re.M)).split()
+    assert {"docs", "package", "pure", "rest"} <= {*named} <= sessions
     (hosts,) = re.findall(r"host:\n((?: +- \w+\n)+)", text)
     (weekly,) = re.findall(r"session: \[(.*)\]", text)
     assert {*re.findall(r"\w+", hosts), *weekly.split(", ")} <= sessions
-    contributing = read("CONTRIBUTING.md").split("## Release")[1]
-    for path in workflows:
-        name = re.search(r"^name: (.+)", path.read_text("utf-8"), re.M).group(1)
-        assert f"`{name}`" in contributing, f"the release checklist doesn't mention {path.name}"
 
 
 def test_commits_are_checked_by_the_ruff_of_the_lint_session():
-    lint, commit = (
-        re.findall(r"ruff==[\d.]+", read(name))
-        for name in ("noxfile.py", ".pre-commit-config.yaml")
-    )
-    assert len(lint) == 1 and lint == commit
+    (version,) = re.findall(r"ruff==[\d.]+", read("noxfile.py"))
+    assert version in read(".pre-commit-config.yaml")
 
 
 def test_each_promise_has_its_tests():
