@@ -163,7 +163,7 @@ def test_a_list_of_this_keras(last):
     arrays = list(LIST.values())[: len(LIST) - 1 + last]
     found = lists.named(arrays, LAYOUT, "Adam")
     assert list(found) == list(LAYOUT)[: len(arrays)]
-    assert lists.counters(arrays) == WINDOW
+    assert lists.known_of(arrays) == WINDOW
 
 
 def test_a_list_of_tf_keras():
@@ -175,9 +175,9 @@ def test_a_list_of_tf_keras():
     arrays.insert(names.index("accum_iters") + 1, np.asarray(1))
     found = lists.named(arrays, shapes, "Adam")
     assert set(found) == set(shapes) and found["completed_updates"] == 3
-    assert lists.counters(arrays) == WINDOW
+    assert lists.known_of(arrays) == WINDOW
 
 
 def test_a_list_of_a_stock_optimizer_tells_its_count():
-    assert lists.counters(list(LIST.values())[:6]) == {"completed_updates": 3}
-    assert lists.counters([]) == {}
+    assert lists.known_of(list(LIST.values())[:6]) == {"completed_updates": 3}
+    assert lists.known_of([]) == {}
