@@ -30,18 +30,16 @@ class StateError(RuntimeError):
 
 def check_numbers(state, owner):
     """Raise a StateError if the state has numbers that no training leads to."""
-    _refuse(_impossible(state), owner)
+    check(state, None, False, owner)
 
 
 def check(state, shapes, is_fresh, owner):
-    """Raise a StateError that names all that doesn't fit an optimizer with these shapes.
+    """Raise a StateError that names all that doesn't fit an optimizer with these shapes, if known.
 
     `is_fresh` is true if the optimizer has made no step. `owner` names the optimizer in a message.
     """
-    _refuse(_misfits(state, shapes, is_fresh) + _impossible(state), owner)
-
-
-def _refuse(problems, owner):
+    problems = [] if shapes is None else _misfits(state, shapes, is_fresh)
+    problems += _impossible(state)
     if problems:
         raise StateError(
             f"This optimizer state doesn't fit {owner}. {'; '.join(problems)}. Nothing was changed."
@@ -89,11 +87,13 @@ def _impossible(state):
     most = {**dict.fromkeys(LEAST, 2**31 - 1), "state_format": FORMAT}
     if "window_length" in state and state["window_length"].ndim == 0:
         most["window_position"] = state["window_length"] - 1
-    allowed = {
-        name: f"an integer from {least} to {most[name]}"
-        for name, least in LEAST.items()
-        if name in state and not _are_counts(state[name], least, most[name], name in COUNTERS)
-    }
+    allowed = {}
+    for name in filter(state.__contains__, LEAST):
+        array, least = state[name], LEAST[name]
+        with np.errstate(invalid="ignore"):  # NaN
+            are_counts = (array == np.floor(array)) & (least <= array) & (array <= most[name])
+        if not np.all(are_counts) or array.ndim and name in COUNTERS:
+            allowed[name] = f"an integer from {least} to {most[name]}"
     if "state_format" in allowed:
         allowed["state_format"] = f"at most {FORMAT}: install a newer release of keras_accum"
     if WEIGHT in state and not np.all((0 <= state[WEIGHT]) & (state[WEIGHT] < np.inf)):
@@ -107,12 +107,6 @@ def _impossible(state):
 def _is_of_numbers(name, dtype):
     kinds = "if" if name in LEAST else "bif"
     return dtype.kind in kinds and dtype.isnative and dtype.itemsize <= 8
-
-
-def _are_counts(array, least, most, is_one):
-    with np.errstate(invalid="ignore"):  # NaN
-        are_counts = np.all((array == np.floor(array)) & (least <= array) & (array <= most))
-    return bool(are_counts and not (is_one and array.ndim))
 
 
 def _shortened(names):

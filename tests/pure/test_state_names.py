@@ -131,12 +131,13 @@ def test_from_keras_2(rule, slots):
     }
     used = {name: array for name, array in arrays.items() if name.split(".")[1] in slots}
     shapes = {"completed_updates": (), **{name: array.shape for name, array in used.items()}}
-    found = lists.named([np.asarray(4), *arrays.values()], shapes, rule)
+    found = lists.fitted([np.asarray(4), *arrays.values()], shapes, rule, "it")
     assert found.pop("completed_updates") == 4
     assert sorted(found) == sorted(used)
     for name, array in found.items():
         np.testing.assert_array_equal(array, arrays[name])
-    assert lists.named([np.asarray(1), np.zeros(2)], LAYOUT, "Adam") is None
+    with pytest.raises(StateError, match="A list of 2 arrays.* not a state of it"):
+        lists.fitted([np.asarray(1), np.zeros(2)], LAYOUT, "Adam", "it")
 
 
 def test_a_list_without_a_count():
@@ -161,7 +162,7 @@ WINDOW = {name: NUMBERS[name] for name in COUNTERS}
 def test_a_list_of_this_keras(last):
     """A gradient must be missing before the count of missing gradients is in an older list."""
     arrays = list(LIST.values())[: len(LIST) - 1 + last]
-    found = lists.named(arrays, LAYOUT, "Adam")
+    found = lists.fitted(arrays, LAYOUT, "Adam", "it")
     assert list(found) == list(LAYOUT)[: len(arrays)]
     assert lists.known_of(arrays) == WINDOW
 
@@ -173,7 +174,7 @@ def test_a_list_of_tf_keras():
     arrays = [LIST[name] for name in names]
     arrays[0] = np.asarray(4)
     arrays.insert(names.index("accum_iters") + 1, np.asarray(1))
-    found = lists.named(arrays, shapes, "Adam")
+    found = lists.fitted(arrays, shapes, "Adam", "it")
     assert set(found) == set(shapes) and found["completed_updates"] == 3
     assert lists.known_of(arrays) == WINDOW
 
