@@ -10,7 +10,7 @@ from keras_accum import window
 from keras_accum.gradients import check_once, count, transform, weigh
 from keras_accum.said import Said
 from keras_accum.state import State
-from keras_accum.training import Norms, Training
+from keras_accum.training import Norms
 from keras_accum.window import OpenWindow
 
 
@@ -53,7 +53,8 @@ class Accumulation:
         self.port = make_port(self)
         self.window = None
         self.state, self.said = State(self), Said(self)
-        self.norms, self.training = Norms(self.port), Training(self)
+        self.norms = Norms(self.port)
+        self.warned = set()  # the warnings that are given once
         # True after a train step was run or traced: from then on its variables are fixed.
         self.has_stepped = False
         # A Counter of the micro-batches that were run or traced, by replica; None if nobody counts,
@@ -215,7 +216,7 @@ class Accumulation:
         """
         port = self.port
         missing = port.read(self.window.named[window.MISSING])
-        updates, position = self.training.reached()
+        updates, position = self.reached()
         were_seen = window.were_seen(missing, port.window_number(missing, updates), position)
         covered, frozen = self._apart_from_frozen(np.flatnonzero(were_seen).tolist())
         port.between_steps(self._update_from_sums, [port.variables[i] for i in covered], frozen)
@@ -229,6 +230,10 @@ class Accumulation:
         self._count(step)
 
     # -- what is reached -------------------------------------------------------------------------
+
+    def reached(self):
+        """Return the number of completed updates, and the position in the window."""
+        return self.state.count("completed_updates"), self.state.count("window_position")
 
     def counts(self):
         """Return position, length and next length of the window, as ints."""

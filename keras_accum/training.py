@@ -4,20 +4,12 @@ import math
 import sys
 import warnings
 
-from keras_accum import schedule
-
 # The norm of the averages that make the updates, and the norm of each micro-batch's gradient.
 UPDATE_NORM = "gradient_norm"
 MICRO_BATCH_NORM = "micro_batch_norm"
 # The number of micro-batches that were dropped.
 SKIPPED = "skipped_micro_batches"
 
-_NO_UPDATE = (
-    "This training ends with no update: {}{} micro-batches are in the open window, and the weights "
-    "haven't changed. The next training continues the window. To close the window now, call "
-    "`optimizer.apply_partial_window()` or use the callback ApplyPartialWindow. To close windows "
-    "earlier, choose a smaller `accum_iters`."
-)
 _NOT_THE_USER = ("keras_accum", "keras", "tf_keras", "tensorflow", "importlib")
 
 
@@ -32,41 +24,6 @@ def warn(message, category=UserWarning):
             break
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
-
-
-class Training:
-    """What an accumulation has reached when a training begins and when it ends."""
-
-    def __init__(self, accumulation):
-        self._accumulation = accumulation
-        # Completed updates and position at the start of the training or, where a Keras doesn't tell
-        # of the start, at the end of the last training.
-        self._at_start = (0, 0)
-        self._said = set()
-
-    def warn_once(self, what, message):
-        """Warn, unless this was said in an earlier training."""
-        if what not in self._said:
-            self._said.add(what)
-            warn(message)
-
-    def start(self):
-        self._at_start = self.reached()
-
-    def reached(self):
-        """Return the number of completed updates, and the position in the window."""
-        state = self._accumulation.state
-        return state.count("completed_updates"), state.count("window_position")
-
-    def end(self):
-        """Warn if the training made no update."""
-        (updates, position), now = self._at_start, self.reached()
-        self._at_start = now
-        has_failed = sys.exc_info()[0] is not None  # the error says why the training ended
-        if now[0] == updates and now[1] > position and not has_failed:
-            length = self._accumulation.counts()[1]
-            of_all = "" if length == schedule.ENDLESS else f" of {length}"
-            warn(_NO_UPDATE.format(now[1], of_all))
 
 
 class Norms:
@@ -101,9 +58,8 @@ class Norms:
     def count(self, name, one):
         """Add 1 or 0 to this count if the count is watched."""
         if name in self.watched:
-            variable, ops = self._variables[name], self._port.ops
+            variable = self._variables[name]
             old = self._port.value(variable)
-            old = ops.where(old < 0, ops.zeros_like(old), old)
             variable.assign(old + self._port.cast(one, old.dtype))
 
     def start(self, name):

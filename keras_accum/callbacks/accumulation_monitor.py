@@ -1,20 +1,15 @@
 """The callback `AccumulationMonitor`, for all hosts."""
 
-import contextlib
 import math
-import numbers
 
-from keras_accum.callbacks.train_function import InTrainFunction, attribute
+from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import inner
-from keras_accum.schedule import ENDLESS
+from keras_accum.schedule import ENDLESS, is_length, is_number
 from keras_accum.training import MICRO_BATCH_NORM, SKIPPED, UPDATE_NORM
 
-_BATCH, _SCALE = "effective_batch", "noise_scale"
-LOGGED = (
-    *("completed_updates", "window_position", "learning_rate"),
-    *(UPDATE_NORM, SKIPPED, _BATCH, _SCALE),
-)
-
+# The logs that are a state, and no average over micro-batches.
+_LOGS = "completed_updates", "window_position", "learning_rate", UPDATE_NORM, SKIPPED
+_LOGS += "effective_batch", "noise_scale"
 _NO_NOISE_SCALE = (
     ": `noise_scale` compares windows of several micro-batches of one size, and must see each "
     "micro-batch."
@@ -43,20 +38,20 @@ class NoiseScale:
         (last_position, last_updates), self._seen = self._seen, (position, updates)
         if self._seen == (last_position, last_updates):  # the micro-batch was dropped
             return
+        norms = optimizer._accumulation.norms
         if position == 1:  # a new window, also after a window that was closed early
             self._squares = []
-        self._squares.append(optimizer._accumulation.norms.read(MICRO_BATCH_NORM) ** 2)
+        self._squares.append(norms.read(MICRO_BATCH_NORM) ** 2)
         if self._seen == (0, last_updates + 1):
             if len(self._squares) == last_position + 1 > 1:  # the whole window was seen
-                norm = optimizer._accumulation.norms.read(UPDATE_NORM)
-                self._add_window(norm, optimizer.reduction)
+                divisor = len(self._squares) if optimizer.reduction == "sum" else 1
+                self._add_window((norms.read(UPDATE_NORM) / divisor) ** 2)
             self._squares = []
 
-    def _add_window(self, norm, reduction):
-        """Add the estimates from a window whose gradients have an average or a sum of this norm."""
+    def _add_window(self, big):
+        """Add the estimates from a window whose average has this squared norm."""
         count, size = len(self._squares), self._batch_size
         small = sum(self._squares) / count
-        big = (norm / count if reduction == "sum" else norm) ** 2
         square = (count * size * big - size * small) / (count * size - size)
         trace = (small - big) / (1 / size - 1 / (count * size))
         # Both estimates are unbiased, but their ratio isn't. So the ratio is that of the averages.
@@ -81,11 +76,9 @@ class AccumulationMonitor(InTrainFunction):
       accumulation pays little. NaN until there is an estimate.
 
     On JAX, a LossScaleOptimizer keeps the norms and the count of skips out of reach: they are left
-    out. The progress bar shows only the number of updates, as `updates: 12`.
-
-    A callback gets only the logs of callbacks before it in the list. List the monitor before
-    callbacks that use its logs, and after ApplyPartialWindow. It reads from the device after each
-    micro-batch.
+    out. A callback gets only the logs of callbacks before it in the list: a CSVLogger before the
+    monitor has no such columns. List the monitor before callbacks that use its logs, and after
+    ApplyPartialWindow. It reads from the device after each micro-batch.
 
     The simple noise scale is B = tr(Sigma) / |G|^2, where G is the true gradient and Sigma the
     covariance of the gradient of one sample. A training with batches of B samples needs about twice
@@ -117,30 +110,31 @@ class AccumulationMonitor(InTrainFunction):
 
     def __init__(self, batch_size=None, noise_scale=False, smoothing=0.99):
         super().__init__()
-        is_count = isinstance(batch_size, numbers.Integral) and not isinstance(batch_size, bool)
-        is_size = batch_size is None or (is_count and batch_size >= 1)
-        is_share = isinstance(smoothing, numbers.Real) and 0 <= smoothing < 1
-        size = "an integer >= 1, the samples of a micro-batch, or None"
-        _check("batch_size", batch_size, is_size, size)
-        _check("noise_scale", noise_scale, isinstance(noise_scale, bool), "a boolean", TypeError)
-        _check("smoothing", smoothing, is_share, "a number in [0, 1)")
+        if not (batch_size is None or is_length(batch_size)):
+            raise ValueError(
+                "`batch_size` must be an integer >= 1, the samples of a micro-batch, or None. "
+                f"Received: batch_size={batch_size!r}"
+            )
+        if not isinstance(noise_scale, bool):
+            raise TypeError(
+                f"`noise_scale` must be a boolean. Received: noise_scale={noise_scale!r}"
+            )
+        if not (is_number(smoothing) and 0 <= smoothing < 1):
+            raise ValueError(
+                f"`smoothing` must be a number in [0, 1). Received: smoothing={smoothing!r}"
+            )
         if noise_scale and batch_size is None:
             raise ValueError("`noise_scale` needs `batch_size`. Received: batch_size=None")
         self._batch_size = batch_size
         self._noise_scale = NoiseScale(batch_size, smoothing) if noise_scale else None
-        self._changes = contextlib.ExitStack()  # while `fit` runs
-
-    def _arguments(self):
-        return "" if self._batch_size is None else f"batch_size={self._batch_size}"
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         optimizer = inner(self.model.optimizer)
         accumulation, options = optimizer._accumulation, optimizer._accumulation.options
-        self._changes.close()  # those of a training that was broken off
-        for callback in (*self.before, *self.after):
-            if isinstance(callback, self.host.keras.callbacks.ProgbarLogger):
-                self._show_in(callback)
+        for bar in self.after:
+            if "stateful_metrics" in vars(bar):  # tf_keras's bar averages all other logs
+                bar.stateful_metrics = {*bar.stateful_metrics, *_LOGS}
         self._watched = [UPDATE_NORM] * options.accumulates + [SKIPPED] * options.drops
         # On JAX, norms are variables of the optimizer, and a LossScaleOptimizer would save them.
         if accumulation.port.steps_return_state and optimizer is not self.model.optimizer:
@@ -148,10 +142,9 @@ class AccumulationMonitor(InTrainFunction):
         if self._noise_scale:
             self._check_noise_scale(optimizer)
             self._noise_scale.start(optimizer)
-        if self._watched:
-            more = [MICRO_BATCH_NORM] * bool(self._noise_scale)
-            accumulation.norms.watch(self._watched + more)
-            self.takes_part = True
+        more = [MICRO_BATCH_NORM] if self._noise_scale else []
+        accumulation.norms.watch([*self._watched, *more])
+        self.takes_part = bool(self._watched)
         if SKIPPED in self._watched:
             accumulation.norms.start(SKIPPED)
 
@@ -168,8 +161,6 @@ class AccumulationMonitor(InTrainFunction):
         self._refuse(found, _NO_NOISE_SCALE)
 
     def on_train_end(self, logs=None):
-        super().on_train_end(logs)
-        self._changes.close()
         inner(self.model.optimizer)._accumulation.norms.watch(())
 
     def on_train_batch_end(self, batch, logs=None):
@@ -191,50 +182,7 @@ class AccumulationMonitor(InTrainFunction):
         logs["learning_rate"] = accumulation.port.rate_in_use()
         for name in self._watched:
             logs[name] = accumulation.norms.read(name)
-        if SKIPPED in self._watched:
-            logs[SKIPPED] = int(logs[SKIPPED])
         if self._batch_size is not None and length != ENDLESS:
-            logs[_BATCH] = self._batch_size * length
+            logs["effective_batch"] = self._batch_size * length
         if self._noise_scale:
-            logs[_SCALE] = self._noise_scale.value
-
-    def _show_in(self, bar):
-        """Have a progress bar print the number of updates, and no other log of the monitor."""
-
-        def shown(logs):
-            others = {name: value for name, value in logs.items() if name not in LOGGED}
-            if "completed_updates" in logs:
-                others["updates"] = _Count(logs["completed_updates"])
-            return others
-
-        def in_short(method):
-            return lambda when, logs=None: method(when, shown(logs or {}))
-
-        for name, value in {
-            "on_train_batch_end": in_short(bar.on_train_batch_end),
-            "on_epoch_end": in_short(bar.on_epoch_end),
-            # Keras 2 averages all other logs over the epoch.
-            "stateful_metrics": {*vars(bar).get("stateful_metrics", ()), "updates"},
-        }.items():
-            self._changes.enter_context(attribute(bar, name, value))
-
-
-class _Count(float):
-    """A number without decimals, where Keras's progress bar prints four.
-
-    The bar divides a sum by its count, which is 1, takes the mean of the result, and prints it.
-    """
-
-    def __truediv__(self, count):
-        return type(self)(float(self) / count)
-
-    def mean(self, **_):
-        return self
-
-    def __format__(self, _):
-        return float.__format__(self, ".0f")
-
-
-def _check(name, value, is_allowed, allowed, error=ValueError):
-    if not is_allowed:
-        raise error(f"`{name}` must be {allowed}. Received: {name}={value!r}")
+            logs["noise_scale"] = self._noise_scale.value

@@ -17,7 +17,6 @@ keras = host.import_keras("keras3")  # first, because its error is the clearest
 
 from keras_accum import callbacks, family  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
-    accumulate_by_epoch,
     accumulation_monitor,
     apply_partial_window,
     in_backward,
@@ -46,14 +45,9 @@ class _Host(callbacks.Host):
     is_traced = keras.backend.backend() != "torch"
     flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(masks.mask_of)
 
-    def check_train_function(self, callback):
+    def hides_train_steps(self):
         # Keras 3.10 has no NNX mode.
-        if getattr(keras.config, "is_nnx_enabled", lambda: False)():
-            raise ValueError(
-                f"{type(callback).__name__} can't be used in Keras's NNX mode, which traces the "
-                "train step of the model's class, and not the train step that the callback puts in "
-                "its place. Start Python without KERAS_NNX_ENABLED."
-            )
+        return getattr(keras.config, "is_nnx_enabled", lambda: False)()
 
 
 _callback = callbacks.of_host(_Host())
@@ -63,7 +57,6 @@ together.look_at_trainings(_Host())
 family.hand_on(keras.optimizers.LossScaleOptimizer)
 hooks.forget_after_skips(keras.optimizers.LossScaleOptimizer)
 
-AccumulateByEpoch = _callback(accumulate_by_epoch.AccumulateByEpoch)
 AccumulateInBackward = _callback(in_backward.AccumulateInBackward)
 AccumulationMonitor = _callback(accumulation_monitor.AccumulationMonitor)
 ApplyPartialWindow = _callback(apply_partial_window.ApplyPartialWindow)

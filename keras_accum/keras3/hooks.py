@@ -217,7 +217,6 @@ class Hooks(optimizer.Accumulating):
         # After an error in a train step on JAX, the variables have no values.
         if self._iterations._value is None:
             return
-        self._accumulation.training.end()
         super().finalize_variable_values(var_list)
         if self.use_ema:
             # On JAX, a weight and its average now share one array, which a train step would refuse

@@ -4,7 +4,6 @@ import tensorflow as tf
 
 from keras_accum import callbacks
 from keras_accum.callbacks import (
-    accumulate_by_epoch,
     accumulation_monitor,
     apply_partial_window,
     micro_batch_weights,
@@ -16,8 +15,8 @@ from keras_accum.callbacks.base import is_named
 from keras_accum.callbacks.micro_batches import tf_keras as in_slices
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 
-__all__ = ["AccumulateByEpoch", "ApplyPartialWindow", "AccumulationMonitor", "MicroBatches"]
-__all__ += ["OnUpdates", "PythonGate", "MicroBatchWeights"]
+__all__ = ["ApplyPartialWindow", "AccumulationMonitor", "MicroBatches", "MicroBatchWeights"]
+__all__ += ["OnUpdates", "PythonGate"]
 
 
 class Host(callbacks.Host):
@@ -35,29 +34,17 @@ class Host(callbacks.Host):
         is_tuned = getattr(model, "autotune_steps_per_execution", False)
         return "auto" if is_tuned else int(model._steps_per_execution.numpy())
 
-    def why_not_on_updates(self, callback):
-        """These callbacks read or write Keras's own count of batches."""
-        if isinstance(callback, keras.callbacks.TensorBoard) and callback.update_freq != "epoch":
-            return (
-                "with an integer `update_freq`, it counts micro-batches by itself on this Keras. "
-                "Use update_freq='epoch', or list it beside OnUpdates. "
-                f"Received: update_freq={callback.update_freq!r}"
-            )
+    def counts_by_itself(self, callback):
+        if isinstance(callback, keras.callbacks.TensorBoard):
+            return callback.update_freq != "epoch"
         # TensorFlow 2.4 to 2.10 have no such arguments.
         given = {"save_freq": "epoch", "save_before_preemption": False, **vars(callback)}
         saves_in_epochs = given["save_freq"] != "epoch" or given["save_before_preemption"]
-        if is_named(callback, "BackupAndRestore") and saves_in_epochs:
-            return (
-                "on this Keras, `fit` continues inside an epoch at the micro-batch with the saved "
-                "number, which would be the number of an update. Use save_freq='epoch', or list it "
-                f"beside OnUpdates. Received: save_freq={callback.save_freq!r}"
-            )
-        return None
+        return is_named(callback, "BackupAndRestore") and saves_in_epochs
 
 
 _callback = callbacks.of_host(Host())
 
-AccumulateByEpoch = _callback(accumulate_by_epoch.AccumulateByEpoch)
 AccumulationMonitor = _callback(accumulation_monitor.AccumulationMonitor)
 ApplyPartialWindow = _callback(apply_partial_window.ApplyPartialWindow)
 MicroBatches = _callback(micro_batches.MicroBatches, _step_class=in_slices.Step)

@@ -22,8 +22,8 @@ _MIGHT_DIFFER = (
     "micro-batches as batches with an optimizer of keras_accum."
 )
 _ONE_SLICE = (
-    "{} changes nothing: a batch of this training is one slice. Give `fit` the big batch as "
-    "`batch_size`, and MicroBatches the number of samples that fit into memory."
+    "MicroBatches({}) changes nothing: a batch of this training is one slice. Give `fit` the big "
+    "batch as `batch_size`, and MicroBatches the number of samples that fit into memory."
 )
 
 
@@ -92,9 +92,6 @@ class MicroBatches(InTrainFunction):
             raise ValueError(f'`loss` must be "sample" or "batch". Received: loss={loss!r}')
         self._size, self._loss = size, loss
 
-    def _arguments(self):
-        return f"{self._size!r}, loss={self._loss!r}"
-
     @property
     def size(self):
         """The number of samples of a slice. With "auto", None while whole batches have fitted."""
@@ -120,7 +117,7 @@ class MicroBatches(InTrainFunction):
             return run_in_halves(self._step, run, *arguments)
         results, is_first, self._is_first = run(*arguments), self._is_first, False
         if is_first and self._step.was_one_slice(self.host.steps_per_execution(self.model)):
-            warn(_ONE_SLICE.format(repr(self)))
+            warn(_ONE_SLICE.format(self._size))
         return results
 
     def _check_optimizer(self, optimizer):
