@@ -340,13 +340,16 @@ def build_on(optimizer, variables):
 
 
 def apply(optimizer, gradients, variables):
-    """Make one micro-batch step with the given gradients."""
+    """Make one micro-batch step with the given gradients, some of which may be None."""
     if IS_KERAS2:
         step(optimizer, variables)(gradients)
-    elif IS_KERAS3:
-        optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
+        return
+    convert = keras.ops.convert_to_tensor if IS_KERAS3 else tf.convert_to_tensor
+    tensors = [None if gradient is None else convert(gradient) for gradient in gradients]
+    if IS_KERAS3:
+        optimizer.apply(tensors, variables)
     else:
-        optimizer.apply_gradients(list(zip(map(tf.convert_to_tensor, gradients), variables)))
+        optimizer.apply_gradients(list(zip(tensors, variables)))
 
 
 # A part of every accumulator's name, and of no other name in an optimizer's state.

@@ -3,12 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import (
-    CASES,
-    on_adam_and_amsgrad,
-    on_each_rule,
-    quick_first,
-)
+from cases import CASES, on_adam, on_adam_and_amsgrad, on_each_rule, quick_first
 from training import (
     BIG,
     LENGTH,
@@ -26,8 +21,6 @@ from training import (
     weights,
 )
 
-pytestmark = pytest.mark.usefixtures("every_gate")
-
 BITWISE = {"rtol": 0, "atol": 0}
 
 
@@ -38,50 +31,41 @@ def models(case, ours=None, stock=None, build=dense_model, **compile):
     return compiled(build(), ours, **compile), compiled(build(), stock)
 
 
-def stock_model():
-    return compiled(dense_model(), "sgd")
+def counters(model):
+    return model.optimizer.completed_updates, model.optimizer.window_position
 
 
-def everything(case):
-    """Options that act on an update, as arguments of ours and of the stock optimizer."""
+def constrained():
+    return dense_model(kernel_constraint=Shrink())
+
+
+@pytest.mark.usefixtures("every_gate")
+@on_adam_and_amsgrad
+def test_only_the_end_of_a_window_moves_anything(case):
     both = {"clipnorm": 0.3}
     if hosts.HAS_EMA:
         both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
-    decayed = hosts.decayed(case.arguments["learning_rate"], 0.25, updates=9)
-    return {**hosts.our_decay(0.25), **both}, {**both, **decayed}
-
-
-# -- nothing moves inside a window -----------------------------------------------------------------
-
-
-@on_adam_and_amsgrad
-@quick_first("options", ["everything", "plain"])
-def test_only_the_end_of_a_window_moves_anything(case, options):
-    if options == "plain":
-        ours, model, reference = None, *models(case)
-    else:
-        ours, stock = everything(case)
-        # With XLA where the host has it, since XLA is free to rewrite arithmetic.
-        xla = {} if hosts.IS_TORCH or hosts.IS_KERAS2 else {"jit_compile": True}
-        build = lambda: dense_model(kernel_constraint=Shrink())  # noqa: E731
-        model, reference = models(case, ours, stock, build, **xla)
-    optimizer = model.optimizer
-
+    stock = {**hosts.decayed(case.arguments["learning_rate"], 0.25, updates=9), **both}
+    # With XLA where the host has it, since XLA is free to rewrite arithmetic.
+    xla = {} if hosts.IS_TORCH or hosts.IS_KERAS2 else {"jit_compile": True}
+    ours = {**hosts.our_decay(0.25), **both}
+    model, reference = models(case, ours, stock, constrained, **xla)
     for updates, (x, y) in enumerate(batches(BIG)):
         start = state(model)
         for position, (xs, ys) in enumerate(batches(MICRO, (x, y))):
-            assert (optimizer.window_position, optimizer.completed_updates) == (position, updates)
-            assert_equal(state(model), start, **BITWISE) if position else None
+            assert counters(model) == (updates, position)
+            if position:
+                assert_equal(state(model), start, **BITWISE)
             model.train_on_batch(xs, ys)
-        assert (optimizer.window_position, optimizer.completed_updates) == (0, updates + 1)
         reference.train_on_batch(x, y)
         assert_moved(start, weights(model), by=1e-3)
         assert_equal(state(model), state(reference))
+    assert counters(model) == (updates + 1, 0)
 
 
+@pytest.mark.usefixtures("every_gate")
 @on_adam_and_amsgrad
-@quick_first("bad", [np.inf, np.nan])
-def test_a_bad_micro_batch_spoils_its_own_window_only(case, bad):
+def test_a_bad_micro_batch_spoils_its_own_window_only(case):
     model, reference = models(case)
     first, second, third = batches(BIG)
     go_on(model, arrays=first)
@@ -90,7 +74,7 @@ def test_a_bad_micro_batch_spoils_its_own_window_only(case, bad):
     intact = state(model)
     for i, (x, y) in enumerate(batches(MICRO, second)):
         assert_equal(state(model), intact, **BITWISE)
-        model.train_on_batch(x, np.full_like(y, bad) if i == 1 else y)
+        model.train_on_batch(x, np.full_like(y, [0, np.inf, np.nan, 0][i]))
     # The big batch's weights would be spoiled as well.
     assert any(not np.isfinite(w).all() for w in weights(model).values())
     for accumulator in hosts.accumulators(model.optimizer):
@@ -103,147 +87,124 @@ def test_a_bad_micro_batch_spoils_its_own_window_only(case, bad):
     assert_equal(state(model), state(reference))
 
 
-@on_each_rule
-def test_a_clipped_infinite_gradient_is_a_large_one(case):
-    """clipvalue makes it finite, as it does with the big batch's gradient."""
-    gradients = np.array([[1, -2], [np.inf, 0.5], [1, 3], [1, -np.inf], *[[0.5, -1.0]] * 4])
-
-    def run(optimizer, steps):
-        w = hosts.variable([1.0, 2.0], "w")
-        for gradient in steps:
-            hosts.apply(optimizer, [gradient.astype(hosts.FLOATX)], [w])
-        found = {name: hosts.array(v) for name, v in hosts.slots(optimizer, [w]).items()}
-        return {"w": hosts.array(w), **found}
-
-    arguments = {**case.arguments, "clipvalue": 0.75}
-    expected = run(hosts.stock(case.name, **arguments), gradients.reshape(2, 4, 2).mean(axis=1))
-    ours = hosts.ours(case.name, accum_iters=LENGTH, **arguments)
-    assert np.isfinite(expected["w"]).all()
-    assert_moved({"w": [1, 2]}, {"w": expected["w"]}, by=1e-3)
-    assert_equal(run(ours, gradients), expected)
-
-
-@on_adam_and_amsgrad
+@pytest.mark.usefixtures("every_gate")
+@on_adam
 @quick_first("length", [LENGTH, 1])
 def test_skip_nonfinite(case, length):
     """A bad micro-batch leaves no trace, also at the start or the end of a window."""
     model, reference = models(case, {"accum_iters": length, "skip_nonfinite": True})
+    start = weights(model)
     for i, (x, y) in enumerate(batches(MICRO)):
         for bad in (np.inf, np.nan)[: i % 3]:
-            before = model.optimizer.window_position, model.optimizer.completed_updates
-            weights_before = state(model)
+            before = counters(model), state(model)
             model.train_on_batch(x, np.full_like(y, bad))
-            assert_equal(state(model), weights_before, **BITWISE)
-            after = model.optimizer.window_position, model.optimizer.completed_updates
-            assert after == before
+            assert counters(model) == before[0]
+            assert_equal(state(model), before[1], **BITWISE)
         model.train_on_batch(x, y)
-    start = weights(reference)
     go_on(reference, batch_size=length * MICRO)
     assert_moved(start, weights(reference))
     assert_equal(state(model), state(reference))
 
 
-# -- the length of a window --------------------------------------------------------------------
+@on_adam
+def test_a_new_accum_iters_takes_effect_at_the_next_window(case):
+    """Without a new trace: `accum_iters` is a variable."""
+    traces = []
 
-
-class Counting:
-    """A loss that counts its traces. In eager execution it counts its calls."""
-
-    def __init__(self):
-        self.traces = 0
-
-    def __call__(self, y, p, **weights):  # Keras 2.3 passes weights to a loss that isn't a function
-        self.traces += 1
+    def loss(y, p):
+        traces.append(y)  # in eager execution, of each call
         return (y - p) ** 2
 
-
-@on_adam_and_amsgrad
-def test_a_new_accum_iters_takes_effect_at_the_next_window(case):
-    loss = Counting()
     model, reference = models(case, loss=loss)
     start = weights(model)
-    for i, (x, y) in enumerate(batches(MICRO)):
-        if i == 1:
-            model.optimizer.accum_iters = 2
-            traces = loss.traces
-            assert traces > 0
-        assert model.optimizer.accum_iters == (LENGTH if i == 0 else 2)
-        model.train_on_batch(x, y)
-    if not hosts.IS_TORCH:
-        assert loss.traces == traces, "the train step was traced again"
+    go_on(model, stop=1)
+    assert model.optimizer.accum_iters == LENGTH
+    traced = len(traces)
+    model.optimizer.accum_iters = 2
+    go_on(model, start=1)
+    assert model.optimizer.accum_iters == 2
+    assert hosts.IS_TORCH or len(traces) == traced > 0
 
     x, y = data()
     reference.train_on_batch(x[:BIG], y[:BIG])
     go_on(reference, arrays=(x[BIG:], y[BIG:]), batch_size=2 * MICRO)
-    assert model.optimizer.completed_updates == hosts.array(reference.optimizer.iterations)
     assert_moved(start, weights(model))
     assert_equal(state(model), state(reference))
 
 
-# -- windows that are not full -----------------------------------------------------------------
-
-
-@on_adam_and_amsgrad
-@quick_first("reduction", ["mean", "sum"])
-def test_partial_window(case, reduction):
-    """A window of four, closed after three, equals the big batch of three.
-
-    Then windows are full again.
-    """
-    three, rest = 3 * MICRO, 3 * MICRO + BIG
+@pytest.mark.usefixtures("every_gate")
+@on_adam
+def test_partial_window(case):
+    """A window of four, closed after three, equals the big batch of three."""
+    three = 3 * MICRO
     x, y = data()
-    model, _ = models(case, {"reduction": reduction})
-    reference = compiled(dense_model(), hosts.stock(case.name, **case.arguments))
+    model, reference = models(case)
     start = weights(model)
 
     model.optimizer.apply_partial_window()  # no variables and no open window yet
     go_on(model, arrays=(x[:three], y[:three]))
     assert_equal(weights(model), start, **BITWISE)
     model.optimizer.apply_partial_window()
-    assert (model.optimizer.window_position, model.optimizer.completed_updates) == (0, 1)
     applied = state(model)
     model.optimizer.apply_partial_window()  # no window is open
     assert_equal(state(model), applied, **BITWISE)
-    go_on(model, arrays=(x[three:rest], y[three:rest]))
-    assert (model.optimizer.window_position, model.optimizer.completed_updates) == (0, 2)
-
-    # For reduction="sum" the stock gradient is multiplied by the number of micro-batches.
-    for samples, times in ((slice(three), 3), (slice(three, rest), LENGTH)):
-        factor = np.full(len(x[samples]), times if reduction == "sum" else 1)
-        reference.train_on_batch(x[samples], y[samples], sample_weight=factor)
+    assert counters(model) == (1, 0)
+    reference.train_on_batch(x[:three], y[:three])
     assert_moved(start, weights(model), by=1e-3)
     assert_equal(state(model), state(reference))
 
 
 def test_callback_needs_our_optimizer():
-    model = stock_model()
+    model = compiled(dense_model(), "sgd")
     with pytest.raises(TypeError, match="ApplyPartialWindow needs .* keras_accum. Received"):
         model.fit(*data(), callbacks=[hosts.accum.ApplyPartialWindow()], verbose=0)
 
 
-# -- half precision ----------------------------------------------------------------------------
+# -- given gradients, also in other float types ----------------------------------------------------
+
+# float16 sums and averages these without rounding, so only the rules are compared.
+EIGHTHS = np.random.default_rng(5).integers(1, 8, (9, LENGTH, 2)) / 8
+INFINITE = np.array([[[1, -2], [np.inf, 0.5], [1, 3], [1, -np.inf]], [[0.5, -1.0]] * LENGTH])
+# The float type, the micro-batches of windows, arguments, and the rounding of the rule.
+GIVEN = {
+    # clipvalue makes the infinite gradient a large one, as it does with the big batch's.
+    "infinite": (hosts.FLOATX, INFINITE, {"clipvalue": 0.75}, {}),
+    # The default epsilon is 0 in float16.
+    "float16": ("float16", EIGHTHS, {"epsilon": 2**-10}, {"rtol": 4e-3, "atol": 4e-3}),
+    "float32": ("float32", EIGHTHS, {"epsilon": 2**-10}, {"rtol": 1e-5, "atol": 1e-5}),
+}
+
+
+@pytest.mark.usefixtures("every_gate")
+@on_each_rule
+@pytest.mark.parametrize("floatx, windows, arguments, tolerance", GIVEN.values(), ids=GIVEN)
+def test_given_gradients(case, floatx, windows, arguments, tolerance):
+    if case.name == "SGD":
+        arguments = {name: value for name, value in arguments.items() if name != "epsilon"}
+    arguments = {**case.arguments, **arguments}
+    hosts.set_floatx(floatx)
+
+    def run(optimizer, steps):
+        w = hosts.variable([1.0, -2.0], "w", floatx)
+        for gradient in steps:
+            hosts.apply(optimizer, [gradient.astype(floatx)], [w])
+        found = {"w": w, **hosts.slots(optimizer, [w])}
+        return {name: hosts.array(v) for name, v in found.items()}
+
+    expected = run(hosts.stock(case.name, **arguments), windows.mean(axis=1))
+    ours = hosts.ours(case.name, accum_iters=LENGTH, **arguments)
+    actual = run(ours, windows.reshape(-1, 2))
+    assert expected["w"].dtype == actual["w"].dtype == floatx
+    assert np.isfinite(expected["w"]).all()
+    assert_moved({"w": [1, -2]}, {"w": expected["w"]}, by=1e-3)
+    assert_equal(actual, expected, **tolerance)
+    if floatx == "float16":
+        (accumulator,) = hosts.accumulators(ours)
+        assert hosts.array(accumulator).dtype == "float32"
 
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "nesterov"])  # other rules square the gradient
 def test_half_precision_sum_does_not_overflow(name):
-    """The sum of four gradients of 30000 exceeds float16."""
-    if hosts.IS_KERAS2:  # Keras 2's stock optimizers have the type of the weights
-        hosts.set_floatx("float16")
-
-    def run(optimizer, steps):
-        w = hosts.variable([1.0], "w", "float16")
-        for _ in range(steps):
-            hosts.apply(optimizer, [np.array([30000], "float16")], [w])
-        return {"w": hosts.array(w)}
-
-    case = CASES[name]
-    arguments = {**case.arguments, "learning_rate": 2**-14}
-    ours = hosts.ours(case.name, accum_iters=LENGTH, **arguments)
-    expected = run(hosts.stock(case.name, **arguments), 1)
-    actual = run(ours, LENGTH)
-    assert_moved({"w": [1.0]}, expected, by=1)
-    # Equal to the last place of a float16: some processors round after each operation, others when
-    # a result is stored.
-    assert_equal(actual, expected, rtol=np.finfo("float16").eps, atol=0)
-    (accumulator,) = hosts.accumulators(ours)
-    assert hosts.array(accumulator).dtype == "float32"
+    """The sum of four gradients of 30000 exceeds float16. Some processors round in each step."""
+    windows, one_place = np.full((1, LENGTH, 2), 30000), {"rtol": 2**-10, "atol": 0}
+    test_given_gradients(CASES[name], "float16", windows, {"learning_rate": 2**-14}, one_place)
