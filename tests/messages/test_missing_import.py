@@ -1,43 +1,41 @@
 """What `load_model` says where only `keras_accum` has been imported, and no class of it."""
 
-import os
+import re
 import subprocess
 import sys
-import textwrap
 
 import hosts
 import pytest
 from cases import once_on_keras3, thorough
-from training import LENGTH, MICRO, compiled, dense_model, fit
+from training import compiled, dense_model
 
-PROGRAM = """
+PROGRAM = f"""
 import importlib
 import sys
 
 import keras_accum
-{import_keras}
+{hosts.IMPORT_KERAS}
 
-path, host, floatx = sys.argv[1:]
-keras.backend.set_floatx(floatx)
+keras.backend.set_floatx("{hosts.FLOATX}")
 try:
-    model = keras.models.load_model(path)
+    keras.models.load_model(sys.argv[1])
 except Exception as error:
-    print("refused:", error)
+    print("refused:", str(error).splitlines()[0])
 else:
     print("loaded")
-importlib.import_module("keras_accum." + host)
-print("updates:", keras.models.load_model(path).optimizer.completed_updates)
+importlib.import_module("keras_accum.{hosts.HOST}")
+print("updates:", keras.models.load_model(sys.argv[1]).optimizer.completed_updates)
 """
 
 # By the end of a file: what the message must have in it. Only the classes of Keras 3's files are
 # looked for by a module at all, and Keras imports none but its own.
 SAID = {
-    "keras3": {".keras": ["Could not locate class 'AdamAccumulate'", "keras_accum.keras3"]},
+    "keras3": {".keras": "Could not locate class 'AdamAccumulate'.*keras_accum.keras3"},
     "tf_keras": {
-        ".keras": ["Could not deserialize class 'AdamAccumulate'", "keras_accum.tf_keras"],
-        ".h5": ["Unknown optimizer: 'keras_accum>AdamAccumulate'"],
+        ".keras": "Could not deserialize class 'AdamAccumulate'.*keras_accum.tf_keras",
+        ".h5": "Unknown optimizer: 'keras_accum>AdamAccumulate'",
     },
-    "keras2": {".h5": ["Unknown optimizer: AdamAccumulate"]},
+    "keras2": {".h5": "Unknown optimizer: AdamAccumulate"},
 }
 
 
@@ -47,17 +45,13 @@ SAID = {
 @pytest.mark.parametrize("end", SAID[hosts.HOST])
 def test_the_message_has_the_module(end, tmp_path):
     path = str(tmp_path / f"model{end}")
-    model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH))
-    fit(model, MICRO, epochs=1)
+    model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2))
+    hosts.build(model)
     model.save(path)
-    program = textwrap.dedent(PROGRAM).format(import_keras=hosts.IMPORT_KERAS)
-    command = [sys.executable, "-W", "ignore", "-c", program, path, hosts.HOST, hosts.FLOATX]
-    found = subprocess.run(command, env=os.environ.copy(), stdout=subprocess.PIPE, check=True)
-    first, last = found.stdout.decode().splitlines()[0], found.stdout.decode().splitlines()[-1]
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, path]
+    said = subprocess.check_output(command).decode()
     if hosts.IMPORT_KERAS == "from tensorflow import keras" and end == ".keras":
-        assert first == "loaded"  # by the module that the file names
+        assert "loaded\n" in said  # by the module that the file names
     else:
-        assert first.startswith("refused: ")
-        for words in SAID[hosts.HOST][end]:
-            assert words in first
-    assert last == f"updates: {model.optimizer.completed_updates}"
+        assert re.search(f"refused: .*{SAID[hosts.HOST][end]}", said)
+    assert "updates: 0" in said
