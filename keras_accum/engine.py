@@ -92,8 +92,11 @@ class Accumulation:
             self.micro_batches[self.port.replica()] += 1
         check_once(self.port, variables)
         counted, gradients = count(self, gradients, weight, variables)
-        is_update = self.said.take("decide")
-        absent = self._absent(variables)
+        is_update, absent = self.said.take("decide"), []
+        if self.options.accumulates:
+            present = set(map(self.port.key, variables))
+            of_model = map(self.port.key, self.port.variables)
+            absent = [index for index, key in enumerate(of_model) if key not in present]
         step = self._step(counted, weight, absent, is_update)
         self._gate(step, is_update)(
             self.port,
@@ -110,13 +113,6 @@ class Accumulation:
             return self.port.reduce(tensors, variables), None
         *tensors, weight = self.port.reduce([*tensors, weight], [*variables, self.window.weight])
         return tensors, weight
-
-    def _absent(self, variables):
-        """Return the indices of the variables whose gradients are missing."""
-        if not self.options.accumulates:
-            return []
-        present = set(map(self.port.key, variables))
-        return [i for i, v in enumerate(self.port.variables) if self.port.key(v) not in present]
 
     def _step(self, counted, weight, absent, is_update):
         """Return the step of the window, before its counters are written."""
@@ -151,8 +147,7 @@ class Accumulation:
     def _update(self, step, gradients, variables, absent):
         """Make the update from the window's sums and these gradients.
 
-        The variables in `absent` (indices) are updated if they had a gradient earlier in the
-        window.
+        `absent` has the indices of variables whose gradients are missing in this micro-batch.
         """
         port, of_model = self.port, self.port.variables
         absent, frozen = self._apart_from_frozen(absent)
@@ -168,11 +163,7 @@ class Accumulation:
         self._update_from(step, steps, totals, variables, frozen)
 
     def _update_from(self, step, steps, totals, variables, frozen):
-        """Make the update from the sums of a window.
-
-        `steps` has the step of each variable. The `frozen` variables aren't updated, and their
-        sums are dropped.
-        """
+        """Make the update from the sums of a window. Those of `frozen` variables are dropped."""
         port = self.port
         if self.options.reduces_late:
             weight = step.divisor if self.options.weighs else None
@@ -199,13 +190,14 @@ class Accumulation:
     def _count(self, step):
         """Write the counters after all other writes of a step."""
         values = {} if self.window is None else self.window.after(step)
-        with self.port.after_writes():
-            self.port.across(self._write_counters, values, step.switch)
 
-    def _write_counters(self, values, switch):
-        for name, value in values.items():
-            self.port.assign(self.window.named[name], value)
-        self.port.count_updates(switch)
+        def across(values, switch):
+            for name, value in values.items():
+                self.port.assign(self.window.named[name], value)
+            self.port.count_updates(switch)
+
+        with self.port.after_writes():
+            self.port.across(across, values, step.switch)
 
     # -- between train steps -----------------------------------------------------------------------
 
@@ -219,15 +211,17 @@ class Accumulation:
         updates, position = self.reached()
         were_seen = window.were_seen(missing, port.window_number(missing, updates), position)
         covered, frozen = self._apart_from_frozen(np.flatnonzero(were_seen).tolist())
-        port.between_steps(self._update_from_sums, [port.variables[i] for i in covered], frozen)
+        variables = [port.variables[i] for i in covered]
+
+        def update():
+            step = self.window.closing_step()
+            totals = [port.value(self.window.sum_of(v)) for v in variables]
+            self._update_from(step, [step] * len(variables), totals, variables, frozen)
+            self._count(step)
+
+        port.between_steps(update)
         for watcher in self.closing_watchers:
             watcher()
-
-    def _update_from_sums(self, variables, frozen):
-        step = self.window.closing_step()
-        totals = [self.port.value(self.window.sum_of(v)) for v in variables]
-        self._update_from(step, [step] * len(variables), totals, variables, frozen)
-        self._count(step)
 
     # -- what is reached -------------------------------------------------------------------------
 
@@ -237,8 +231,8 @@ class Accumulation:
 
     def counts(self):
         """Return position, length and next length of the window, as ints."""
-        next_length = self.options.length_at(self.state.count("completed_updates"))
+        updates, position = self.reached()
+        next_length = self.options.length_at(updates)
         if not self.options.is_scheduled:
             next_length = self.state.count("accum_iters", next_length)
-        position, length = self.state.count("window_position"), next_length
-        return [position, self.state.count("window_length", length), next_length]
+        return [position, self.state.count("window_length", next_length), next_length]
