@@ -1,4 +1,4 @@
-"""The code in docs/guide.md runs unchanged."""
+"""The code in docs/guide.md runs unchanged, and makes the updates that it should."""
 
 import functools
 import importlib
@@ -8,25 +8,15 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
-from cases import keras2_has_no, thorough
-from hosts import keras
-from training import (
-    MICRO,
-    assert_equal,
-    assert_moved,
-    batches,
-    compiled,
-    data,
-    dense_model,
-    fit,
-    go_on,
-    initialize,
-    weights,
-)
+from cases import keras2_has_no
+from hosts import accum, keras
+from training import batches, compiled, data, dense_model, go_on, initialize
 
 PAGE = hosts.PROJECT / "docs" / "guide.md"
 BLOCKS = dict(re.findall(r"```python\n# ([^\n]+)\n(.*?)```", PAGE.read_text("utf-8"), re.S))
-keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
+# On JAX, Keras can't train only some of an optimizer's variables.
+HAS_ADAMW = hosts.BACKEND != "jax" and hasattr(keras.optimizers, "AdamW")
+X, Y = (np.concatenate([array] * 3)[:70] for array in data())  # seven micro-batches of 10
 
 
 def run(block, **names):
@@ -37,54 +27,68 @@ def run(block, **names):
 def test_all_blocks_are_tested():
     """But for the block that needs a package which ended with TensorFlow 2.15."""
     tests = Path(__file__).read_text("utf-8")
-    missing = [name for name in BLOCKS if not re.search(rf'[(\[]"{name}"', tests)]
-    peer = "before: GradientAccumulateModel"
-    assert missing == [peer]
+    missing = [name for name in BLOCKS if f'("{name}"' not in tests]
+    assert missing == ["before: GradientAccumulateModel"]
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no schedules")
-def test_windows_that_grow():
-    found = run("windows that grow")
-    assert (found["optimizer"].accum_iters, found["updates"]) == (1, 100 + 200 + 1100 // 16)
+def row(block, updates, position, only_on=True):
+    """A block with a model, and the updates and the position in the window that it leaves."""
+    marks = pytest.mark.skipif(not only_on, reason="the block is for other hosts")
+    return pytest.param(block, updates, position, id=block, marks=marks)
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no schedules")
-def test_a_schedule_of_samples():
-    """Equal to the stock optimizer that is given the rate and the batch of each update."""
-    block = BLOCKS["a schedule of samples"].replace("100: 4, 300: 16", "2: 3, 4: 2")
-    block = block.replace(
-        "samples, epochs, batch_size = 1000, 20, 10", "samples, epochs, batch_size = 24, 1, 2"
-    )
-    names = {"__name__": "guide"}
-    exec(block.replace("import keras\n", hosts.IMPORT_KERAS + "\n"), names)
-    config = names["optimizer"].get_config()  # as from a file
-    ours = compiled(dense_model(), type(names["optimizer"]).from_config(config))
-    go_on(ours)
-    stock, (x, y) = compiled(dense_model(), hosts.stock("Adam", learning_rate=1.0)), data()
-    cosine = keras.optimizers.schedules.CosineDecay(1e-3, 12)
-    ends = np.cumsum([0, 1, 1, 3, 3, 2, 2])
-    for start, end in zip(ends, ends[1:]):
-        stock.optimizer.learning_rate = float(cosine(start))
-        stock.train_on_batch(x[MICRO * start : MICRO * end], y[MICRO * start : MICRO * end])
-    assert ours.optimizer.completed_updates == 6
-    assert_equal(weights(ours), weights(stock), atol=1e-6)
-
-
-@pytest.mark.skipif(
-    not (hosts.IS_TENSORFLOW or hosts.BACKEND == "jax") or hosts.IS_KERAS2,
-    reason="loops of TensorFlow and JAX",
+@keras2_has_no("callbacks of these blocks")
+@pytest.mark.parametrize(
+    "block, updates, position",
+    [
+        row("the noise scale", 17, 1),
+        row("the big batch in one train step", 2, None),
+        row("weights in fit", 1, 2),
+        row("the statistics of the window", 1, 2, hosts.IS_KERAS3),
+        row("first the head, then everything", 4, 0, HAS_ADAMW),
+        row("callbacks that count updates", 2, 0, hosts.IS_KERAS3),
+        row("half trained: Keras's own", 1, 2, hosts.IS_KERAS3),
+        row("after: GradientAccumulateModel", 1, 2),
+    ],
 )
-def test_loops_of_your_own():
-    """Two windows of five micro-batches are two steps of the stock optimizer."""
-    x, y = (array[:20] for array in data())
-    micro_batches = batches(2, (x, y))
+def test_a_block_with_a_model(block, updates, position, tmp_path):
     model = initialize(dense_model())
-    optimizer = hosts.ours("Adam", learning_rate=0.05, accum_iters=None)
+    if block == "the statistics of the window":
+        model = hosts.sequential((3,), [keras.layers.BatchNormalization(), *model.layers[-2:]])
+    elif block == "the noise scale":
+        compiled(model, hosts.ours("SGD", accum_iters=2))
+    elif block == "half trained: Keras's own":
+        own = run("before: Keras's own", keras=keras)["optimizer"]
+        go_on(compiled(model, own), 0, 7)
+    names = {"keras": keras, "model": model, "backbone": model.layers[-2], "x": X, "y": Y}
+    model = run(block, **names, path=str(tmp_path / "saved.keras"))["model"]
+    if block == "after: GradientAccumulateModel":
+        go_on(model, 0, 7)
+    assert int(model.optimizer.iterations) == updates
+    assert position in (None, getattr(model.optimizer, "window_position", None))
+
+
+@keras2_has_no("schedules")
+def test_schedules_of_the_learning_rate():
+    names = run("a schedule in updates")
+    assert names["updates"] == 400
+    assert float(names["schedule"](400)) == 0 < float(names["schedule"](399))
+    grows = run("windows that grow")
+    assert (grows["optimizer"].accum_iters, grows["updates"]) == (1, 100 + 200 + 1100 // 16)
+    names = run("a schedule of samples", __name__="guide")
+    cosine = keras.optimizers.schedules.CosineDecay(1e-3, 2000)
+    for updates, micro_batches in ((99, 99), (200, 100 + 100 * 4), (301, 100 + 200 * 4 + 16)):
+        assert float(names["schedule"](updates)) == float(cosine(micro_batches))
+    go_on(compiled(dense_model(), names["optimizer"]), 0, 2)  # the schedule can be traced
+    assert names["optimizer"].completed_updates == 2
+
+
+def test_a_loop_for_tensorflow_or_jax():
+    if hosts.IS_KERAS2 or hosts.IS_TORCH:
+        pytest.skip("loops of TensorFlow and JAX")
+    model, optimizer = initialize(dense_model()), hosts.ours("Adam", accum_iters=None)
     hosts.build_on(optimizer, model.trainable_variables)
-    stock = compiled(dense_model(), hosts.stock("Adam", learning_rate=0.05))
-    stock.fit(x, y, batch_size=10, shuffle=False, verbose=0)
-    before = weights(initialize(dense_model()))
-    names = {"model": model, "optimizer": optimizer, "micro_batches": micro_batches}
+    names = {"model": model, "optimizer": optimizer, "micro_batches": batches(10, (X, Y))}
     if hosts.IS_TENSORFLOW:
 
         def loss_of(model, x, y):
@@ -92,73 +96,27 @@ def test_loops_of_your_own():
 
         run("a loop for TensorFlow", **names, tf=hosts.tf, loss_of=loss_of)
     else:
-        import jax
 
         def loss_of(trainable, others, x, y):
             outputs, others = model.stateless_call(trainable, others, x, training=True)
             return ((outputs - y) ** 2).mean(), others
 
         variables = model.trainable_variables, model.non_trainable_variables, optimizer.variables
-        state = tuple([v.value for v in group] for group in variables)
-        names.update(functools=functools, jax=jax, loss_of=loss_of, state=state)
+        names["state"] = tuple([v.value for v in group] for group in variables)
+        names.update(functools=functools, jax=importlib.import_module("jax"), loss_of=loss_of)
         found = run("a loop for JAX", **names)["state"]
-        for v, value in zip(model.trainable_variables, found[0]):
-            v.assign(value)
         for v, value in zip(optimizer.variables, found[2]):
             v.assign(value)
-    assert optimizer.completed_updates == 2
-    assert_equal(weights(model), weights(stock))
-    assert_moved(weights(model), before)
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 2)
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no AccumulationMonitor")
-def test_noise_scale():
-    x, y = (array[:20] for array in data())
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="for PyTorch")
+def test_accumulation_inside_backward():
     model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
-    assert len(run("the noise scale", model=model, x=x, y=y)["history"].history["noise_scale"]) == 5
-
-
-@keras3_only
-def test_the_statistics_of_the_window():
-    layers = [keras.layers.BatchNormalization(momentum=0.0), keras.layers.Dense(2)]
-    x, y = (np.concatenate([array] * 3)[:50] for array in data())
-    found = run("the statistics of the window", model=hosts.sequential((3,), layers), x=x, y=y)
-    layer = found["model"].layers[0]
-    actual = {"mean": layer.moving_mean, "variance": layer.moving_variance}
-    expected = {"mean": x.mean(0), "variance": x.var(0)}
-    actual = {name: hosts.array(value) for name, value in actual.items()}
-    assert_equal(actual, expected, rtol=1e-5, atol=1e-6)
-
-
-@keras3_only
-def test_callbacks_that_count_updates(tmp_path):
-    model, (x, y) = dense_model(), (array[:20] for array in data())
-    run("callbacks that count updates", model=model, x=x, y=y, path=str(tmp_path / "saved.keras"))
-    assert model.optimizer.completed_updates == 1
-
-
-@pytest.mark.skipif(
-    hosts.BACKEND == "jax" or not hasattr(keras.optimizers, "AdamW"),
-    reason="Keras on JAX can't train only some of an optimizer's variables; Keras 2 has no AdamW",
-)
-def test_frozen_layers(monkeypatch):
-    """The recipe equals the same lines with the stock optimizer at the big batch."""
-    block, found = BLOCKS["first the head, then everything"], []
-    stock = block.replace("AdamWAccumulate(1e-3, accum_iters=5)", "keras.optimizers.AdamW(1e-3)")
-    stock = stock.replace("batch_size=10, callbacks=[ApplyPartialWindow()]", "batch_size=50")
-    random = np.random.default_rng(1)
-    x, y = (random.uniform(0.5, 1, (100, n)).astype(hosts.FLOATX) for n in (3, 2))
-    fit = functools.partialmethod(keras.Model.fit, shuffle=False, verbose=0, epochs=2)
-    monkeypatch.setattr(keras.Model, "fit", fit)
-    for lines in (block, stock):
-        model = initialize(dense_model())
-        names = {"keras": keras, "model": model, "backbone": model.layers[-2], "x": x, "y": y}
-        exec(lines, names)
-        found.append(weights(model))
-    assert stock.count("50") == 2
-    assert_equal(*found)
-    before = weights(initialize(dense_model()))
-    assert all((found[0][name] != before[name]).all() for name in before)
+    names = {"optimizer": model.optimizer, "loss_of": keras.losses.MeanSquaredError()}
+    names.update(torch=importlib.import_module("torch"), batches=[data()] * 5)
+    run("accumulation inside backward", model=model, **names)
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (2, 1)
 
 
 @keras2_has_no("`accumulating`")
@@ -168,41 +126,10 @@ def test_another_optimizer():
 
     names = run("another optimizer", Yours=Yours)
     assert issubclass(names["YoursAccumulate"], Yours)
-    variable, one = hosts.variable([1.0], "w"), np.ones(1, hosts.FLOATX)
-    for _ in range(5):
-        assert hosts.array(variable) == [1]
-        hosts.apply(names["optimizer"], [one], [variable])
-    np.testing.assert_allclose(hosts.array(variable), [0.99], rtol=1e-6)
+    assert (names["optimizer"].accum_iters, names["optimizer"].completed_updates) == (5, 0)
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no MicroBatches")
-def test_the_big_batch_in_one_train_step():
-    x, y = data()
-    model = initialize(dense_model())
-    run("the big batch in one train step", model=model, x=x, y=y)
-    assert int(model.optimizer.iterations) == -(-len(x) // 50)
-
-
-@pytest.mark.skipif(not hosts.IS_TORCH, reason="for PyTorch")
-def test_accumulation_inside_backward():
-    torch = importlib.import_module("torch")
-    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
-    names = {"optimizer": model.optimizer, "loss_of": keras.losses.MeanSquaredError()}
-    x, y = data()
-    run("accumulation inside backward", torch=torch, model=model, batches=[(x, y)] * 5, **names)
-    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (2, 1)
-
-
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no reduction='weighted'")
-def test_weights():
-    x, y = (array[:13] for array in data())
-    model = initialize(dense_model())
-    run("weights in fit", model=model, x=x, y=y)
-    assert model.optimizer.window_position == 2
-    assert model.optimizer.get_state()["window_weight"] == len(x)
-
-
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no reduction='weighted'")
+@keras2_has_no("reduction='weighted'")
 def test_weights_in_a_train_step():
     optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=2, reduction="weighted")
     variable, train_step = hosts.variable([1.0], "w"), run("weights in a train step")["train_step"]
@@ -212,41 +139,10 @@ def test_weights_in_a_train_step():
     assert hosts.array(variable) == [1 - 0.5 * (3 - 1) / 4]
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 has no schedules")
-def test_a_schedule_that_ends_with_the_training():
-    names = run("a schedule in updates")
-    assert names["updates"] == 400
-    assert float(names["schedule"](names["updates"])) == 0 < float(names["schedule"](399))
-    assert names["optimizer"].accum_iters == 5
-
-
-@thorough
-@keras3_only
-def test_keras_own():
-    """Where Keras's own accumulation is exact, ours gives the same numbers."""
-    ends = []
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
+def test_in_place_of_keras_s_own():
     before = run("before: Keras's own", keras=keras)["optimizer"]
     after = run("after: Keras's own")["optimizer"]
-    for optimizer in (before, after):
-        model = compiled(dense_model(), optimizer)
-        fit(model, MICRO)
-        ends.append(weights(model))
-    assert_equal(ends[1], ends[0])
-
-
-@thorough
-@keras3_only
-def test_half_trained_with_keras_own():
-    optimizer = run("before: Keras's own", keras=keras)["optimizer"]
-    model = go_on(compiled(dense_model(), optimizer), 0, 7)
-    run("half trained: Keras's own", model=model)
-    assert (model.optimizer.accum_iters, model.optimizer.window_position) == (5, 2)
-    assert model.optimizer.completed_updates == 1
-
-
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="gradient-accumulator is for tf.keras")
-def test_after_gradient_accumulator():
-    model = initialize(dense_model())
-    run("after: GradientAccumulateModel", model=model)
-    go_on(model, 0, 7)
-    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 2)
+    assert type(after) is accum.AdamAccumulate
+    assert after.accum_iters == before.gradient_accumulation_steps
+    assert float(after.learning_rate) == float(before.learning_rate)
