@@ -4,6 +4,7 @@ import hosts
 import numpy as np
 import pytest
 from cases import CASES, on_adam, on_adam_and_amsgrad, on_each_rule, quick_first
+from hosts import keras
 from training import (
     BIG,
     LENGTH,
@@ -15,6 +16,7 @@ from training import (
     compiled,
     data,
     dense_model,
+    fit,
     go_on,
     set_state,
     state,
@@ -109,21 +111,22 @@ def test_skip_nonfinite(case, length):
 @on_adam
 def test_a_new_accum_iters_takes_effect_at_the_next_window(case):
     """Without a new trace: `accum_iters` is a variable."""
-    traces = []
+    traces, counts = [], set()
 
     def loss(y, p):
         traces.append(y)  # in eager execution, of each call
         return (y - p) ** 2
 
+    class Shorten(keras.callbacks.Callback):
+        def on_batch_end(self, batch, logs=None):
+            assert self.model.optimizer.accum_iters == (2 if batch else LENGTH)
+            self.model.optimizer.accum_iters = 2
+            counts.add(len(traces))
+
     model, reference = models(case, loss=loss)
     start = weights(model)
-    go_on(model, stop=1)
-    assert model.optimizer.accum_iters == LENGTH
-    traced = len(traces)
-    model.optimizer.accum_iters = 2
-    go_on(model, start=1)
-    assert model.optimizer.accum_iters == 2
-    assert hosts.IS_TORCH or len(traces) == traced > 0
+    fit(model, MICRO, epochs=1, callbacks=[Shorten()])
+    assert len(counts) == 1 or hosts.IS_TORCH
 
     x, y = data()
     reference.train_on_batch(x[:BIG], y[:BIG])
