@@ -50,9 +50,8 @@ THIRD_TIER = ("-m", "thorough")
 ALL = ("-m", "")
 # The tests that run on a second version of a host: rules, files and arguments can differ there.
 WHERE_VERSIONS_DIFFER = (
-    *("every_optimizer", "stock", "saving", "kept_files", "old_files", "foreign_files"),
-    *("half_precision_files", "migration", "configs", "arguments", "distribution"),
-    "keras2",
+    *("every_optimizer", "stock", "saving", "kept_files", "old_files", "migration", "configs"),
+    *("arguments", "distribution", "keras2"),
 )
 SECOND_VERSION = (
     *("-m", "not thorough or each_version"),

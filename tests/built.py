@@ -30,42 +30,31 @@ def metadata():
         return message_from_string(wheel.read(name).decode("utf-8"))
 
 
-@pytest.fixture(scope="module")
-def repository(metadata):
-    """The URL of the repository, with which all other URLs begin."""
-    urls = dict(url.split(", ") for url in metadata.get_all("Project-URL"))
-    assert all(url.startswith(urls["Source"]) for url in urls.values())
-    return urls["Source"]
-
-
-def test_the_license_is_an_expression(metadata):
+def test_metadata(metadata):
     assert metadata["License-Expression"] == "MIT"
     assert metadata.get_all("License-File") == ["LICENSE"]
-
-
-def test_classifiers(metadata):
     assert set(metadata.get_all("Classifier")) <= classifiers - set(deprecated_classifiers)
+    extras = {"tensorflow", "jax", "torch", "legacy", "keras2", "demo"}
+    assert set(metadata.get_all("Provides-Extra")) == extras
 
 
-def test_the_long_description_as_an_index_shows_it(metadata, repository):
+def test_the_long_description_as_an_index_shows_it(metadata):
     """The page has no relative links or images, and the files that it links to are in the sdist."""
+    urls = dict(url.split(", ") for url in metadata.get_all("Project-URL"))
+    assert all(url.startswith(urls["Source"]) for url in urls.values())
     page = markdown.render(metadata.get_payload())
     links = re.findall(r' (?:href|src)="([^"]*)"', page)
     relative = [link for link in links if not re.match(r"https?://|mailto:|#", link)]
     assert not relative, "setup.py makes links absolute, except in the style `[name]: target`"
     files = contents_of_sdist()
     shown = {*files, *(str(folder) for file in files for folder in Path(file).parents)}
-    here = re.compile(f"{re.escape(repository)}/(?:blob|raw)/v{metadata['Version']}/([^#]*)")
-    targets = {match[1] for match in map(here.match, links) if match}
-    missing = targets - shown
-    assert targets and not missing
+    here = f"{re.escape(urls['Source'])}/(?:blob|raw)/v{metadata['Version']}/([^#]*)"
+    targets = {match[1] for match in (re.match(here, link) for link in links) if match}
+    assert targets and targets <= shown
     # "blob" is a page around the image, and "raw" is the image itself.
     assert not re.search(r'<img[^>]* src="[^"]*/blob/', page)
-
-
-def test_code_in_the_long_description_is_as_in_the_readme(metadata):
-    readme = (PROJECT / "README.md").read_text("utf-8")
     code = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+    readme = (PROJECT / "README.md").read_text("utf-8")
     assert code.findall(metadata.get_payload()) == code.findall(readme)
 
 
@@ -117,8 +106,3 @@ def test_a_wheel_of_a_tree_has_no_file_of_an_earlier_build(tmp_path):
     subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
     (wheel,) = tmp_path.glob("*.whl")
     assert contents_of_wheel(wheel) == ["keras_accum/__init__.py"]
-
-
-def test_extras_are_those_of_users(metadata):
-    extras = {"tensorflow", "jax", "torch", "legacy", "keras2", "demo"}
-    assert set(metadata.get_all("Provides-Extra")) == extras

@@ -11,51 +11,83 @@ import sys
 
 import hosts
 import pytest
-from cases import once_on_keras3, thorough
+from cases import keras2_has_no, once_on_keras3, thorough
 from training import compiled, dense_model
 
 import keras_accum
 from keras_accum import WHERE, host
 
 
-def python(program, **environment):
-    """Return what a new Python process prints."""
+def python(program):
+    """Return the lines that a new Python process prints."""
+    command = [sys.executable, "-W", "ignore", "-c", program]
     result = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        command, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert result.returncode == 0, result.stderr
-    return result.stdout.strip()
+    return result.stdout.splitlines()
+
+
+# -- which Keras -----------------------------------------------------------------------------------
+
+NEEDS = {"keras3": "Keras 3.10 or newer", "keras2": "standalone Keras 2.0 to 2.3"}
+NEEDS.pop(hosts.HOST, None)
+if hosts.IS_KERAS2:
+    NEEDS["tf_keras"] = "TensorFlow 2.4 or newer"
+IMPORT_EACH = f"""
+import importlib
+from keras_accum import AdamAccumulate
+print(AdamAccumulate.__module__)
+for module in {list(NEEDS)}:
+    try:
+        importlib.import_module(f"keras_accum.{{module}}")
+    except ImportError as error:
+        print(module, error)
+"""
 
 
 @thorough
 def test_import_takes_the_keras_in_use():
-    program = "from keras_accum import AdamAccumulate; print(AdamAccumulate.__module__)"
-    assert python(program) == f"keras_accum.{hosts.HOST}.optimizers"
-    if hosts.IS_KERAS3:
-        assert python(program, TF_USE_LEGACY_KERAS="0") == "keras_accum.keras3.optimizers"
+    """The module of another Keras says what it needs, what was found, and which one to use."""
+    taken, *refusals = python(IMPORT_EACH)
+    assert taken == f"keras_accum.{hosts.HOST}.optimizers"
+    refusals = dict(line.split(" ", 1) for line in refusals)
+    for module, needs in NEEDS.items():
+        version = importlib.import_module("tensorflow" if module == "tf_keras" else "keras")
+        if (module, version.__version__[0]) == ("keras3", "3"):
+            continue  # keras_accum.keras3 can be imported, as Keras 3 is installed beside tf_keras
+        found = re.escape(version.__version__.rpartition(".")[0])
+        said = f"{module} needs {needs}. .*keras_accum.{hosts.HOST}.* Found: .*{found}"
+        assert re.search(said, refusals[module])
 
 
 @thorough
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 def test_import_registers_the_classes_of_a_keras_that_is_imported(tmp_path):
+    """Keras 3 decides its policy for dtypes when the first layer is made: our import makes none."""
     file = str(tmp_path / "model.h5")
     optimizer = hosts.accum.AdamAccumulate(accum_iters=2)
     compiled(dense_model(), optimizer, hosts.mean_squared_error()).save(file)
     name = hosts.keras.__name__.partition(".")[0]
+    dtype = "keras.config.dtype_policy().name" if hosts.IS_KERAS3 else "keras.backend.floatx()"
     program = (
-        f"import {name} as keras, keras_accum; keras.backend.set_floatx({hosts.FLOATX!r}); "
-        f"print(keras.models.load_model({file!r}).optimizer.accum_iters)"
+        f"import {name} as keras, keras_accum; keras.backend.set_floatx('float64'); "
+        f"print(keras.models.load_model({file!r}).optimizer.accum_iters, {dtype})"
     )
-    assert python(program).endswith("2")
+    assert python(program)[-1] == "2 float64"
 
 
+def test_the_environment_chooses_tf_keras(monkeypatch):
+    for version, module in ((2, 3), "keras2"), ((2, 4), "tf_keras"), ((3, 10), "keras3"):
+        monkeypatch.setattr(host, "_keras_version", lambda version=version: version)
+        monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+        assert host.module_name() == "keras_accum.tf_keras"
+        monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
+        assert host.module_name() == f"keras_accum.{module}"
+
+
+@keras2_has_no("LossScaleOptimizer")
 def test_a_loss_scale_optimizer_of_somebody_else_is_as_keras_made_it():
-    if hosts.IS_KERAS2:
-        pytest.skip("standalone Keras 2 has no LossScaleOptimizer")
     inner = hosts.keras.optimizers.SGD()
     wrapper = hosts.loss_scaled(inner, 8.0)
     for _ in range(2):
@@ -66,71 +98,9 @@ def test_a_loss_scale_optimizer_of_somebody_else_is_as_keras_made_it():
     assert (wrapper.accum_iters, inner.accum_iters) == (5, 3)
 
 
-OTHERS = {"keras3": "Keras 3.10 or newer", "keras2": "standalone Keras 2.0 to 2.3"}
-OTHERS.pop(hosts.HOST, None)
-if hosts.IS_KERAS2:
-    OTHERS["tf_keras"] = "TensorFlow 2.4 or newer"
-
-
-IMPORT_EACH = f"""
-import importlib
-for module in {list(OTHERS)}:
-    try:
-        importlib.import_module(f"keras_accum.{{module}}")
-    except ImportError as error:
-        print(module, error)
-"""
-
-
-@pytest.fixture(scope="module")
-def refusals():
-    """What a new process says of each module of another Keras, in one line each."""
-    return dict(line.split(" ", 1) for line in python(IMPORT_EACH).splitlines())
-
-
-@thorough
-@pytest.mark.parametrize("module", OTHERS)
-def test_module_of_another_keras(module, refusals):
-    """The error says what the module needs, what was found, and which module to use."""
-    version = "tensorflow" if module == "tf_keras" else "keras"
-    package = importlib.import_module(version)
-    if (module, package.__version__[0]) == ("keras3", "3"):
-        pytest.skip("keras_accum.keras3 can be imported, as Keras 3 is installed beside tf_keras")
-    found = ".".join(package.__version__.split(".")[: 3 if module == "tf_keras" else 2])
-    message = f"{module} needs {OTHERS[module]}. .*keras_accum.{hosts.HOST}.* Found: .*{found}"
-    assert re.search(message, refusals[module])
-
-
-@pytest.mark.parametrize("keras", ["2.3", "4.0"])
-def test_keras3_of_another_version(monkeypatch, keras):
-    version = tuple(map(int, keras.split(".")))
-    monkeypatch.setattr(host, "_keras_version", lambda: version)
-    with pytest.raises(ImportError, match=f"needs Keras 3.*keras2.*Found: .*{keras}"):
-        host.import_keras("keras3")
-
-
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 has a policy that stays")
-def test_an_import_leaves_the_dtypes_open():
-    """Keras decides its policy for dtypes when the first layer is made."""
-    program = (
-        "import keras, keras_accum.keras3; keras.config.set_floatx('float64'); "
-        "print(keras.config.dtype_policy().name)"
-    )
-    assert python(program) == "float64"
-
-
-@thorough
-def test_the_environment_chooses_tf_keras():
-    pytest.importorskip("tf_keras")
-    program = "from keras_accum import AdamAccumulate; print(AdamAccumulate.__module__)"
-    assert python(program, TF_USE_LEGACY_KERAS="1") == "keras_accum.tf_keras.optimizers"
-
+# -- names -----------------------------------------------------------------------------------------
 
 NAMES = [name for name in keras_accum.__all__ if name in vars(hosts.accum)]
-
-# Optimizers share the examples of README and guide.
-WITHOUT_EXAMPLE = {name for name in NAMES if name.endswith("Accumulate")}
-WITHOUT_EXAMPLE |= {"accumulating", "StateError"}
 
 
 def test_names():
@@ -145,6 +115,17 @@ def test_names():
         keras_accum.no_such_name  # noqa: B018
 
 
+def test_a_name_that_this_keras_does_not_have():
+    """The error says which Keras has it."""
+    missing = [name for name in WHERE if name not in NAMES]
+    if not missing:
+        pytest.skip("this Keras has every public name")
+    for name in missing:
+        for module in (f"keras_accum.{hosts.HOST}", "keras_accum"):
+            with pytest.raises(ImportError, match=f"no {name} on this Keras. It is there on"):
+                exec(f"from {module} import {name}", {})
+
+
 def test_help_and_signature():
     """They say what the class does, and its arguments in their order: the stock class's first."""
     cls = hosts.accum.AdamAccumulate
@@ -156,24 +137,17 @@ def test_help_and_signature():
     assert names[: len(stock)] == stock and "accum_iters" in names[len(stock) :]
 
 
+# Optimizers share the examples of README and guide.
+WITH_EXAMPLE = [name for name in NAMES if not name.endswith("Accumulate")]
+
+
 @thorough
 @once_on_keras3
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_EXAMPLE])
+@pytest.mark.parametrize("name", sorted({*WITH_EXAMPLE} - {"accumulating", "StateError"}))
 def test_docstring_example(name):
     """Every callback has an example that runs, and so have layers and schedules."""
     public = getattr(hosts.accum, name)
-    examples = doctest.DocTestFinder(recurse=False).find(public, name, globs={})
-    assert examples and examples[0].examples, f"{name} has no example"
-    failures, attempted = doctest.DocTestRunner().run(examples[0])
+    (examples,) = doctest.DocTestFinder(recurse=False).find(public, name, globs={})
+    assert examples.examples, f"{name} has no example"
+    failures, attempted = doctest.DocTestRunner().run(examples)
     assert attempted and not failures
-
-
-def test_a_name_that_this_keras_does_not_have():
-    """The error says which Keras has it."""
-    missing = [name for name in WHERE if name not in NAMES]
-    if not missing:
-        pytest.skip("this Keras has every public name")
-    for name in missing:
-        for module in (f"keras_accum.{hosts.HOST}", "keras_accum"):
-            with pytest.raises(ImportError, match=f"no {name} on this Keras. It is there on"):
-                exec(f"from {module} import {name}", {})

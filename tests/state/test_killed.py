@@ -1,12 +1,9 @@
-"""A training that is killed again and again ends with the same bits as an undisturbed one.
+"""A training that is killed again and again ends with the same bits as an undisturbed one."""
 
-Each new process continues from the newest checkpoint.
-"""
-
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 
@@ -14,67 +11,70 @@ import hosts
 import numpy as np
 import pytest
 from cases import thorough
-from killed_training import KILLS, STEPS, everything, fresh, step
+from formats import FORMATS, assert_same, everything, fresh
+from training import LENGTH, MICRO, batches
 
-SPARE = 2  # processes that import ahead of time, while another one trains
-
-
-def start(folder):
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", hosts.TESTS / "killed_training.py", folder],
-        env=os.environ,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def steps_said(process):
-    """Yield the step count that the process reports, first the one at which it began."""
-    return (int(line.split()[1]) for line in process.stdout if line.startswith("step"))
-
-
-@pytest.fixture
-def processes(tmp_path):
-    started = []
-    yield lambda: started.append(start(tmp_path)) or started[-1]
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-@thorough
-@pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     not (hosts.IS_TORCH or hosts.IS_KERAS2),
     reason="files are the same on all backends of Keras 3, and .h5 is the same on all Keras 2",
 )
-def test_killed_again_and_again(tmp_path, processes):
+
+KILLS = 4
+STEPS = 50
+FILE = "m.keras" if hosts.IS_KERAS3 else "m.h5"
+
+
+def steps_made(model):
+    return model.optimizer.completed_updates * LENGTH + model.optimizer.window_position
+
+
+def step(model):
+    """Train on the next micro-batch, as counted by the optimizer's state."""
+    samples = batches(MICRO)
+    model.train_on_batch(*samples[steps_made(model) % len(samples)])
+
+
+def train(folder, says):
+    """Train in the process that gets killed, from the newest file on.
+
+    A file is written under another name and then renamed, which can't happen in part.
+    """
+    hosts.set_floatx(hosts.FLOATX)
+    model = fresh()
+    if (folder / FILE).exists():
+        model = FORMATS[FILE[2:]].load(folder, fresh)
+    says.send(steps_made(model))
+    while steps_made(model) < STEPS:
+        step(model)
+        model.save(str(folder / f"next-{FILE}"))
+        os.replace(folder / f"next-{FILE}", folder / FILE)
+        says.send(steps_made(model))
+    np.savez(folder / "end.npz", **{str(n): array for n, array in everything(model).items()})
+
+
+@thorough
+def test_killed_again_and_again(tmp_path, monkeypatch):
+    """All processes are forked from one that has imported the framework and done nothing else."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
     random.seed(1)
-    waiting = [processes() for _ in range(SPARE)]
     newest = 0
     for left in reversed(range(KILLS + 1)):
-        process = waiting.pop(0)
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        if left >= SPARE:
-            waiting.append(processes())
-        said = steps_said(process)
-        began = next(said, None)
-        assert began is not None, process.stderr.read()
-        assert began >= newest, "a checkpoint was lost, which the final comparison can't tell"
+        said, says = context.Pipe(duplex=False)
+        process = context.Process(target=train, args=(tmp_path, says), daemon=True)
+        process.start()
+        says.close()
+        assert said.recv() >= newest, "a file was lost, which the final comparison can't tell"
         if left:
             for _ in range(random.randint(1, 2)):
-                newest = next(said)
+                newest = said.recv()
             time.sleep(random.uniform(0, 0.05))  # dies in a later step or while it writes a file
             process.kill()
-            assert process.wait() == -signal.SIGKILL, "the training ended before: raise STEPS"
-    _, errors = process.communicate()
-    assert process.returncode == 0, errors
-
+        process.join()
+        assert process.exitcode == (-signal.SIGKILL if left else 0), "too few STEPS, or an error"
     alone = fresh()
     for _ in range(STEPS):
         step(alone)
     with np.load(tmp_path / "end.npz") as end:
-        for actual, expected in zip(end.values(), everything(alone)):
-            np.testing.assert_array_equal(actual, expected)
+        assert_same(dict(end), everything(alone))
