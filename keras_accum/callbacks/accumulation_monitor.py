@@ -28,24 +28,25 @@ class NoiseScale:
         """The noise scale, NaN without an estimate."""
         return self._trace / self._square if self._square > 0 else math.nan
 
-    def start(self, optimizer):
+    def start(self, accumulation):
         """Begin to look at a training."""
-        self._seen = optimizer.window_position, optimizer.completed_updates
+        self._accumulation, self._reached = accumulation, accumulation.reached()
         self._squares = []  # the squared norms of the open window's micro-batches
 
-    def look(self, optimizer, position, updates):
-        """Look at a micro-batch, after which the optimizer has this position and these updates."""
-        (last_position, last_updates), self._seen = self._seen, (position, updates)
-        if self._seen == (last_position, last_updates):  # the micro-batch was dropped
+    def look(self):
+        """Look at a micro-batch, after the train step."""
+        norms, before = self._accumulation.norms, self._reached
+        self._reached = updates, position = self._accumulation.reached()
+        if self._reached == before:  # the micro-batch was dropped
             return
-        norms = optimizer._accumulation.norms
         if position == 1:  # a new window, also after a window that was closed early
             self._squares = []
         self._squares.append(norms.read(MICRO_BATCH_NORM) ** 2)
-        if self._seen == (0, last_updates + 1):
-            if len(self._squares) == last_position + 1 > 1:  # the whole window was seen
-                divisor = len(self._squares) if optimizer.reduction == "sum" else 1
-                self._add_window((norms.read(UPDATE_NORM) / divisor) ** 2)
+        if position == 0 and updates == before[0] + 1:
+            if len(self._squares) == before[1] + 1 > 1:  # the whole window was seen
+                is_sum = self._accumulation.options.reduction == "sum"
+                norm = norms.read(UPDATE_NORM) / (len(self._squares) if is_sum else 1)
+                self._add_window(norm**2)
             self._squares = []
 
     def _add_window(self, big):
@@ -141,7 +142,7 @@ class AccumulationMonitor(InTrainFunction):
             self._watched = []
         if self._noise_scale:
             self._check_noise_scale(optimizer)
-            self._noise_scale.start(optimizer)
+            self._noise_scale.start(accumulation)
         more = [MICRO_BATCH_NORM] if self._noise_scale else []
         accumulation.norms.watch([*self._watched, *more])
         self.takes_part = bool(self._watched)
@@ -164,21 +165,18 @@ class AccumulationMonitor(InTrainFunction):
         inner(self.model.optimizer)._accumulation.norms.watch(())
 
     def on_train_batch_end(self, batch, logs=None):
-        self._add_to(logs, is_micro_batch=True)
+        optimizer = self.model.optimizer  # on JAX, this updates the optimizer's variables
+        if self._noise_scale:
+            self._noise_scale.look()
+        self._add_to(logs, inner(optimizer)._accumulation)
 
     def on_epoch_end(self, epoch, logs=None):
-        self._add_to(logs)  # again, because a callback may have closed the window
+        # Again, because a callback may have closed the window.
+        self._add_to(logs, inner(self.model.optimizer)._accumulation)
 
-    def _add_to(self, logs, is_micro_batch=False):
-        optimizer = inner(self.model.optimizer)  # on JAX, this updates the optimizer's variables
-        accumulation, updates = optimizer._accumulation, optimizer.completed_updates
-        position, length, _ = accumulation.counts()
-        if self._noise_scale and is_micro_batch:
-            self._noise_scale.look(optimizer, position, updates)
-        if logs is None:
-            return
-        logs["completed_updates"] = updates
-        logs["window_position"] = position
+    def _add_to(self, logs, accumulation):
+        logs["completed_updates"], logs["window_position"] = accumulation.reached()
+        length = accumulation.counts()[1]
         logs["learning_rate"] = accumulation.port.rate_in_use()
         for name in self._watched:
             logs[name] = accumulation.norms.read(name)

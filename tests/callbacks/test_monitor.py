@@ -20,7 +20,6 @@ from training import (
     data,
     dense_model,
     fit,
-    initialize,
     train,
 )
 
@@ -29,7 +28,7 @@ pytestmark = quick_once
 skip_file_on_keras2("AccumulationMonitor")
 
 every_gate = pytest.mark.usefixtures("every_gate")
-Monitor = hosts.accum.AccumulationMonitor
+Monitor, Gate = hosts.accum.AccumulationMonitor, hosts.accum.PythonGate
 callbacks = keras.callbacks
 RATE = 0.125
 EXACT = {"rtol": 1e-9} if hosts.IS_TENSORFLOW else {"rtol": 1e-4}
@@ -91,115 +90,37 @@ def test_gradient_norm_of_a_sum_before_it_is_clipped():
     np.testing.assert_allclose(summed, LENGTH * mean, **EXACT)
 
 
-@pytest.mark.parametrize("decay", [False, True] if hosts.HAS_DECAY else [False])
-def test_learning_rate_in_use(decay):
-    if decay:
-        optimizer = sgd(decay=0.5)
-        rates = [RATE / (1 + 0.5 * update) for update in range(UPDATES + 1)]
-    else:
-        rates = [RATE / 2**update for update in range(UPDATES + 1)]
-        optimizer = sgd(learning_rate=hosts.EachUpdate(rates))
-    _, _, each = monitored(optimizer)
+RATES = [RATE / 2**update for update in range(UPDATES + 1)]
+RATES_IN_USE = {
+    "a schedule": ({"learning_rate": hosts.EachUpdate(RATES)}, RATES),
+    "a function": ({"learning_rate": lambda: RATE}, [RATE] * (UPDATES + 1)),
+}
+if hosts.HAS_DECAY:
+    decayed = [RATE / (1 + 0.5 * update) for update in range(UPDATES + 1)]
+    RATES_IN_USE["decay"] = {"decay": 0.5}, decayed
+
+
+@pytest.mark.parametrize("arguments, rates", RATES_IN_USE.values(), ids=RATES_IN_USE)
+def test_learning_rate_in_use(arguments, rates):
+    _, _, each = monitored(sgd(**arguments))
     expected = [rates[update] for update in each.column("completed_updates")]
     np.testing.assert_allclose(each.column("learning_rate"), expected, rtol=1e-6)
 
 
-def test_a_learning_rate_that_is_a_function():
-    _, _, each = monitored(sgd(learning_rate=lambda: RATE))
-    assert set(each.column("learning_rate")) == {RATE}
-
-
-def test_length_that_changes():
-    def change(batch, logs):
-        if batch == 1:
-            model.optimizer.accum_iters = 3
-
-    model, each = compiled(dense_model(), sgd()), Each()
-    if hosts.IS_KERAS3 and not hosts.IS_TORCH and not hosts.IS_TENSORFLOW:
-        pytest.skip("on JAX this change is tested in test_python_gate.py")
-    used = [callbacks.LambdaCallback(on_train_batch_end=change), Monitor(MICRO), each]
-    fit(model, MICRO, epochs=1, callbacks=used)
-    assert each.column("effective_batch") == [LENGTH * MICRO] * LENGTH + [3 * MICRO] * 8
-
-
-def test_csv_logger_and_progress_bar(tmp_path, capsys):
+def test_what_is_shown_is_the_last_value_and_no_average(tmp_path, capsys):
+    """In the progress bar, after each micro-batch, and in a CSV file."""
     path = tmp_path / "log.csv"
-    logger = callbacks.CSVLogger(str(path))
-    model = compiled(dense_model(), sgd())
-    fit(model, MICRO, callbacks=[Monitor(MICRO), logger], verbose=2)
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    assert [int(float(row["completed_updates"])) for row in rows] == [3, 6, 9]
-    assert {"window_position", "learning_rate", "gradient_norm"} <= set(rows[0])
-    printed = capsys.readouterr().out
-    assert "updates: 9" in printed
-
-
-# -- the progress bar ------------------------------------------------------------------------------
-
-
-class Lines:
-    """What `fit` prints at most, without the codes for colors."""
-
-    def __init__(self, capsys, monitor, optimizer=None, verbose=1, more=()):
-        # 100 steps, the last of which is inside of a window
-        model = compiled(dense_model(), optimizer or sgd(), metrics=["mae"])
-        arrays = [np.concatenate([array] * 9)[: 100 * MICRO] for array in data()]
-        model.optimizer.accum_iters = 3
-        used = [*more, monitor]
-        self.history = fit(model, MICRO, arrays, epochs=1, callbacks=used, verbose=verbose).history
-        text = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).replace("\b", "")
-        lines = [line.rstrip() for line in re.split("[\r\n]", text)]
-        self.all = [line for line in lines if line]
-        self.last = self.all[-1]
-
-
-def test_the_bar_is_short(capsys):
-    lines = Lines(capsys, Monitor(MICRO, noise_scale=True))
-    assert lines.last.endswith(" - updates: 33")
-    assert max(map(len, lines.all)) <= 100
-    assert "loss" in lines.last and "mae" in lines.last
-    assert lines.history["completed_updates"] == [33] and "noise_scale" in lines.history
-
-
-def test_the_bar_shows_the_last_value_and_no_average(capsys):
-    lines = Lines(capsys, Monitor())
-    found = [re.search(r" *(\d+)/100.*updates: (\d+)", line) for line in lines.all]
-    steps = [tuple(map(int, line.groups())) for line in found if line]
-    assert steps and all(updates == step // 3 for step, updates in steps)
-    assert all(type(lines.history[name][0]) in (int, float) for name in lines.history)
-
-
-def test_one_line_an_epoch(capsys):
-    assert "- updates: 33" in Lines(capsys, Monitor(), verbose=2).last
-
-
-@pytest.mark.parametrize("first", [False, True])
-def test_a_bar_of_your_own(first, capsys):
-    """Listed before the monitor it doesn't show what the monitor adds, and is left as it was."""
-    bar = callbacks.ProgbarLogger(**({} if hosts.IS_KERAS3 else {"count_mode": "steps"}))
-    model, monitor = compiled(dense_model(), sgd()), Monitor()
-    used = [bar, monitor] if first else [monitor, bar]
-    fit(model, MICRO, epochs=1, callbacks=used, verbose=2)
-    assert ("updates: 3" in capsys.readouterr().out) is not first
-    assert not {"on_train_batch_end", "on_epoch_end"} & set(vars(bar))
-    fit(model, MICRO, epochs=1, callbacks=used, verbose=2)
-    assert ("updates: 6" in capsys.readouterr().out) is not first
-
-
-@pytest.mark.skipif(
-    not hosts.IS_TENSORFLOW, reason="TensorBoard's files can only be read with TensorFlow"
-)
-def test_tensorboard(tmp_path):
-    pytest.importorskip("tensorboard", reason="tensorboard isn't installed with TensorFlow 2.21")
-    board = callbacks.TensorBoard(str(tmp_path), write_graph=False)
-    monitored(sgd(), more=[board])
-    tags = {
-        value.tag
-        for path in tmp_path.glob("train/*")
-        for event in hosts.tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-    }
-    assert {"epoch_completed_updates", "epoch_gradient_norm", "epoch_effective_batch"} <= tags
+    arrays = [np.concatenate([array] * 9)[: 100 * MICRO] for array in data()]
+    used = [Monitor(MICRO), callbacks.CSVLogger(str(path))]
+    fit(compiled(dense_model(), sgd()), MICRO, arrays, epochs=2, callbacks=used, verbose=1)
+    (row, _) = csv.DictReader(path.read_text().splitlines())
+    assert (int(row["completed_updates"]), int(row["window_position"])) == (25, 0)
+    assert {"learning_rate", "gradient_norm", "effective_batch"} <= set(row)
+    text = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
+    found = re.findall(r"(\d+)/100[^\r\n\b]*? completed_updates: ([\d.]+)", text)
+    shown = [(int(step), float(updates)) for step, updates in found]
+    assert shown[-1][1] == 50 and {updates for step, updates in shown if step == 100} == {25, 50}
+    assert all(updates - step // LENGTH in (0, 25) for step, updates in shown)
 
 
 @every_gate
@@ -211,53 +132,26 @@ def test_the_training_is_the_same():
     assert_equal(watched.weights, plain.weights, rtol=1e-6, atol=1e-12)
 
 
-def test_files_and_state_do_not_have_the_monitor_s_variables(tmp_path):
-    model, _, _ = monitored(sgd(momentum=0.5), Monitor(MICRO, noise_scale=True), epochs=1)
-    other = compiled(dense_model(), sgd(momentum=0.5))
-    fit(other, MICRO, epochs=1)
+def test_it_is_gone_afterwards():
+    """A state, and so a file, doesn't have the monitor's variables."""
+    model, _, _ = monitored(sgd(), Monitor(MICRO, noise_scale=True), epochs=1)
+    norms, other = model.optimizer._accumulation.norms, compiled(dense_model(), sgd())
+    norm = norms.read("gradient_norm")
+    fit(model, MICRO, epochs=1)
+    assert norms.read("gradient_norm") == norm > 0
+    hosts.build(other)
     assert set(model.optimizer.get_state()) == set(other.optimizer.get_state())
-    path = str(tmp_path / "model.keras")
-    model.save(path)
-    loaded = keras.models.load_model(path)
-    assert_equal(loaded.optimizer.get_state(), model.optimizer.get_state(), rtol=0, atol=0)
-    fit(loaded, MICRO, epochs=1)
-    fit(model, MICRO, epochs=1)
-    for actual, value in zip(loaded.get_weights(), model.get_weights()):
-        np.testing.assert_allclose(actual, value, rtol=1e-6)
-
-
-def test_traced_once_and_gone_afterwards():
-    model, monitor = compiled(dense_model(), sgd()), Monitor(MICRO)
-    norms, traced = model.optimizer._accumulation.norms, []
-    write = norms.write
-
-    def note(name, tensors, switch):
-        traced.append(name in norms.watched)
-        write(name, tensors, switch)
-
-    norms.write = note
-    fit(model, MICRO, epochs=1)
-    plain, before = model.train_function, len(traced)
-    assert not any(traced)
-    fit(model, MICRO, epochs=1, callbacks=[monitor])
-    watching = len(traced)
-    assert any(traced[before:]) and model.train_function is plain
-    fit(model, MICRO, epochs=2, callbacks=[monitor])
-    if not hosts.IS_TORCH:  # PyTorch doesn't trace
-        assert len(traced) == watching
-    norm = model.optimizer._accumulation.norms.read("gradient_norm")
-    fit(model, MICRO, epochs=1)
-    assert model.optimizer._accumulation.norms.read("gradient_norm") == norm
+    assert len(hosts.listed(model.optimizer)) == len(hosts.listed(other.optimizer))
 
 
 @quick_first("eagerly", [False, True])
 def test_python_gate(eagerly):
     results = []
-    gate = hosts.accum.PythonGate
-    for first, last in ((), ()), ((), (gate(),)), ((gate(),), ()):
+    for names in [Monitor], [Monitor, Gate], [Gate, Monitor]:
         model, each = compiled(dense_model(), sgd(), run_eagerly=eagerly), Each()
-        used = [*first, Monitor(MICRO, noise_scale=True), *last, each]
-        fit(model, MICRO, callbacks=used, epochs=2)
+        arguments = {Monitor: {"batch_size": MICRO, "noise_scale": True}, Gate: {}}
+        used = [make(**arguments[make]) for make in names]
+        fit(model, MICRO, callbacks=[*used, each], epochs=2)
         results.append(each)
     for name in ("gradient_norm", "noise_scale", "window_position"):
         for result in results[1:]:
@@ -274,19 +168,6 @@ def test_replicas(strategy, gate):
     _, _, single = monitored(sgd(learning_rate=0.0), Monitor(MICRO, **more))
     for name in ["gradient_norm"] + ["noise_scale"] * more["noise_scale"]:
         np.testing.assert_allclose(each.column(name), single.column(name), rtol=1e-9)
-
-
-def test_sparse_gradient():
-    def model():
-        layers = [keras.layers.Embedding(6, 3), keras.layers.Flatten(), keras.layers.Dense(1)]
-        return compiled(hosts.sequential((4,), layers), sgd())
-
-    x = np.random.default_rng(6).integers(0, 6, (SAMPLES, 4))
-    each = Each()
-    arrays = x, np.ones((SAMPLES, 1))
-    fit(model(), MICRO, arrays, callbacks=[Monitor(MICRO), each])
-    norm = norms_of_updates(each)[-1]
-    np.testing.assert_allclose(each.column("gradient_norm")[-1], norm, **EXACT)
 
 
 def test_without_accumulation():
@@ -356,42 +237,29 @@ def test_noise_scale_in_closed_form():
 @every_gate
 @quick_first("reduction", ["mean", "sum"])
 def test_noise_scale_of_each_window(reduction):
-    """Windows open at the start or closed early aren't seen whole, and don't count."""
+    """Windows open at the start or closed early aren't seen whole, and don't count.
+
+    Nor does a micro-batch that is dropped.
+    """
     w = np.array([1.0, 0.75, 0.25])
-    arrays, _ = regression(2 * 43, w)
-    parts = batches(2, arrays)
-    model = linear_model(w, accum_iters=4, reduction=reduction)
+    arrays, _ = regression(2 * 19, w)
+    arrays[0][12:14] = np.nan
+    parts = [part for i, part in enumerate(batches(2, arrays)) if i != 6]
+    model = linear_model(w, accum_iters=4, reduction=reduction, skip_nonfinite=True)
     monitor = Monitor(2, noise_scale=True, smoothing=0.5)
 
-    def run(start, stop, *more):
+    def run(start, stop, *windows):
         x, y = (array[2 * start : 2 * stop] for array in arrays)
-        settings = {"batch_size": 2, "shuffle": False, "verbose": 0}
-        return model.fit(x, y, callbacks=[monitor, *more], **settings).history["noise_scale"][-1]
+        settings = {"batch_size": 2, "shuffle": False, "verbose": 0, "callbacks": [monitor]}
+        found = model.fit(x, y, **settings).history["noise_scale"][-1]
+        expected = estimated(windows, w, 2, 0.5) if windows else np.nan
+        np.testing.assert_allclose(found, expected if expected > 0 else np.nan, rtol=1e-4)
 
     model.fit(*(array[:2] for array in arrays), batch_size=2, verbose=0)
-    assert np.isnan(run(1, 4))
-    windows = [parts[4:8], parts[8:12]]
-    expected = estimated(windows, w, 2, 0.5)
-    expected = expected if expected > 0 else np.nan
-    np.testing.assert_allclose(run(4, 14), expected, rtol=1e-4)
+    run(1, 4)
+    run(4, 15, parts[4:8], parts[8:12])
     model.optimizer.apply_partial_window()
-    windows += [parts[14:18]]
-    expected = estimated(windows, w, 2, 0.5)
-    expected = expected if expected > 0 else np.nan
-    np.testing.assert_allclose(run(14, 18), expected, rtol=1e-4)
-
-
-def test_a_dropped_micro_batch_does_not_count():
-    w = np.array([1.0, 0.75, 0.25])
-    (x, y), _ = regression(2 * 9, w)
-    x[6:8] = np.nan
-    model = linear_model(w, accum_iters=4, skip_nonfinite=True)
-    monitor = Monitor(2, noise_scale=True, smoothing=0.0)
-    settings = {"batch_size": 2, "shuffle": False, "verbose": 0}
-    found = model.fit(x, y, callbacks=[monitor], **settings).history["noise_scale"][-1]
-    window = [part for i, part in enumerate(batches(2, (x, y))) if i != 3][4:8]
-    expected = estimated([window], w, 2, 0.0)
-    np.testing.assert_allclose(found, expected if expected > 0 else np.nan, rtol=1e-4)
+    run(15, 19, parts[4:8], parts[8:12], parts[14:18])
 
 
 # -- refusals ------------------------------------------------------------------------------------
@@ -413,34 +281,22 @@ def test_arguments(arguments, error, said):
         Monitor(**arguments)
 
 
-def test_a_stock_optimizer_is_refused():
-    with pytest.raises(TypeError, match="an optimizer of keras_accum"):
-        fit(compiled(dense_model(), hosts.stock("Adam")), MICRO, callbacks=[Monitor()])
+NO_NOISE_SCALE = {
+    "accum_iters=1": ({"accum_iters": 1}, {}),
+    "reduction='weighted'": ({"reduction": "weighted"}, {}),
+}
+if hosts.IS_TENSORFLOW:
+    NO_NOISE_SCALE["all_reduce='per_window'"] = LATE, {}
+if not hosts.IS_TORCH:
+    NO_NOISE_SCALE["steps_per_execution=2"] = {}, {"steps_per_execution": 2}
 
 
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
-        ({"accum_iters": 1}, "accum_iters=1"),
-        ({"reduction": "weighted"}, "reduction='weighted'"),
-        pytest.param(
-            LATE,
-            "all_reduce='per_window'",
-            marks=pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="per_window is TensorFlow's"),
-        ),
-    ],
-)
-def test_windows_without_a_noise_scale(arguments, said):
-    model = compiled(dense_model(), sgd(**arguments))
+@pytest.mark.parametrize("said", NO_NOISE_SCALE)
+def test_windows_without_a_noise_scale(said):
+    optimizer, compiling = NO_NOISE_SCALE[said]
+    model = compiled(dense_model(), sgd(**optimizer), **compiling)
     with pytest.raises(ValueError, match=f"can't be used with {said}: `noise_scale`"):
         fit(model, MICRO, callbacks=[Monitor(MICRO, noise_scale=True)])
-
-
-@pytest.mark.skipif(hosts.IS_TORCH, reason="Keras on PyTorch has no steps_per_execution")
-def test_steps_per_execution():
-    model = initialize(dense_model())
-    model.compile(sgd(), "mse", steps_per_execution=2)
-    with pytest.raises(ValueError, match="can't be used with steps_per_execution=2"):
-        fit(model, MICRO, callbacks=[Monitor(MICRO, noise_scale=True)])
-    history = fit(model, MICRO, callbacks=[Monitor(MICRO)]).history
-    assert history["completed_updates"][-1] == UPDATES
+    if compiling:
+        history = fit(model, MICRO, callbacks=[Monitor(MICRO)]).history
+        assert history["completed_updates"][-1] == UPDATES

@@ -1,18 +1,14 @@
 """`PythonGate`: Python picks one of two traced functions for each micro-batch of `fit`."""
 
-import functools
-
 import hosts
 import numpy as np
 import pytest
 from cases import CASES, on_adam, on_each_kind_of_state, quick_once, skip_file_on_keras2, thorough
 from hosts import keras
 from training import (
-    BIG,
     EPOCHS,
     LENGTH,
     MICRO,
-    DenseEmbedding,
     assert_equal,
     assert_moved,
     assert_same_training,
@@ -21,10 +17,8 @@ from training import (
     compiled,
     data,
     dense_model,
-    embedding_model,
     fit,
     slots,
-    state,
     train,
     weights,
 )
@@ -35,28 +29,26 @@ pytestmark = quick_once
 
 skip_file_on_keras2("PythonGate")
 
+python_gate = hosts.accum.PythonGate
 picked = pytest.mark.skipif(
     hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch, whose train step isn't traced"
 )
+on_jax = pytest.mark.skipif(
+    hosts.BACKEND != "jax", reason="elsewhere PythonGate reads the counters before each step"
+)
 
 
-def python_gate():
-    return hosts.accum.PythonGate()
+def adam(**arguments):
+    return hosts.ours("Adam", **{"accum_iters": LENGTH, "learning_rate": 2**-5, **arguments})
 
 
-def model_of(case, **arguments):
-    optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **arguments})
-    return compiled(dense_model(), optimizer)
-
-
-def assert_big_batches(model, case, ends, micro_batches=None, start=0):
+def assert_big_batches(model, case, ends):
     """The model equals one of the stock optimizer, whose big batches end after these micro-batches.
 
     On PyTorch, where PythonGate does nothing, two models of ours would be the same training.
     """
-    x, y = data() if micro_batches is None else micro_batches
-    x, y = (np.concatenate([array] * EPOCHS) for array in (x, y))
-    stock = compiled(dense_model(), hosts.stock(case.name, **case.arguments))
+    x, y = (np.concatenate([array] * EPOCHS) for array in data())
+    stock, start = compiled(dense_model(), hosts.stock(case.name, **case.arguments)), 0
     before = weights(stock)
     for end in ends:
         part = slice(start * MICRO, end * MICRO)
@@ -83,20 +75,24 @@ class AtEachMicroBatch(keras.callbacks.Callback):
         self.function(self.number)
 
 
-class CountsTraces(keras.Model):
-    """A network with its own train step, which runs in Python once per trace."""
+class Steps(keras.Model):
+    """Makes several micro-batches in a train step, which runs in Python once per trace."""
 
-    def __init__(self):
+    def __init__(self, number=1):
         super().__init__()
         self.out = keras.layers.Dense(2)
-        self.traces = 0
+        self.number, self.traces = number, 0
 
     def call(self, x):
         return self.out(x)
 
     def train_step(self, *arguments):
         self.traces += 1
-        return super().train_step(*arguments)
+        results = ({}, arguments[0]) if hosts.BACKEND == "jax" else {}
+        for _ in range(self.number):
+            results = super().train_step(*arguments)
+            arguments = (results[1], *arguments[1:]) if hosts.BACKEND == "jax" else arguments
+        return results
 
 
 @on_each_kind_of_state
@@ -105,30 +101,29 @@ def test_equals_big_batch(case):
     assert_same_training(train(optimizer, MICRO, callbacks=[python_gate()]), big_batch(case))
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        "run_eagerly",
+        pytest.param(
+            "jit_compile",
+            marks=[thorough, pytest.mark.skipif(hosts.IS_TORCH, reason="torch.compile is slow")],
+        ),
+    ],
+)
 @on_adam
-def test_only_the_end_of_a_window_moves_anything(case):
-    model = model_of(case)
-    hosts.build(model)
-    last = state(model)
-    moved = []
-
-    def look(number):
-        nonlocal last
-        found = state(model)
-        moved.append(any((found[name] != last[name]).any() for name in found))
-        last = found
-
-    fit(model, MICRO, callbacks=[python_gate(), AtEachMicroBatch(look)], epochs=2)
-    assert moved == [number % LENGTH == 0 for number in range(1, len(moved) + 1)]
-    assert len(moved) == 2 * len(batches(MICRO))
+def test_other_train_steps(case, how):
+    """With run_eagerly, too, PythonGate changes no number."""
+    actual = train(adam(), MICRO, compile={how: True}, callbacks=[python_gate()])
+    assert_same_training(actual, big_batch(case))
 
 
 @picked
 def test_each_function_is_traced_once():
     counts = []
     for callbacks in ([], [python_gate()]):
-        model = CountsTraces()
-        model.compile(hosts.ours("Adam", accum_iters=LENGTH), "mse")
+        model = Steps()
+        model.compile(adam(), "mse")
         fit(model, MICRO, callbacks=callbacks)
         traces = model.traces
         fit(model, MICRO, callbacks=callbacks)
@@ -138,20 +133,9 @@ def test_each_function_is_traced_once():
     assert counts[0] < counts[1] <= 2 * counts[0]
 
 
-@picked
-def test_the_train_function_is_restored():
-    model = model_of_adam()
-    model.make_train_function()
-    before = model.train_function
-    fit(model, MICRO, callbacks=[python_gate()])
-    assert model.train_function is before
-    assert "train_step" not in vars(model)
-
-
 def test_a_model_that_is_compiled_again():
     """The same callback serves the model with another optimizer."""
-    callback = python_gate()
-    model = model_of_adam()
+    callback, model = python_gate(), compiled(dense_model(), adam())
     fit(model, MICRO, callbacks=[callback])
     compiled(model, hosts.ours("SGD", accum_iters=2 * LENGTH, learning_rate=2**-3))
     fit(model, MICRO, callbacks=[callback])
@@ -162,7 +146,7 @@ def test_a_model_that_is_compiled_again():
 @on_adam
 def test_changes_of_the_window_from_outside(case):
     """Partial windows are closed and accum_iters is changed, between epochs and inside one."""
-    model = model_of(case)
+    model = compiled(dense_model(), adam())
 
     def interfere(number):
         if number == 6:
@@ -175,70 +159,35 @@ def test_changes_of_the_window_from_outside(case):
     assert_big_batches(model, case, [4, 8, 11, 12, 15, 17, 20, 23, 24, 27, 30, 33, 36])
 
 
-@on_adam
-def test_without_tracing(case):
-    """With run_eagerly, too, PythonGate changes no number."""
-    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-    actual = train(optimizer, MICRO, compile={"run_eagerly": True}, callbacks=[python_gate()])
-    assert_same_training(actual, big_batch(case))
+# -- what is refused -----------------------------------------------------------------------------
 
 
-@thorough
-@on_adam
-@pytest.mark.skipif(
-    hosts.IS_TORCH, reason="torch.compile takes longer than all other tests of PythonGate"
-)
-def test_jit_compile(case):
-    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-    actual = train(optimizer, MICRO, compile={"jit_compile": True}, callbacks=[python_gate()])
-    assert_same_training(actual, big_batch(case))
+def loss_scaled():
+    return hosts.loss_scaled(adam(), 4.0)
 
 
-@on_adam
-def test_embedding(case):
-    """On TensorFlow the gradients are sparse."""
-    arrays = np.arange(24 * 5).reshape(24, 5) % 6, data()[1]
-    stock = hosts.stock(case.name, **case.arguments)
-    expected = train(stock, BIG, lambda: embedding_model(DenseEmbedding), arrays=arrays)
-    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-    build = functools.partial(embedding_model, keras.layers.Embedding)
-    actual = train(optimizer, MICRO, build, callbacks=[python_gate()], arrays=arrays)
-    assert_same_training(actual, expected)
-
-
-def model_of_adam(compile=None, **arguments):
-    settings = {"accum_iters": LENGTH, "learning_rate": 2**-5, **arguments}
-    return compiled(dense_model(), hosts.ours("Adam", **settings), **(compile or {}))
-
-
-def test_a_stock_optimizer_is_refused():
-    model = compiled(dense_model(), hosts.stock("Adam"))
-    with pytest.raises(
-        TypeError, match="PythonGate needs a model that is compiled with an optimizer"
-    ):
-        fit(model, MICRO, callbacks=[python_gate()])
+REFUSED = {
+    "skip_nonfinite=True": (lambda: adam(skip_nonfinite=True), {}),
+    "skip_norm": (lambda: adam(skip_norm=1.0), {}),
+    "accum_iters=None": (lambda: adam(accum_iters=None), {}),
+    "accum_iters=<function": (lambda: adam(accum_iters=lambda updates: 2 + 0 * updates), {}),
+    "a LossScaleOptimizer": (loss_scaled, {}),
+    "steps_per_execution=3": (adam, {"steps_per_execution": 3}),
+}
 
 
 @picked
-def test_skips_that_only_the_device_knows_are_refused():
-    model = model_of_adam(skip_nonfinite=True)
-    with pytest.raises(ValueError, match="PythonGate can't be used with skip_nonfinite=True"):
-        fit(model, MICRO, callbacks=[python_gate()])
-    model = compiled(dense_model(), hosts.loss_scaled(hosts.ours("SGD", accum_iters=2), 4.0))
-    with pytest.raises(ValueError, match="PythonGate can't be used with a LossScaleOptimizer"):
-        fit(model, MICRO, callbacks=[python_gate()])
-
-
-@picked
-def test_steps_per_execution_is_refused():
-    model = model_of_adam(compile={"steps_per_execution": 3})
-    with pytest.raises(ValueError, match="PythonGate can't be used with steps_per_execution=3"):
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_only_the_device_knows(said):
+    make, arguments = REFUSED[said]
+    model = compiled(dense_model(), make(), **arguments)
+    with pytest.raises(ValueError, match=f"PythonGate can't be used with {said}"):
         fit(model, MICRO, callbacks=[python_gate()])
 
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only Keras 2's fit has parameter servers")
 def test_parameter_servers_are_refused(monkeypatch):
-    model = model_of_adam()
+    model = compiled(dense_model(), adam())
     strategy = object.__new__(hosts.tf.distribute.ParameterServerStrategy)
     monkeypatch.setattr(type(model), "distribute_strategy", strategy)
     callback = python_gate()
@@ -247,68 +196,37 @@ def test_parameter_servers_are_refused(monkeypatch):
         callback.on_train_begin()
 
 
-def train_steps(number):
-    """Return a model whose train step makes this number of micro-batches."""
-
-    class Model(CountsTraces):
-        def train_step(self, *arguments):
-            if hosts.BACKEND == "jax":
-                state, data = arguments
-                for _ in range(number):
-                    logs, state = super().train_step(state, data)
-                return ({}, state) if number == 0 else (logs, state)
-            logs = {}
-            for _ in range(number):
-                logs = super().train_step(*arguments)
-            return logs
-
-    return Model()
-
-
 @picked
-@pytest.mark.parametrize("number", [2, 3])  # with windows of 2, three micro-batches look like one
-def test_a_train_step_of_several_micro_batches_is_refused(number):
-    model = train_steps(number)
+@pytest.mark.parametrize("number", [0, 2, 3])  # in windows of 2, three look like one
+def test_a_train_step_of_not_one_micro_batch(number):
+    model = Steps(number)
     model.compile(hosts.ours("Adam", accum_iters=2), "mse")
     with pytest.raises(ValueError, match=f"calls the model's optimizer once.* {number} times"):
         fit(model, MICRO, callbacks=[python_gate()])
 
 
-@picked
-def test_a_train_step_without_the_optimizer_is_refused():
-    model = train_steps(0)
-    model.compile(hosts.ours("Adam", accum_iters=2), "mse")
-    with pytest.raises(ValueError, match="calls the model's optimizer once.* 0 times"):
-        fit(model, MICRO, callbacks=[python_gate()])
-
-
-@pytest.mark.skipif(
-    hosts.BACKEND != "jax",
-    reason="only on JAX does PythonGate count by itself; elsewhere it reads the counters",
-)
+@on_jax
 def test_a_train_step_that_sometimes_skips_the_optimizer_is_refused():
     import jax
 
-    class Skips(CountsTraces):
+    class Skips(Steps):
         def train_step(self, state, data):
             logs, new = super().train_step(state, data)
             is_good = data[0].mean() > 0
             return logs, jax.tree.map(lambda a, b: jax.numpy.where(is_good, a, b), new, state)
 
     model = Skips()
-    model.compile(hosts.ours("Adam", accum_iters=LENGTH), "mse")
+    model.compile(adam(), "mse")
     x, y = data()
     x[MICRO : 2 * MICRO] = -1
     with pytest.raises(ValueError, match="PythonGate needs a train step that calls .* once"):
         fit(model, MICRO, (abs(x) * np.sign(x), y), callbacks=[python_gate()])
 
 
-@pytest.mark.skipif(
-    hosts.BACKEND != "jax", reason="only on JAX does a step return before it is computed"
-)
+@on_jax
 def test_counters_are_read_from_jax_only_when_new(monkeypatch):
     reads = []
     read = Known.read
     monkeypatch.setattr(Known, "read", staticmethod(lambda a: reads.append(1) or read(a)))
-    fit(model_of_adam(), MICRO, callbacks=[python_gate()], epochs=3)
+    fit(compiled(dense_model(), adam()), MICRO, callbacks=[python_gate()], epochs=3)
     assert len(reads) == 1 + 3  # before the first micro-batch, and after each epoch

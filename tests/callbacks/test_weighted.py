@@ -6,17 +6,10 @@ Examples are masked sequences and a short last batch, where the mean of means di
 import hosts
 import numpy as np
 import pytest
-from cases import (
-    LATE,
-    on_adam,
-    on_adam_and_amsgrad,
-    on_each_rule,
-    quick_first,
-    quick_once,
-    skip_file_on_keras2,
-)
+from cases import LATE, on_adam, on_adam_and_amsgrad, quick_first, quick_once, skip_file_on_keras2
 from hosts import keras
 from training import (
+    START,
     Trained,
     assert_equal,
     assert_moved,
@@ -59,75 +52,60 @@ def masked_model():
     return hosts.sequential((STEPS, 3), [layers.Masking(), *dense])
 
 
+def short():
+    return [array[:SAMPLES] for array in data()]
+
+
 def weighted(case, **arguments):
     arguments = {"accum_iters": LENGTH, "reduction": "weighted", **case.arguments, **arguments}
     return hosts.ours(case.name, **arguments)
 
 
-def big(case, **arguments):
-    return train(hosts.stock(case.name, **case.arguments), SAMPLES, **arguments)
+def not_zero(x, y, y_pred, sample_weight):
+    seen = keras.ops.any(x != 0, -1) if hosts.IS_KERAS3 else hosts.tf.reduce_any(x != 0, -1)
+    return keras.ops.sum(seen) if hosts.IS_KERAS3 else hosts.tf.math.count_nonzero(seen)
 
 
-def micro(case, weight=None, **arguments):
-    callbacks = [hosts.accum.MicroBatchWeights(weight)]
-    return train(weighted(case), MICRO, callbacks=callbacks, **arguments)
+def both(case, build, arrays, weight=None, **arguments):
+    """A training in micro-batches, and that of the stock optimizer on all samples at once."""
+    callbacks, stock = [hosts.accum.MicroBatchWeights(weight)], hosts.stock
+    actual = train(weighted(case), MICRO, build, arrays=arrays, callbacks=callbacks, **arguments)
+    big = stock(case.name, **case.arguments)
+    return actual, train(big, SAMPLES, build, arrays=arrays, **arguments)
 
 
 @every_gate
 @on_adam_and_amsgrad
 def test_masked_sequences(case):
-    arrays = sequences()
-    expected = big(case, build=masked_model, arrays=arrays)
-    assert_same_training(micro(case, build=masked_model, arrays=arrays), expected)
+    actual, expected = both(case, masked_model, sequences())
+    assert_same_training(actual, expected)
+    unweighted = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    other = train(unweighted, MICRO, masked_model, arrays=sequences()).weights
+    assert max(np.abs(w - other[name]).max() for name, w in expected.weights.items()) > 1e-4
+
+
+# The model, its data, what sample weights do, and a user's function.
+ROWS = {
+    "a short last batch": (dense_model, short, None, None),
+    "masks and sample weights": (masked_model, sequences, "divide", None),
+    "sample weights": (dense_model, short, "divide", None),
+    "sample weights that do not divide": (masked_model, sequences, "multiply", None),
+    "a function of the user": (masked_model, sequences, None, not_zero),
+}
 
 
 @on_adam
-def test_without_weights_the_training_differs(case):
-    arrays, optimizer = sequences(), hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-    expected = big(case, build=masked_model, arrays=arrays)
-    actual = train(optimizer, MICRO, build=masked_model, arrays=arrays)
-    assert max(np.abs(w - actual.weights[n]).max() for n, w in expected.weights.items()) > 1e-4
-
-
-@on_adam
-def test_a_short_last_batch(case):
-    arrays = [array[:SAMPLES] for array in data()]
-    assert_same_training(micro(case, arrays=arrays), big(case, arrays=arrays))
-
-
-def sample_weights(shape):
-    return np.random.default_rng(4).uniform(0.2, 3, shape).astype(hosts.FLOATX)
-
-
-@on_adam
-@quick_first("build", [masked_model, dense_model])
-def test_sample_weights(case, build):
-    arrays = sequences() if build is masked_model else [array[:SAMPLES] for array in data()]
-    more = {"sample_weight": sample_weights(arrays[1].shape[:-1])}
-    if hosts.IS_KERAS3:
+@quick_first("build, arrays, sample_weights, weight", ROWS)
+def test_equals_all_samples_at_once(case, build, arrays, sample_weights, weight):
+    arrays, more = arrays(), {}
+    if sample_weights:
+        shape = arrays[1].shape[:-1]
+        values = np.random.default_rng(4).uniform(0.2, 3, shape).astype(hosts.FLOATX)
+        more["sample_weight"] = values
+    if sample_weights == "divide" and hosts.IS_KERAS3:
         loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
         more["compile"] = {"loss": loss}
-    expected = big(case, build=build, arrays=arrays, **more)
-    assert_same_training(micro(case, build=build, arrays=arrays, **more), expected)
-
-
-@on_adam
-def test_sample_weights_that_the_loss_does_not_divide_by(case):
-    arrays = sequences()
-    more = {"build": masked_model, "sample_weight": sample_weights((SAMPLES, STEPS))}
-    expected = big(case, arrays=arrays, **more)
-    assert_same_training(micro(case, arrays=arrays, **more), expected)
-
-
-@on_adam
-def test_a_weight_by_a_function_of_the_user(case):
-    def not_zero(x, y, y_pred, sample_weight):
-        seen = keras.ops.any(x != 0, -1) if hosts.IS_KERAS3 else hosts.tf.reduce_any(x != 0, -1)
-        return keras.ops.sum(seen) if hosts.IS_KERAS3 else hosts.tf.math.count_nonzero(seen)
-
-    arrays = sequences()
-    expected = big(case, build=masked_model, arrays=arrays)
-    assert_same_training(micro(case, not_zero, build=masked_model, arrays=arrays), expected)
+    assert_same_training(*both(case, build, arrays, weight, **more))
 
 
 @on_adam
@@ -136,18 +114,18 @@ def test_several_outputs(case):
         x = keras.Input((3,))
         return keras.Model(x, [layers.Dense(2, name="one")(x), layers.Dense(2, name="two")(x)])
 
-    x, y = (array[:SAMPLES] for array in data())
-
-    def run(optimizer, batch_size, callbacks=()):
+    x, y = short()
+    results = []
+    callbacks = [hosts.accum.MicroBatchWeights()]
+    for optimizer, size, used in (
+        (weighted(case), MICRO, callbacks),
+        (hosts.stock(case.name, **case.arguments), SAMPLES, []),
+    ):
         model = compiled(build(), optimizer, ["mse", "mse"])
         start = weights(model)
-        settings = {"epochs": 3, "shuffle": False, "verbose": 0, "callbacks": list(callbacks)}
-        model.fit(x, [y, 1 - y], batch_size=batch_size, **settings)
-        return Trained(start, weights(model), slots(model))
-
-    expected = run(hosts.stock(case.name, **case.arguments), SAMPLES)
-    callbacks = [hosts.accum.MicroBatchWeights()]
-    assert_same_training(run(weighted(case), MICRO, callbacks), expected)
+        fit(model, size, (x, [y, 1 - y]), callbacks=used)
+        results.append(Trained(start, weights(model), slots(model)))
+    assert_same_training(*results)
 
 
 # -- custom loops -------------------------------------------------------------------------
@@ -177,40 +155,17 @@ def taken(optimizer, micro_batches):
     return values(optimizer, variables)
 
 
-def mean(micro_batches):
-    grads, by = zip(*[(grads, weight) for grads, weight in micro_batches if weight])
-    return [sum(w * g for w, g in zip(by, column)) / sum(by) for column in zip(*grads)]
-
-
-@every_gate
-@on_each_rule
-def test_weights_of_a_train_step(case):
-    window = list(zip(gradients(), WEIGHTS))
-    actual = taken(weighted(case), window * 2)
-    expected = taken(hosts.stock(case.name, **case.arguments), [(mean(window), None)] * 2)
-    assert_equal(actual, expected)
-
-
 @every_gate
 @on_adam
-def test_skip_nonfinite(case):
-    bad = [g * np.nan for g in gradients()[0]]
-    window = list(zip(gradients(), WEIGHTS))
-    actual = taken(weighted(case, skip_nonfinite=True), [(bad, 7.0), *window])
-    expected = taken(hosts.stock(case.name, **case.arguments), [(mean(window), None)])
-    assert_equal(actual, expected)
-
-
-@on_adam
-def test_a_window_of_weight_0_moves_nothing(case):
-    optimizer, variables = weighted(case), linear_variables()
-    before = [hosts.array(v) for v in variables]
-    for grads in gradients():
-        optimizer.weigh(0.0)
-        hosts.apply(optimizer, grads, variables)
-    assert optimizer.completed_updates == 1
-    for variable, value in zip(variables, before):
-        np.testing.assert_array_equal(hosts.array(variable), value)
+def test_a_micro_batch_of_weight_0_does_not_count(case):
+    """A window of such micro-batches moves nothing."""
+    counted = [(grads, weight) for grads, weight in zip(gradients(), WEIGHTS) if weight]
+    columns, by = zip(*(grads for grads, _ in counted)), [weight for _, weight in counted]
+    mean = [np.average(column, axis=0, weights=by) for column in columns]
+    expected = taken(hosts.stock(case.name, **case.arguments), [(mean, None)] * 2)
+    assert_equal(taken(weighted(case), list(zip(gradients(), WEIGHTS)) * 2), expected)
+    unmoved = taken(weighted(case), [(grads, 0.0) for grads in gradients()])
+    assert_equal(unmoved, START, rtol=0, atol=0)
 
 
 def test_half_precision_does_not_overflow():
@@ -223,37 +178,22 @@ def test_half_precision_does_not_overflow():
     np.testing.assert_array_equal(hosts.array(variable), np.full(2, -(2.0**-2)))
 
 
-@on_adam
-def test_state_in_a_window(case):
-    window = list(zip(gradients(), WEIGHTS))
-    expected = taken(weighted(case), window * 2)
-    optimizer, variables = weighted(case), linear_variables()
-    for i, (grads, weight) in enumerate(window * 2):
-        if i == 5:
-            state, optimizer = optimizer.get_state(), weighted(case)
-            assert state["window_weight"] == WEIGHTS[0]
-            optimizer.set_state(state)
-        optimizer.weigh(weight)
-        hosts.apply(optimizer, grads, variables)
-    assert_equal(values(optimizer, variables), expected, rtol=0, atol=0)
-
-
-@on_adam
-def test_state_of_another_reduction(case):
+def test_state_of_another_reduction():
     """With no window open the states are the same. In an open window the sums differ."""
-    variables = linear_variables()
-    mean_of, weighted_of = hosts.ours(case.name, accum_iters=2, **case.arguments), weighted(case)
-    hosts.apply(mean_of, gradients()[0], variables)
-    weighted_of.build(variables)
-    with pytest.raises(hosts.accum.StateError, match="Missing: window_weight"):
+    w, error = hosts.variable([1.0], "w"), hosts.accum.StateError
+    mean_of, weighted_of = (
+        hosts.ours("SGD", accum_iters=2, reduction=reduction) for reduction in ("mean", "weighted")
+    )
+    weighted_of.build([w])
+    hosts.apply(mean_of, [np.ones(1, hosts.FLOATX)], [w])
+    with pytest.raises(error, match="Missing: window_weight"):
         weighted_of.set_state(mean_of.get_state())
-    hosts.apply(mean_of, gradients()[0], variables)
+    hosts.apply(mean_of, [np.ones(1, hosts.FLOATX)], [w])
     weighted_of.set_state(mean_of.get_state())
-    assert weighted_of.completed_updates == 1
     mean_of.set_state(weighted_of.get_state())
     weighted_of.weigh(1.0)
-    hosts.apply(weighted_of, gradients()[0], variables)
-    with pytest.raises(hosts.accum.StateError, match="Not known here: window_weight"):
+    hosts.apply(weighted_of, [np.ones(1, hosts.FLOATX)], [w])
+    with pytest.raises(error, match="Not known here: window_weight"):
         mean_of.set_state(weighted_of.get_state())
 
 
@@ -261,78 +201,18 @@ def test_state_of_another_reduction(case):
 
 
 def test_at_accum_iters_1_it_is_the_stock_optimizer():
-    arrays = [array[:SAMPLES] for array in data()]
     optimizer = hosts.ours("Adam", accum_iters=1, reduction="weighted")
-    actual = train(optimizer, MICRO, arrays=arrays, callbacks=[hosts.accum.MicroBatchWeights()])
-    assert_equal(actual.slots, train(hosts.stock("Adam"), MICRO, arrays=arrays).slots)
+    actual = train(optimizer, MICRO, arrays=short(), callbacks=[hosts.accum.MicroBatchWeights()])
+    assert_equal(actual.slots, train(hosts.stock("Adam"), MICRO, arrays=short()).slots)
     assert not any("window" in name for name in optimizer.get_state())
 
 
 @on_adam
 def test_loss_scale(case):
-    arrays = sequences()
-    expected = big(case, build=masked_model, arrays=arrays)
-    optimizer = hosts.loss_scaled(weighted(case), 2.0**4)
-    model = compiled(masked_model(), optimizer)
+    big, arrays = hosts.stock(case.name, **case.arguments), sequences()
+    expected = train(big, SAMPLES, masked_model, arrays=arrays)
+    model = compiled(masked_model(), hosts.loss_scaled(weighted(case), 2.0**4))
     fit(model, MICRO, arrays, callbacks=[hosts.accum.MicroBatchWeights()])
-    assert_equal(weights(model), expected.weights)
-
-
-@pytest.mark.skipif(hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch")
-@on_adam
-def test_python_gate(case):
-    arrays = sequences()
-    expected = big(case, build=masked_model, arrays=arrays)
-    for both in (
-        [hosts.accum.MicroBatchWeights(), hosts.accum.PythonGate()],
-        [hosts.accum.PythonGate(), hosts.accum.MicroBatchWeights()],
-    ):
-        actual = train(weighted(case), MICRO, masked_model, arrays=arrays, callbacks=both)
-        assert_same_training(actual, expected)
-
-
-def test_traced_once_for_all_calls_of_fit():
-    traced = []
-
-    def count(x, y, y_pred, sample_weight):
-        traced.append(y_pred)
-        return 1.0
-
-    optimizer = hosts.ours("SGD", accum_iters=2, reduction="weighted")
-    model = compiled(dense_model(), optimizer)
-    weighing = hosts.accum.MicroBatchWeights(count)
-    fit(model, MICRO, [a[:6] for a in data()], epochs=1, callbacks=[weighing])
-    first = len(traced)
-    fit(model, MICRO, [a[:6] for a in data()], epochs=2, callbacks=[weighing])
-    assert len(traced) == first + (4 if hosts.IS_TORCH else 0)  # PyTorch doesn't trace
-    assert "compute_loss" not in vars(model)
-
-
-@on_adam
-def test_an_interrupted_training_leaves_no_weights(case):
-    """The next training uses its own weights; then the model gets back what it had before."""
-
-    class Stop(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            raise KeyboardInterrupt
-
-    def own(*args, **kwargs):
-        return type(model).compute_loss(model, *args, **kwargs)
-
-    arrays = sequences()
-    model = compiled(masked_model(), weighted(case))
-    vars(model)["compute_loss"] = own
-    hosts.build(model)
-    start = {**weights(model)}, model.optimizer.get_state()
-    with pytest.raises(KeyboardInterrupt):
-        wrong = hosts.accum.MicroBatchWeights(lambda *_: 1.0)
-        fit(model, MICRO, arrays, callbacks=[wrong, Stop()])
-    model.set_weights(list(start[0].values()))
-    model.optimizer.set_state(start[1])
-    fit(model, MICRO, arrays, callbacks=[hosts.accum.MicroBatchWeights()])
-    assert vars(model)["compute_loss"] is own
-    expected = big(case, build=masked_model, arrays=arrays)
-    assert_moved(expected.start, weights(model))
     assert_equal(weights(model), expected.weights)
 
 
@@ -360,15 +240,9 @@ def test_replicas_with_unlike_shares(strategy, case, how):
 # -- refusals ------------------------------------------------------------------------------------
 
 
-def test_a_train_step_without_a_weight_is_refused():
-    optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
-    with pytest.raises(ValueError, match=r"weight of each micro-batch.*MicroBatchWeights\(\)"):
-        fit(compiled(dense_model(), optimizer, run_eagerly=True), MICRO)
-
-
 def test_a_weight_is_for_one_micro_batch():
     optimizer = hosts.ours("SGD", accum_iters=2, reduction="weighted")
-    with pytest.raises(ValueError, match="weight of each micro-batch"):
+    with pytest.raises(ValueError, match=r"weight of each micro-batch.*MicroBatchWeights\(\)"):
         taken(optimizer, [(gradients()[0], 1.0), (gradients()[1], None)])
 
 
@@ -379,14 +253,8 @@ def test_weights_are_refused_for_another_reduction():
     weighing = [hosts.accum.MicroBatchWeights()]
     with pytest.raises(ValueError, match="reduction='weighted'.*Received: reduction='mean'"):
         fit(compiled(dense_model(), optimizer), MICRO, callbacks=weighing)
-
-
-def test_arguments_of_the_callback():
     with pytest.raises(TypeError, match="`weight` must be None or a function.*weight=3"):
         hosts.accum.MicroBatchWeights(3)
-    model = compiled(dense_model(), hosts.stock("Adam"))
-    with pytest.raises(TypeError, match="an optimizer of keras_accum"):
-        fit(model, MICRO, callbacks=[hosts.accum.MicroBatchWeights()])
 
 
 LOSSES = {
@@ -414,5 +282,5 @@ def test_several_masked_outputs_are_refused():
     optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
     model.compile(optimizer, ["mse", "mse"], run_eagerly=True)
     x, y = sequences()
-    with pytest.raises(ValueError, match="several masked outputs"):
+    with pytest.raises(ValueError, match="several outputs with masks"):
         model.fit(x, [y, y], verbose=0, callbacks=[hosts.accum.MicroBatchWeights()])

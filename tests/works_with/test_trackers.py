@@ -16,14 +16,6 @@ EPOCH = len(data()[0]) // MICRO  # micro-batches in an epoch
 RATES = [0.5 ** (i + 1) for i in range(EPOCHS * WINDOWS)]  # of the updates
 
 
-class EachRate(keras.optimizers.schedules.LearningRateSchedule):
-    def __call__(self, step):
-        return keras.ops.take(np.array(RATES + [0.0], "float32"), step)
-
-    def get_config(self):
-        return {}
-
-
 def model(learning_rate=0.05):
     optimizer = hosts.ours("Adam", learning_rate=learning_rate, accum_iters=LENGTH)
     return compiled(dense_model(), optimizer, run_eagerly=False)
@@ -105,7 +97,7 @@ def test_wandb(tmp_path, monkeypatch):
     monkeypatch.setattr(wandb, "log", logs.append)
     from wandb.integration.keras import WandbMetricsLogger
 
-    trained = model(EachRate())
+    trained = model(hosts.EachUpdate([*RATES, 0.0]))
     fit(trained, MICRO, epochs=EPOCHS, callbacks=[WandbMetricsLogger(log_freq="batch")])
     run.finish()
     batches = [log for log in logs if "batch/batch_step" in log]
