@@ -155,15 +155,11 @@ class Stateful:
         return convert.to_stock(self)
 
     def __reduce__(self):
-        state, config = self._accumulation.state, convert.arguments_of(self)
-        more = state.raw(), state.newer, convert.exclusions_of(self)
-        return convert.restored, (*self._how_made(), config, *more)
-
-    def _how_made(self):
-        """Return a function that pickle can find and its arguments; its result is this class."""
-        cls = type(self)
+        cls, state = type(self), self._accumulation.state
         is_found = getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls
-        return (not is_found and vars(cls).get("made_by")) or (convert.itself, (cls,))
+        how_made = (not is_found and vars(cls).get("made_by")) or (convert.itself, (cls,))
+        more = state.raw(), state.newer, convert.exclusions_of(self)
+        return convert.restored, (*how_made, convert.arguments_of(self), *more)
 
 
 class Loader:
