@@ -12,7 +12,58 @@ from keras_accum.convert import accumulates
 from keras_accum.training import UPDATE_NORM, warn
 
 
-class Hooks(optimizer.Accumulating):
+class MovingAverages(optimizer.Accumulating):
+    """What Keras calls for the moving averages of the weights, `use_ema`."""
+
+    @property
+    def _model_variables_moving_average(self):
+        """The averages, which Keras reads at the end of `fit` and in SwapEMAWeights, too.
+
+        Before the first update there is nothing to average: they are set to the weights.
+        """
+        port = self._accumulation.port
+        if not (port.is_traced() or self.completed_updates):
+            for weight, average in self._averaged():
+                average.assign(ops.copy(weight))
+        return self._averages
+
+    @_model_variables_moving_average.setter
+    def _model_variables_moving_average(self, averages):
+        self._averages = averages
+
+    def _averaged(self):
+        """Return pairs of weights and their averages."""
+        pairs = zip(self._accumulation.port.variables, self._averages)
+        return [(weight, average) for weight, average in pairs if average is not None]
+
+    @property
+    def ema_overwrite_frequency(self):
+        # Hidden from Keras in an update, in which Keras would overwrite by a conditional.
+        is_updating = self._accumulation.port.selection is not None
+        return None if is_updating else self._ema_overwrite_frequency
+
+    @ema_overwrite_frequency.setter
+    def ema_overwrite_frequency(self, frequency):
+        self._ema_overwrite_frequency = frequency
+
+    def _update_model_variables_moving_average(self, trainable_variables):
+        super()._update_model_variables_moving_average(trainable_variables)
+        frequency = self._ema_overwrite_frequency
+        if self._accumulation.port.selection is not None and frequency:
+            due = (self._iterations + 1) % frequency == 0
+            for weight, average in self._averaged():
+                self.assign(weight, ops.where(due, average, weight))
+
+    def finalize_variable_values(self, var_list):
+        super().finalize_variable_values(var_list)
+        if self.use_ema:
+            # On JAX, a weight and its average now share one array, which a train step would refuse
+            # to take twice.
+            for _, average in self._averaged():
+                average.assign(ops.copy(average))
+
+
+class Hooks(MovingAverages):
     """Keras 3 on any backend. A base class that comes before the stock class."""
 
     def _stock_arguments(self, kwargs):
@@ -24,29 +75,41 @@ class Hooks(optimizer.Accumulating):
             raise ValueError(f"`decay` must be a number >= 0. Received: decay={port.decay!r}")
         return kwargs
 
+    def get_config(self):
+        return {**super().get_config(), "decay": self.decay}
+
+    # -- the learning rate -------------------------------------------------------------------------
+
+    @property
+    def lr(self):
+        """Another name for `learning_rate`, from Keras 2."""
+        return self.learning_rate
+
+    @lr.setter
+    def lr(self, learning_rate):
+        self.learning_rate = learning_rate
+
     @property
     def decay(self):
         """An update's learning rate is `learning_rate / (1 + decay * completed_updates)`."""
         return self._accumulation.port.decay
-
-    def get_config(self):
-        return {**super().get_config(), "decay": self.decay}
 
     def _get_current_learning_rate(self):
         # Not the property `learning_rate`: weight decay on PyTorch calls this method.
         rate, port = super()._get_current_learning_rate(), self._accumulation.port
         return rate if port.selection is None else port.decayed(rate)
 
+    # -- Keras's own accumulation, for an optimizer with accum_iters=1 -----------------------------
+
     @property
     def gradient_accumulation_steps(self):
-        """Keras's own accumulation, for an optimizer with accum_iters=1."""
+        """The argument of the stock class, None with an accumulation of ours."""
         return self._accumulation.port.steps_of_keras
 
     @gradient_accumulation_steps.setter
     def gradient_accumulation_steps(self, steps):
-        accumulation = self._accumulation
-        accumulation.port.check_one_accumulation(steps)
-        accumulation.port.steps_of_keras = steps
+        self._accumulation.port.check_one_accumulation(steps)
+        self._accumulation.port.steps_of_keras = steps
         if steps:
             warn(
                 f"gradient_accumulation_steps={steps} is Keras's own accumulation, in which "
@@ -63,11 +126,10 @@ class Hooks(optimizer.Accumulating):
             accumulation.state.is_promised = not self.built
             return
         accumulation.state.check_promise()
-        with port.build_scope(variables):
+        with port.build_scope():
             super().build(variables)
             port.variables = self._trainable_variables
             accumulation.open_window()
-        with port.eagerly():
             accumulation.state.built()
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
@@ -85,15 +147,6 @@ class Hooks(optimizer.Accumulating):
             accumulation.state.check_is_built("variables")
         norms = accumulation.norms.variables if accumulation.port.steps_return_state else []
         return self._variables + norms
-
-    @property
-    def lr(self):
-        """Another name for `learning_rate`, from Keras 2."""
-        return self.learning_rate
-
-    @lr.setter
-    def lr(self, learning_rate):
-        self.learning_rate = learning_rate
 
     # -- a micro-batch -----------------------------------------------------------------------------
 
@@ -138,91 +191,30 @@ class Hooks(optimizer.Accumulating):
             name, stock = type(self).__name__, self.stock_class.__name__
             raise RuntimeError(
                 f"`update_step` of {name} is called from outside of a step of {name}, as by an "
-                f"optimizer that wraps {name}: the update would use the gradient of a single "
-                f"micro-batch. Write what the wrapper does as a subclass of {stock}, and make the "
-                "optimizer with `accumulating(your_subclass)`."
+                "optimizer that wraps it: the update would use a single micro-batch. Write what "
+                f"the wrapper does as a subclass of {stock}, and give it to `accumulating`."
             )
         with contextlib.nullcontext() if selection is None else selection.of(variable):
-            self._stock_step(gradient, variable, learning_rate)
-
-    def _stock_step(self, gradient, variable, learning_rate):
-        super().update_step(gradient, variable, learning_rate)
+            super().update_step(gradient, variable, learning_rate)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         super()._backend_update_step(grads, trainable_variables, learning_rate)
         selection = self._accumulation.port.selection
         if selection is not None:
-            selection.after_update_steps()
+            selection.turn_to({})  # moving averages come next
 
     def _backend_apply_gradients(self, grads, trainable_variables):
         super()._backend_apply_gradients(grads, trainable_variables)
         selection = self._accumulation.port.selection
         if selection is not None:
-            if self.use_ema and self._ema_overwrite_frequency:
-                with selection.by_update():
-                    self._overwrite_with_averages(selection)
-            selection.before_constraints()
-
-    # -- moving averages of the weights ------------------------------------------------------------
-
-    @property
-    def _model_variables_moving_average(self):
-        """The averages, which Keras reads at the end of `fit` and in SwapEMAWeights, too.
-
-        Before the first update there is nothing to average: they are set to the weights.
-        """
-        port = self._accumulation.port
-        if not (port.is_traced() or self.completed_updates):
-            for weight, average in self._averaged():
-                average.assign(ops.copy(weight))
-        return self._averages
-
-    @_model_variables_moving_average.setter
-    def _model_variables_moving_average(self, averages):
-        self._averages = averages
-
-    def _averaged(self):
-        """Return the pairs of weights and their averages."""
-        pairs = zip(self._accumulation.port.variables, self._averages)
-        return [(weight, average) for weight, average in pairs if average is not None]
-
-    @property
-    def ema_overwrite_frequency(self):
-        # Hidden from Keras in an update, in which Keras would overwrite by a conditional.
-        is_updating = self._accumulation.port.selection is not None
-        return None if is_updating else self._ema_overwrite_frequency
-
-    @ema_overwrite_frequency.setter
-    def ema_overwrite_frequency(self, frequency):
-        self._ema_overwrite_frequency = frequency
-
-    def _overwrite_with_averages(self, selection):
-        """Overwrite the weights with their moving averages, if this update is due for it."""
-        port = self._accumulation.port
-        due = (port.value(port.updates) + 1) % self._ema_overwrite_frequency == 0
-
-        def overwrite(weight, target, due, average):
-            self.assign(target, ops.where(due, average, port.value(target)))
-
-        def across(due, *averages):
-            for (weight, _), average in zip(self._averaged(), averages):
-                port.on(weight, overwrite, due, average)
-
-        port.across(across, due, *(port.value(average) for _, average in self._averaged()))
+            selection.turn_to(selection.own)  # constraints come next
 
     # -- after a training --------------------------------------------------------------------------
 
     def finalize_variable_values(self, var_list):
         self._accumulation.norms.watch(())  # Keras calls this after a training that failed, too
-        # After an error in a train step on JAX, the variables have no values.
-        if self._iterations._value is None:
-            return
-        super().finalize_variable_values(var_list)
-        if self.use_ema:
-            # On JAX, a weight and its average now share one array, which a train step would refuse
-            # to take twice.
-            for _, average in self._averaged():
-                average.assign(ops.copy(average))
+        if self._iterations._value is not None:  # as after an error in a train step on JAX
+            super().finalize_variable_values(var_list)
 
 
 def forget_after_skips(wrapper):

@@ -15,10 +15,6 @@ from keras_accum.callbacks.in_backward.torch import IN_SUM
 from keras_accum.keras3 import hooks, port
 
 
-def _is_compiling():
-    return torch.compiler.is_compiling()
-
-
 class Port(port.Port):
     """Keras 3 on PyTorch."""
 
@@ -26,7 +22,7 @@ class Port(port.Port):
     in_backward = None  # the scope in which `backward` adds gradients to their sums, if any
 
     def is_traced(self):
-        return _is_compiling()
+        return torch.compiler.is_compiling()
 
     def add_counter(self, name, value, shape=()):
         # Counters stay on the CPU, so that reading a counter doesn't wait for the device.
@@ -37,32 +33,27 @@ class Port(port.Port):
 
     @property
     def counts_with(self):
-        return ops if _is_compiling() else np
+        return ops if self.is_traced() else np
 
-    def one_after(self, gradients):
-        return super().one_after(gradients) if _is_compiling() else 1
-
-    def count_if(self, condition):
-        return super().count_if(condition) if _is_compiling() else int(bool(condition))
+    def _in_python(self, count):
+        return count if self.is_traced() else count.cpu().numpy()[()]
 
     def count_of(self, counter):
-        value = self.value(counter)
-        return value if _is_compiling() else value.cpu().numpy()[()]
+        return self._in_python(self.value(counter))
+
+    def count_if(self, condition):
+        return self._in_python(super().count_if(condition))
 
     def all_finite(self, gradients):
-        finite = super().all_finite(gradients)
-        return finite if _is_compiling() else int(finite)
+        return self._in_python(super().all_finite(gradients))
 
     def kept(self, gradients, counted):
-        if _is_compiling():
+        if self.is_traced():
             return super().kept(gradients, counted)
-        return gradients if counted else [torch.zeros_like(g) for g in gradients]
+        return gradients if counted else list(map(torch.zeros_like, gradients))
 
     def known(self, step):
-        return None if _is_compiling() else bool(step.switch)
-
-    def copy(self, variable):
-        return variable.value.clone()
+        return None if self.is_traced() else bool(step.switch)
 
     # -- fused operations --------------------------------------------------------------------------
 
@@ -80,18 +71,18 @@ class Port(port.Port):
             torch._foreach_add_(summed, summands)
 
     def totals(self, step, sums, gradients, variables):
-        if _is_compiling():
+        if self.is_traced():
             return super().totals(step, sums, gradients, variables)
         self.add(sums, gradients, variables)
         return [total.value for total in sums]
 
     def steps_of(self, step, absent):
-        if _is_compiling():
+        if self.is_traced():
             return super().steps_of(step, absent)
         return {index: step for index in absent if step.covered[index]}
 
     def averages(self, totals, variables, steps):
-        if _is_compiling() or self.accumulation.window is None:
+        if self.is_traced() or self.accumulation.window is None:
             return super().averages(totals, variables, steps)
         # In place, because the sums are zeroed afterwards.
         overwritten = list(map(self.overwrites, variables))
@@ -102,26 +93,22 @@ class Port(port.Port):
         return [total.clone() if skip else total for total, skip in zip(totals, overwritten)]
 
     def keep(self, step, totals, variables):
-        if _is_compiling():
+        if self.is_traced():
             super().keep(step, totals, variables)
         else:
             torch._foreach_zero_(totals)
-
-    def rest(self, total, hold, written):
-        return self.times(total, hold)
 
     # -- control flow ------------------------------------------------------------------------------
 
     def branch(self, step, gradients, update, add):
         raise ValueError(
-            "gate='conditional' can't be used in torch.compile: a conditional doesn't run there. "
-            f"Construct {type(self.optimizer).__name__} with gate='select', the default; both "
-            "gates have the same state."
+            "gate='conditional' can't be used in torch.compile. Construct "
+            f"{type(self.optimizer).__name__} with gate='select', the default: both gates have the "
+            "same state."
         )
 
     def taking(self, gradients, variables):
-        scope = self.in_backward
-        taking = super().taking if scope is None else scope.taking
+        taking = super().taking if self.in_backward is None else self.in_backward.taking
         return taking(gradients, variables)
 
     def check_whole(self):
@@ -139,13 +126,11 @@ class Accumulating(hooks.Hooks):
         return super().apply(grads, trainable_variables)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        if self._accumulation.port.selection is not None:
-            # The fused updates need gradients of the variables' data types.
-            pairs = zip(grads, trainable_variables)
-            grads = [gradient.to(variable.value.dtype) for gradient, variable in pairs]
-        scope, groups = self._accumulation.port.in_backward, [range(len(grads))]
-        if scope is not None:
-            groups = scope.groups(trainable_variables)
+        port, groups = self._accumulation.port, [range(len(grads))]
+        if port.selection is not None:  # the fused updates need gradients of the variables' types
+            grads = [g.to(v.value.dtype) for g, v in zip(grads, trainable_variables)]
+        if port.in_backward is not None:
+            groups = port.in_backward.groups(trainable_variables)
         for group in groups:
             parts = [[tensors[i] for i in group] for tensors in (grads, trainable_variables)]
             super()._backend_update_step(*parts, learning_rate)

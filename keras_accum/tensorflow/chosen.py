@@ -4,7 +4,7 @@ TensorFlow writes a variable through a handle, and a handle is a tensor. So `tf.
 switch as an index, takes one of two handles: that of the variable, or that of a variable without
 rows. Gradients have no rows either if the switch is 0. Inside a window the stock optimizer's update
 then works on nothing: there is no conditional, and nothing is read, copied or written. A scalar has
-no rows: what is written to a scalar must be selected, as without this form.
+no rows: in its place, an update inside a window works on a copy.
 
     selected = choose(variables, switches)    # stands for the variables in an update
     ...                                       # the update, with `rows` of the gradients
@@ -47,7 +47,7 @@ class Chosen(resource_variable_ops.BaseResourceVariable):
     def __init__(self, variable, handle):
         super().__init__(
             trainable=False,
-            shape=tf.TensorShape([None, *variable.shape[1:]]),
+            shape=tf.TensorShape([None, *variable.shape[1:]] if variable.shape.rank else []),
             dtype=variable.dtype,
             handle=handle,
             handle_name=variable.name.partition(":")[0],
@@ -67,12 +67,14 @@ class Chosen(resource_variable_ops.BaseResourceVariable):
 
 def choose(variables, switches):
     """Return a `Chosen` for each tf.Variable and its switch, by three operations for all."""
-    empty, handles = {}, []
-    for variable in variables:
-        key = variable.dtype, (0, *variable.shape[1:])
-        if key not in empty:
-            empty[key] = _without_rows(*key)
-        handles += [empty[key], variable.handle]
+    others, handles = {}, []
+    for place, variable in enumerate(variables):
+        # Variables of one shape without rows share a variable, and each scalar has one of its own.
+        shape = variable.shape[1:] if variable.shape.rank else ["scalar", place]
+        name = "_".join(map(str, ["keras_accum", variable.dtype.name, *shape]))
+        if name not in others:
+            others[name] = _other(variable, name)
+        handles += [others[name], variable.handle]
     distinct = {id(switch): switch for switch in switches}
     positions = dict(zip(distinct, range(len(distinct))))
     switches = tf.gather(list(distinct.values()), [positions[id(switch)] for switch in switches])
@@ -82,11 +84,15 @@ def choose(variables, switches):
     return list(map(Chosen, variables, handles))
 
 
-def _without_rows(dtype, shape):
-    """Return the handle of an empty variable: the graph makes it, so the graph can be exported."""
-    name = "_".join(["keras_accum", dtype.name, *map(str, shape)])
-    handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name)
-    tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros(shape, dtype))
+def _other(variable, name):
+    """Return the handle of what is written in place of a variable: a scalar's copy, or no rows.
+
+    The graph makes it, so the graph can be exported.
+    """
+    rows = [0, *variable.shape[1:]]
+    value = tf.zeros(rows, variable.dtype) if variable.shape.rank else variable.read_value()
+    handle = tf.raw_ops.VarHandleOp(dtype=value.dtype, shape=value.shape, shared_name=name)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
     return handle
 
 

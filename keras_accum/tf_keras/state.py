@@ -100,9 +100,6 @@ class StatePort(port.Port):
     def write(self, variable, value):
         port.write(variable, value)
 
-    def eagerly(self):
-        return tf.init_scope()
-
     def rate(self):
         is_number = not callable(self.raw_rate) and self.raw_rate is not None
         return self.read(self.raw_rate) if is_number else None
