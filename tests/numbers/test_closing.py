@@ -1,4 +1,4 @@
-"""The caller closes windows: between train steps, or in a train step by a tensor."""
+"""The caller closes windows: between train steps, in a train step by a tensor, or in Python."""
 
 import json
 
@@ -7,91 +7,133 @@ import numpy as np
 import pytest
 from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first, thorough
 from formats import CLASSES
+from graphs import CONTROL_FLOW
 from hosts import keras
-from steps import assert_windows_equal_big_batches, gradients, made, stepper
-from training import (
-    assert_moved,
-    compiled,
-    data,
-    dense_model,
-    go_on,
-    weights,
-)
+from steps import assert_windows_equal_big_batches, gradients, made, stepper, weights_and_state
+from training import assert_equal, assert_moved, compiled, dense_model, go_on, weights
 
-LENGTHS = [2, 1, 3, 2]
-can_close = keras2_has_no("`close_window`")
-
-
-def pair(case, **arguments):
-    """Our optimizer and the stock one, with their variables."""
-    ours, mine = made(hosts.ours(case.name, **{**case.arguments, **arguments}))
-    stock, theirs = made(hosts.stock(case.name, **case.arguments))
-    return ours, stock, mine, theirs
-
-
-@on_adam_and_amsgrad
-@pytest.mark.usefixtures("every_gate")
-def test_between_train_steps(case):
-    ours, stock, mine, theirs = pair(case, accum_iters=None)
-    step = stepper(ours, mine)
-
-    def close(grads, is_last):
-        step(grads)
-        if is_last:
-            ours.apply_partial_window()
-
-    assert_windows_equal_big_batches(ours, stock, mine, theirs, gradients(LENGTHS), close)
-    ours.apply_partial_window()
-    assert ours.completed_updates == len(LENGTHS)
-
-
-@can_close
-@on_adam_and_amsgrad
-@quick_first("accum_iters", [None, 50])
-@pytest.mark.usefixtures("every_gate")
-def test_in_a_train_step(case, accum_iters):
-    ours, stock, mine, theirs = pair(case, accum_iters=accum_iters)
-    step = stepper(ours, mine, ours.close_window)
-    flag = hosts.tf.TensorSpec((), "bool") if hosts.IS_TENSORFLOW else None
-    windows = gradients(LENGTHS)
-    assert_windows_equal_big_batches(ours, stock, mine, theirs, windows, step, flag)
-
-
-@can_close
-def test_a_dropped_micro_batch_closes_the_window_of_the_others():
-    ours, mine = made(hosts.ours("SGD", learning_rate=1.0, accum_iters=None, skip_nonfinite=True))
-    step = stepper(ours, mine, ours.close_window)
-    (one, two), before = gradients([2])[0], list(map(hosts.array, mine))
-    bad = [np.full_like(gradient, np.nan) for gradient in one]
-    step(bad, True)
-    assert (ours.completed_updates, ours.window_position) == (0, 0)
-    for grads, closes in ((one, False), (two, False), (bad, True)):
-        step(grads, closes)
-    assert (ours.completed_updates, ours.window_position) == (1, 0)
-    kernel = before[0] - (one[0] + two[0]) / 2
-    np.testing.assert_allclose(hosts.array(mine[0]), kernel, rtol=1e-6)
-
-
-@can_close
-@pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
-def test_outside_of_the_traced_function():
-    ours, mine = made(hosts.ours("Adam", accum_iters=3))
-    ours.close_window()
-    with pytest.raises(ValueError, match="`close_window` was called outside of the traced"):
-        stepper(ours, mine)(gradients()[0][0])
-
-
-@pytest.mark.skipif(not hosts.IS_KERAS2, reason="about Keras 2.0 to 2.3")
-def test_keras_2_has_no_train_step():
-    with pytest.raises(RuntimeError, match="isn't available on Keras 2.*apply_partial_window"):
-        hosts.ours("Adam", accum_iters=3).close_window()
-
-
-# -- accum_iters=None ------------------------------------------------------------------------------
+in_a_step = keras2_has_no("`close_window` and `decide`")
+traced = pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
 
 
 def adam(**arguments):
     return hosts.ours("Adam", **{**CASES["adam"].arguments, "accum_iters": None, **arguments})
+
+
+def stepper_by(way, ours, mine):
+    """Return a step of gradients, and of whether the micro-batch is the last one of its window."""
+    if way != "apply_partial_window":
+        return stepper(ours, mine, getattr(ours, way), is_static=way == "decide")
+    step = stepper(ours, mine)
+
+    def run(grads, is_last):
+        step(grads)
+        if is_last:
+            ours.apply_partial_window()
+
+    return run
+
+
+WAYS = [pytest.param(way, marks=in_a_step) for way in ("close_window", "decide")]
+WAYS += ["apply_partial_window"]
+
+
+@on_adam_and_amsgrad
+@quick_first("accum_iters", [None, 50])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.usefixtures("every_gate")
+def test_windows_equal_big_batches(case, accum_iters, way):
+    ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=accum_iters))
+    stock, theirs = made(hosts.stock(case.name, **case.arguments))
+    step, windows = stepper_by(way, ours, mine), gradients([2, 1, 3, 2])
+    is_searched = hosts.IS_TENSORFLOW and way == "close_window"
+    flag = hosts.tf.TensorSpec((), "bool") if is_searched else None
+    assert_windows_equal_big_batches(ours, stock, mine, theirs, windows, step, flag)
+    if hosts.IS_TENSORFLOW and way == "decide":  # the traces of an update and of an addition
+        for is_update in (True, False):
+            graph = step.traced.get_concrete_function(is_update, *windows[0][0]).graph
+            types = {op.type for op in graph.get_operations()}
+            assert ("Sqrt" in types or "ResourceApplyAdam" in types) == is_update
+            assert not CONTROL_FLOW & types
+
+
+@in_a_step
+def test_a_dropped_micro_batch_closes_the_window_of_the_others():
+    ours, mine = made(hosts.ours("SGD", learning_rate=1.0, accum_iters=None, skip_nonfinite=True))
+    step = stepper(ours, mine, ours.close_window)
+    (one, two), before = gradients([2])[0], hosts.array(mine[0])
+    bad = [np.full_like(gradient, np.nan) for gradient in one]
+    for grads, closes, updates, position in (
+        *((bad, True, 0, 0), (one, False, 0, 1), (two, False, 0, 2), (bad, True, 1, 0)),
+    ):
+        step(grads, closes)
+        assert (ours.completed_updates, ours.window_position) == (updates, position)
+    np.testing.assert_allclose(hosts.array(mine[0]), before - (one[0] + two[0]) / 2, rtol=1e-6)
+
+
+@in_a_step
+def test_a_decided_window_may_be_longer_than_its_length_and_counters_go_on_from_there():
+    ours, mine = made(adam(accum_iters=2))
+    step, window = stepper_by("decide", ours, mine), gradients()[0]
+    for grads in window[:3]:
+        step(grads, False)
+    assert (ours.completed_updates, ours.window_position) == (0, 3)
+    stepper(ours, mine)(window[3])  # the counters decide: the window is full
+    assert (ours.completed_updates, ours.window_position) == (1, 0)
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+NOT_A_BOOLEAN = hosts.keras.backend.ones(()) if hosts.IS_TF_KERAS else np.ones(())
+DECISIONS = {
+    "skip_nonfinite": ({"skip_nonfinite": True}, True, "can't be used with skip_nonfinite"),
+    "skip_norm": ({"skip_norm": 10.0}, True, "`decide` can't be used with skip_norm"),
+    "1": ({"accum_iters": 1}, False, r"`decide\(False\)` needs accumulators"),
+    "tensor": ({}, NOT_A_BOOLEAN, r"must be a Python boolean.*`close_window\(when\)`"),
+}
+
+
+@in_a_step
+@pytest.mark.parametrize("arguments, decision, said", DECISIONS.values(), ids=DECISIONS)
+def test_a_decision_that_is_refused(arguments, decision, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        adam(**arguments).decide(decision)
+    if "accum_iters" in arguments:
+        ours, mine = made(adam(**arguments))
+        stepper_by("decide", ours, mine)(gradients()[0][0], True)
+        assert ours.completed_updates == 1
+
+
+@in_a_step
+def test_one_of_two_ways():
+    ours, mine = made(adam())
+
+    def both(is_update):
+        ours.decide(is_update)
+        ours.close_window()
+
+    with pytest.raises(ValueError, match="can't be used with PythonGate or `decide`"):
+        stepper(ours, mine, both, is_static=True)(gradients()[0][0], True)
+
+
+@in_a_step
+@traced
+@pytest.mark.parametrize("way", ["close_window", "decide"])
+def test_outside_of_the_traced_function(way):
+    ours, mine = made(adam())
+    getattr(ours, way)(True)
+    with pytest.raises(ValueError, match=f"`{way}` was called outside of the traced function"):
+        stepper(ours, mine)(gradients()[0][0])
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS2, reason="about Keras 2.0 to 2.3")
+@pytest.mark.parametrize("way, instead", [("close_window", "apply_partial"), ("decide", "gate=")])
+def test_keras_2_has_no_train_step(way, instead):
+    with pytest.raises(RuntimeError, match=f"isn't available on Keras 2.*{instead}"):
+        getattr(adam(), way)(True)
+
+
+# -- accum_iters=None ------------------------------------------------------------------------------
 
 
 def test_none_is_part_of_a_config_and_of_a_file(tmp_path):
@@ -101,8 +143,7 @@ def test_none_is_part_of_a_config_and_of_a_file(tmp_path):
         assert other.accum_iters is None
         assert "accum_iters=None" in repr(other)
     assert type(optimizer).from_optimizer(optimizer, learning_rate=0.5).accum_iters is None
-    model = compiled(dense_model(), optimizer, hosts.mean_squared_error())
-    go_on(model, stop=3)
+    model = go_on(compiled(dense_model(), optimizer, hosts.mean_squared_error()), stop=3)
     path = str(tmp_path / ("model.h5" if hosts.IS_KERAS2 else "model.keras"))
     model.save(path)
     loaded = keras.models.load_model(path, custom_objects=CLASSES)
@@ -116,9 +157,8 @@ def test_none_is_part_of_a_config_and_of_a_file(tmp_path):
 
 
 def test_none_can_be_set_and_replaced():
-    model = compiled(dense_model(), adam(accum_iters=2))
+    model = go_on(compiled(dense_model(), adam(accum_iters=2)), stop=1)
     optimizer = model.optimizer
-    go_on(model, stop=1)
     optimizer.accum_iters = None
     go_on(model, stop=4)  # closes the open window first, which keeps its length
     assert (optimizer.accum_iters, optimizer.completed_updates) == (None, 1)
@@ -129,20 +169,7 @@ def test_none_can_be_set_and_replaced():
     assert (optimizer.completed_updates, optimizer.window_position) == (3, 1)
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 tells optimizers of the end")
-def test_a_training_without_an_update_says_so():
-    x, y = data()
-    with pytest.warns(UserWarning, match="no update: 4 micro-batches are in the open window"):
-        compiled(dense_model(), adam()).fit(x[:8], y[:8], batch_size=2, verbose=0)
-
-
-@keras2_has_no("PythonGate")
-@pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch needs no PythonGate")
-def test_python_gate_refuses_none():
-    x, y = data()
-    model = compiled(dense_model(), adam())
-    with pytest.raises(ValueError, match="PythonGate can't be used with accum_iters=None"):
-        model.fit(x, y, batch_size=2, verbose=0, callbacks=[hosts.accum.PythonGate()])
+# -- loops of a backend ----------------------------------------------------------------------------
 
 
 @thorough
@@ -166,7 +193,34 @@ def test_a_window_closes_if_one_replica_says_so(strategy):
     for who, updates in ((5, 0), (1, 1), (5, 1), (0, 2)):
         step(tf.constant(who))
         assert ours.completed_updates == updates
-    # Each window's average is 2: the sum over two replicas.
-    values = strategy.experimental_local_results(hosts.native(w))
-    for value in values:
-        np.testing.assert_allclose(value.numpy(), [-1.0, 0.0])
+    for value in strategy.experimental_local_results(hosts.native(w)):
+        np.testing.assert_allclose(value.numpy(), [-1.0, 0.0])  # each average is 1 + 1
+
+
+@pytest.mark.skipif(hosts.BACKEND != "jax", reason="about JAX's loops")
+def test_a_window_in_one_jax_program():
+    """The micro-batches before the last one in `lax.scan`, then the update: one program."""
+    import jax
+
+    ours, mine = made(adam())
+    stock, theirs = made(hosts.stock("Adam", **CASES["adam"].arguments))
+    window = gradients()[2]
+
+    @jax.jit
+    def run(weights, state, gradients):
+        def add(carry, gradients):
+            weights, state = carry
+            ours.decide(False)
+            return ours.stateless_apply(state, gradients, weights), None
+
+        before, last = [g[:-1] for g in gradients], [g[-1] for g in gradients]
+        (weights, state), _ = jax.lax.scan(add, (weights, state), before)
+        ours.decide(True)
+        return ours.stateless_apply(state, last, weights)
+
+    stacked = [np.stack(g) for g in zip(*window)]
+    values = run([v.value for v in mine], [v.value for v in ours.variables], stacked)
+    for v, value in zip([*mine, *ours.variables], [*values[0], *values[1]]):
+        v.assign(value)
+    stepper(stock, theirs)([np.mean(g, axis=0) for g in zip(*window)])
+    assert_equal(weights_and_state(ours, mine), weights_and_state(stock, theirs))

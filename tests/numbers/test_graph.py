@@ -14,7 +14,6 @@ if not hosts.IS_TENSORFLOW:
 
 tf = hosts.tf
 
-
 OPTIONS = {
     "plain": {},
     "sum": {"reduction": "sum"},
@@ -24,18 +23,20 @@ OPTIONS = {
     "global_clipnorm": {"global_clipnorm": 0.5},
     "decay": hosts.our_decay(0.25),
     "skip_nonfinite": {"skip_nonfinite": True},
+    "every_micro_batch": {"accum_iters": 1, "gate": "conditional", **hosts.our_decay(0.25)},
+    "long": {"accum_iters": 1000},
 }
 if hosts.HAS_EMA:
     OPTIONS["weight_decay"] = {"weight_decay": 0.2}
     OPTIONS["ema_overwrite"] = {"use_ema": True, "ema_overwrite_frequency": 2}
-OPTIONS["every_micro_batch"] = {"accum_iters": 1, "gate": "conditional", **hosts.our_decay(0.25)}
-OPTIONS["long"] = {"accum_iters": 1000}
+# Arguments of the step.
 GIVEN = {**dict.fromkeys(OPTIONS, {}), "sparse": {"sparse": True}}
 GIVEN["constraint"] = {"constraint": Shrink()}
 
 
-def operations_of_apply(optimizer, sparse=False, constraint=None, variables=1):
+def operations_of_apply(case, sparse=False, constraint=None, variables=1, **arguments):
     """Count the operations of apply_gradients with given gradients."""
+    optimizer = hosts.ours(case.name, **{**case.arguments, "accum_iters": 4, **arguments})
     ws = [hosts.variable([[1.0], [2.0]], f"w{i}", constraint=constraint) for i in range(variables)]
 
     def apply(values):
@@ -56,29 +57,15 @@ def test_the_search_finds_a_conditional_in_a_function():
 @on_adam_and_amsgrad
 @pytest.mark.parametrize("name", GIVEN)
 def test_no_conditional(case, name):
-    arguments = {**case.arguments, "accum_iters": 4, **OPTIONS.get(name, {})}
-    assert not conditionals(operations_of_apply(hosts.ours(case.name, **arguments), **GIVEN[name]))
+    assert not conditionals(operations_of_apply(case, **GIVEN[name], **OPTIONS.get(name, {})))
 
 
-@on_adam
-@pytest.mark.parametrize("reduction", ["mean", "weighted"])
-@pytest.mark.parametrize("gated", [{}, LATE], ids=str)
-def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
-    with strategy.scope():
-        arguments = {**case.arguments, "accum_iters": 4, "reduction": reduction, **gated}
-        optimizer, variable = hosts.ours(case.name, **arguments), hosts.variable([1.0, 2.0], "w")
-        optimizer.build([variable])
-
-    def replica(value):
-        if reduction == "weighted":
-            optimizer.weigh(2.0)
-        optimizer.apply_gradients([(value + 1, variable)])
-
-    def step(value):
-        strategy.run(replica, (value,))
-
-    found = operations(step, tf.TensorSpec([2], hosts.FLOATX))
-    assert conditionals(found) == bool(gated)
+@on_adam_and_amsgrad
+@pytest.mark.parametrize("sparse", [False, True])
+def test_one_conditional_for_all_variables(case, sparse):
+    arguments = {"clipnorm": 0.3, "skip_nonfinite": True, "gate": "conditional"}
+    found = operations_of_apply(case, sparse, Shrink(), variables=3, **arguments)
+    assert conditionals(found) == 1
 
 
 KERNELS = {
@@ -94,18 +81,31 @@ KERNELS = {
 @pytest.mark.parametrize("gate", ["select", "conditional"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_fused_kernel(name, gate):
-    case = CASES[name]
-    optimizer = hosts.ours(case.name, accum_iters=4, gate=gate, **case.arguments)
-    assert operations_of_apply(optimizer)[KERNELS[name]] == 1
+    assert operations_of_apply(CASES[name], gate=gate)[KERNELS[name]] == 1
 
 
-@on_adam_and_amsgrad
-@pytest.mark.parametrize("sparse", [False, True])
-def test_one_conditional_for_all_variables(case, sparse):
-    arguments = {**case.arguments, "clipnorm": 0.3, "skip_nonfinite": True, "gate": "conditional"}
-    optimizer = hosts.ours(case.name, accum_iters=4, **arguments)
-    found = operations_of_apply(optimizer, sparse, constraint=Shrink(), variables=3)
-    assert conditionals(found) == 1
+def in_replicas(strategy, case, **arguments):
+    with strategy.scope():
+        optimizer = hosts.ours(case.name, **case.arguments, accum_iters=4, **arguments)
+        variable = hosts.variable([1.0, 2.0], "w")
+        optimizer.build([variable])
+    return optimizer, variable
+
+
+@on_adam
+@pytest.mark.parametrize("reduction", ["mean", "weighted"])
+@pytest.mark.parametrize("gated", [{}, LATE], ids=str)
+def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
+    optimizer, variable = in_replicas(strategy, case, reduction=reduction, **gated)
+
+    def replica(value):
+        if reduction == "weighted":
+            optimizer.weigh(2.0)
+        optimizer.apply_gradients([(value + 1, variable)])
+
+    given = tf.TensorSpec([2], hosts.FLOATX)
+    found = operations(lambda value: strategy.run(replica, (value,)), given)
+    assert conditionals(found) == bool(gated)
 
 
 @pytest.mark.parametrize("gated", [{}, LATE], ids=str)
@@ -119,10 +119,7 @@ def test_autograph_converts_no_step_of_ours(strategy, gated, monkeypatch):
         return convert(function, *arguments)
 
     monkeypatch.setattr(api, "_convert_actual", spy)
-    with strategy.scope():
-        optimizer = hosts.ours("Adam", accum_iters=4, **gated)
-        variable = hosts.variable([1.0, 2.0], "w")
-        optimizer.build([variable])
+    optimizer, variable = in_replicas(strategy, CASES["adam"], **gated)
 
     def by_pairs(value):
         optimizer.apply_gradients([(value + 1, variable)])
@@ -130,11 +127,7 @@ def test_autograph_converts_no_step_of_ours(strategy, gated, monkeypatch):
     def by_lists(value):
         optimizer.apply([value + 1], [variable])
 
-    @tf.function
-    def train_step(replica):
-        strategy.run(replica, (tf.zeros([2], hosts.FLOATX),))
-
     for replica in [by_pairs, by_lists] if hosts.IS_KERAS3 else [by_pairs]:
-        train_step(replica)
+        tf.function(strategy.run)(replica, (tf.zeros([2], hosts.FLOATX),))
         assert f"{__name__}.{replica.__name__}" in converted
     assert not [name for name in converted if name.startswith("keras_accum")]

@@ -27,12 +27,17 @@ tensorflow_only = pytest.mark.skipif(
 )
 
 
-def both_sides(case, loop):
+def equals_big_batch(case, make_step):
     """Run a loop with stock and big batches, then with ours and micro-batches, and compare."""
-    expected = loop(hosts.stock(case.name, **case.arguments), BIG)
-    actual = loop(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), MICRO)
-    assert_moved(START, {name: expected[name] for name in START})
-    assert_equal(actual, expected)
+    found = []
+    for make, more, size in ((hosts.stock, {}, BIG), (hosts.ours, {"accum_iters": LENGTH}, MICRO)):
+        optimizer, variables = make(case.name, **case.arguments, **more), linear_variables()
+        step = make_step(optimizer, variables)
+        for x, y in batches(size):
+            step(x, y)
+        found.append(values(optimizer, variables))
+    assert_moved(START, {name: found[0][name] for name in START})
+    assert_equal(found[1], found[0])
 
 
 @tensorflow_only
@@ -41,21 +46,18 @@ def test_apply_gradients_by_xla(case):
     """The stock legacy AMSGrad has a kernel that XLA can't compile. Ours must not use it."""
     tf = hosts.tf
 
-    def loop(optimizer, size):
-        variables = linear_variables()
-        native = [hosts.native(v) for v in variables]
+    def make_step(optimizer, variables):
+        native = list(map(hosts.native, variables))
 
-        @tf.function(jit_compile=size == MICRO)
+        @tf.function(jit_compile=hasattr(optimizer, "accum_iters"))
         def step(x, y):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(squares(*native, x, y))
             optimizer.apply_gradients(zip(tape.gradient(loss, native), variables))
 
-        for x, y in batches(size):
-            step(tf.constant(x), tf.constant(y))
-        return values(optimizer, variables)
+        return lambda x, y: step(tf.constant(x), tf.constant(y))
 
-    both_sides(case, loop)
+    equals_big_batch(case, make_step)
 
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="a loop with backward(), for PyTorch only")
@@ -64,30 +66,28 @@ def test_torch_loop(case):
     """`stateless_apply` writes to no tensor of the caller, as the stock optimizer may."""
     import torch
 
-    def loop(optimizer, size):
-        variables = linear_variables()
+    def make_step(optimizer, variables):
         optimizer.build(variables)
-        for x, y in batches(size):
-            for variable in variables:
-                variable.value.grad = None
-            loss = squares(*(v.value for v in variables), torch.tensor(x), torch.tensor(y)).mean()
-            loss.backward()
+
+        def step(x, y):
+            given = [v.value for v in variables]
+            for value in given:
+                value.grad = None
+            squares(*given, torch.tensor(x), torch.tensor(y)).mean().backward()
             with torch.no_grad():
-                apply_stateless(optimizer, [v.value.grad for v in variables], variables)
-        return values(optimizer, variables)
+                state, gradients = [v.value for v in optimizer.variables], [v.grad for v in given]
+                tensors = state + given + gradients
+                copies = [tensor.clone() for tensor in tensors]
+                new_weights, new_state = optimizer.stateless_apply(state, gradients, given)
+                if hasattr(optimizer, "accum_iters"):
+                    assert all(map(torch.equal, tensors, copies)), "a tensor of the caller"
+                new = [*new_weights, *new_state]
+                for variable, value in zip([*variables, *optimizer.variables], new):
+                    variable.assign(value.clone())
 
-    def apply_stateless(optimizer, gradients, variables):
-        state = [v.value for v in optimizer.variables]
-        weights = [v.value for v in variables]
-        copies = [tensor.clone() for tensor in state + weights + gradients]
-        new_weights, new_state = optimizer.stateless_apply(state, gradients, weights)
-        if hasattr(optimizer, "accum_iters"):
-            for tensor, copy in zip(state + weights + gradients, copies):
-                assert torch.equal(tensor, copy), "stateless_apply wrote to a tensor of the caller"
-        for variable, value in zip([*variables, *optimizer.variables], [*new_weights, *new_state]):
-            variable.assign(value.clone())
+        return step
 
-    both_sides(case, loop)
+    equals_big_batch(case, make_step)
 
 
 @tensorflow_only
@@ -96,15 +96,14 @@ def test_torch_loop(case):
 @pytest.mark.parametrize("name", sorted({"adam", "nadam", "adamw"} & set(CASES)))
 def test_a_step_that_finds_no_more_data(name, how):
     """A step without data may run in part before it fails. Nothing of it may be visible."""
-    case, tf = CASES[name], hosts.tf
+    case, tf, states = CASES[name], hosts.tf, []
     arguments = {**case.arguments, **({"weight_decay": 0.25} if hosts.IS_KERAS3 else {})}
-    gate = "conditional" if how == "conditional" else "select"
-    parts = [(x, y) for x, y in batches(MICRO)[: LENGTH - 1]]
+    parts = batches(MICRO)[: LENGTH - 1]
     samples = tuple(np.concatenate(arrays) for arrays in zip(*parts))
     dataset = tf.data.Dataset.from_tensor_slices(samples).batch(MICRO)
     dataset = dataset.filter(lambda x, y: True)  # so that its length is unknown
-    states = []
     for by_fit in (True, False):
+        gate = "conditional" if how == "conditional" else "select"
         ours = hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **arguments)
         model = compiled(dense_model(), ours)
         gates = [hosts.accum.PythonGate()] if how == "PythonGate" else []

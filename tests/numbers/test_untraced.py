@@ -9,19 +9,9 @@ from cases import NAMES
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
 
-every_gate = pytest.mark.usefixtures("every_gate")
 not_keras2 = pytest.mark.skipif(
     hosts.IS_KERAS2, reason="Keras 2's TensorFlow 1 graphs are always traced"
 )
-
-
-def in_a_window(accum_iters=3):
-    optimizer, w = hosts.ours("SGD", accum_iters=accum_iters), hosts.variable([1.0, 2.0], "w")
-    hosts.apply(optimizer, [np.ones(2, hosts.FLOATX)], [w])
-    return optimizer, w
-
-
-# -- traced functions ------------------------------------------------------------------------------
 
 
 def traced(function):
@@ -37,11 +27,23 @@ def traced(function):
 
 
 @not_keras2
-def test_apply_partial_window_is_refused_in_a_traced_function():
+@pytest.mark.parametrize("is_stateless", [False, True])
+def test_apply_partial_window_is_refused_in_a_traced_function(is_stateless):
     """Nothing is written and no tracer escapes, so the window can be closed afterwards."""
-    optimizer, w = in_a_window()
+    if is_stateless and hosts.BACKEND != "jax":
+        pytest.skip("only JAX has a stateless scope")
+    optimizer, w = hosts.ours("SGD", accum_iters=3), hosts.variable([1.0, 2.0], "w")
+    hosts.apply(optimizer, [np.ones(2, hosts.FLOATX)], [w])
+    close, state = optimizer.apply_partial_window, []
+    if is_stateless:
+        state = [[v.value for v in optimizer.variables]]
+
+        def close(state):
+            with keras.StatelessScope(state_mapping=list(zip(optimizer.variables, state))):
+                optimizer.apply_partial_window()
+
     with pytest.raises(Exception, match="is for the time between train steps") as refusal:
-        traced(optimizer.apply_partial_window)()
+        traced(close)(*state)
     assert isinstance(refusal.value, RuntimeError)
     assert optimizer.window_position == 1
     optimizer.apply_partial_window()
@@ -49,28 +51,10 @@ def test_apply_partial_window_is_refused_in_a_traced_function():
     assert (hosts.array(w) < [1.0, 2.0]).all()
 
 
-@pytest.mark.skipif(hosts.BACKEND != "jax", reason="only JAX has jax.jit")
-def test_apply_partial_window_is_refused_in_a_traced_stateless_scope():
-    import jax
-
-    optimizer, _ = in_a_window()
-
-    @jax.jit
-    def close(state):
-        with keras.StatelessScope(state_mapping=list(zip(optimizer.variables, state))):
-            optimizer.apply_partial_window()
-
-    with pytest.raises(RuntimeError, match="is for the time between train steps"):
-        close([v.value for v in optimizer.variables])
-
-
-# -- variables that aren't Keras's -----------------------------------------------------------------
-
-
 @pytest.mark.skipif(
     not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about tf.Variable in Keras 3 and tf_keras"
 )
-@every_gate
+@pytest.mark.usefixtures("every_gate")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_a_variable_of_tensorflow(dtype):
     """In a custom loop, which the stock optimizer supports as well."""
@@ -84,14 +68,10 @@ def test_a_variable_of_tensorflow(dtype):
             optimizer.apply_gradients(zip(grads, vs))
         return {str(i): tf.cast(v, "float32").numpy() for i, v in enumerate(vs)}
 
-    rate = {"learning_rate": 0.25}
-    expected = run(hosts.stock("SGD", **rate), 2)
-    optimizer = hosts.ours("SGD", accum_iters=2, **rate)
+    expected = run(hosts.stock("SGD", learning_rate=0.25), 2)
+    optimizer = hosts.ours("SGD", accum_iters=2, learning_rate=0.25)
     assert_equal(run(optimizer, 4), expected, rtol=0, atol=0)
     assert optimizer.completed_updates == 2
-
-
-# -- models and debuggers --------------------------------------------------------------------------
 
 
 @not_keras2
@@ -138,26 +118,19 @@ def test_a_monitor_with_nan_debuggers_switched_on(gate):
     assert history["gradient_norm"][-1] > 0
 
 
-# -- subclasses of our classes ---------------------------------------------------------------------
-
-
-class WithAnArgument(hosts.accum.SGDAccumulate):
-    def __init__(self, *args, extra=3, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.extra = extra
-
-    def get_config(self):
-        return {**super().get_config(), "extra": self.extra}
-
-
-def test_to_stock_of_a_subclass_with_another_argument():
-    optimizer = WithAnArgument(accum_iters=2)
-    with pytest.raises((TypeError, ValueError), match="extra"):  # of the stock constructor
-        optimizer.to_stock()
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_to_stock_of_a_subclass_without_another_argument(name):
+def test_to_stock_of_a_subclass(name):
     cls = getattr(hosts.accum, f"{name}Accumulate")
     optimizer = type(f"My{name}", (cls,), {})(accum_iters=2)
     assert type(optimizer.to_stock()) is type(hosts.stock(name))
+
+    class WithAnArgument(cls):
+        def __init__(self, *args, extra=3, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.extra = extra
+
+        def get_config(self):
+            return {**super().get_config(), "extra": self.extra}
+
+    with pytest.raises((TypeError, ValueError), match="extra"):  # of the stock constructor
+        WithAnArgument(accum_iters=2).to_stock()

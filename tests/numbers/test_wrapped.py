@@ -1,25 +1,114 @@
-"""Optimizers that wrap ours: training, callbacks and refusals."""
+"""Optimizers that wrap ours: a LossScaleOptimizer, a MultiOptimizer, and what is refused."""
 
 import hosts
 import numpy as np
 import pytest
-from cases import keras2_has_no, quick_first
+from cases import skip_file_on_keras2
 from hosts import accum, keras
 from training import (
     BIG,
     LENGTH,
     MICRO,
     WINDOWS,
+    assert_equal,
     assert_same_training,
     compiled,
+    data,
     dense_model,
     fit,
+    inner,
     train,
 )
 
+skip_file_on_keras2("optimizers that wrap others")
+
+keras3_only = pytest.mark.skipif(
+    not hosts.IS_KERAS3, reason="about .keras files of Keras 3's LossScaleOptimizer"
+)
 has_several = pytest.mark.skipif(
     not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer"
 )
+
+# -- a LossScaleOptimizer, which `compile` may add by itself ---------------------------------------
+
+
+def set_policy(policy):
+    setting = keras.mixed_precision
+    setting.set_dtype_policy(policy) if hosts.IS_KERAS3 else setting.set_global_policy(policy)
+
+
+def trained_in_mixed_precision(accum_iters):
+    """A model whose optimizer `compile` has wrapped, after 5 micro-batches. `same_start` resets."""
+    hosts.set_floatx("float32")
+    set_policy("mixed_float16")
+    optimizer = hosts.ours("Adam", learning_rate=2**-5, accum_iters=accum_iters)
+    model = compiled(dense_model(), optimizer, hosts.mean_squared_error())
+    assert inner(model.optimizer) is optimizer is not model.optimizer
+    return go_on(model)
+
+
+def go_on(model, **settings):
+    arrays = [array[: 5 * MICRO].astype("float32") for array in data()]
+    fit(model, MICRO, arrays, epochs=1, **settings)
+    return model
+
+
+def test_attributes_reach_the_inner_optimizer():
+    model = trained_in_mixed_precision(accum_iters=2)
+    optimizer = model.optimizer
+    assert (optimizer.completed_updates, optimizer.window_position) == (2, 1)
+    optimizer.accum_iters = 3
+    assert optimizer.accum_iters == inner(optimizer).accum_iters == 3
+    optimizer.apply_partial_window()
+    assert (inner(optimizer).completed_updates, optimizer.window_position) == (3, 0)
+    go_on(model, callbacks=[accum.ApplyPartialWindow()])
+    assert (optimizer.completed_updates, optimizer.window_position) == (5, 0)
+    optimizer.lr = 0.25
+    assert float(hosts.array(inner(optimizer).learning_rate)) == 0.25
+
+
+def test_weigh_reaches_the_inner_optimizer():
+    optimizer = hosts.loss_scaled(hosts.ours("SGD", accum_iters=2, reduction="weighted"), 4.0)
+    optimizer.weigh(3.0)
+    assert inner(optimizer)._accumulation.said.take("weigh") == 3.0
+    with pytest.raises(ValueError, match="weight=-1"):
+        optimizer.weigh(-1)
+
+
+def test_a_stock_optimizer_inside_has_none_of_the_attributes():
+    optimizer = hosts.loss_scaled(hosts.stock("SGD"), 4.0)
+    assert not hasattr(optimizer, "completed_updates")
+    with pytest.raises(AttributeError):
+        optimizer.apply_partial_window()
+
+
+@keras3_only
+@pytest.mark.parametrize("accum_iters", [LENGTH, 1])
+def test_loaded_where_the_policy_is_not_set(tmp_path, accum_iters):
+    """The whole state is loaded. A warning says that the loss scale isn't used."""
+    model = trained_in_mixed_precision(accum_iters)
+    model.save(tmp_path / "model.keras")
+    set_policy("float32")
+    with pytest.warns(UserWarning, match="loss scale"):
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert inner(loaded.optimizer) is loaded.optimizer
+    expected = inner(model.optimizer).get_state()
+    assert expected["completed_updates"] == 5 // accum_iters
+    assert_equal(loaded.optimizer.get_state(), expected, rtol=0, atol=0)
+    go_on(loaded)
+
+
+@pytest.mark.skipif(hosts.IS_KERAS3 and hosts.BACKEND == "jax", reason="about a loop in Python")
+def test_close_window_of_a_skipped_micro_batch_is_dropped():
+    ours, w = hosts.ours("SGD", accum_iters=4), hosts.variable([1.0, 2.0], "w")
+    optimizer = hosts.loss_scaled(ours, 1.0)
+    for gradient, closes, position in (
+        *((1.0, False, 1), (np.nan, True, 1), (1.0, False, 2), (1.0, True, 0)),
+    ):
+        if closes:
+            ours.close_window()
+        hosts.apply(optimizer, [np.full(2, gradient, hosts.FLOATX)], [w])
+        assert ours.window_position == position
 
 
 # -- one optimizer around several of ours: callbacks reach all of them, or raise an error ----------
@@ -37,11 +126,10 @@ def several(by_function=False, **more):
 
 
 @has_several
-def test_equals_big_batch():
+def test_several_equal_the_big_batch():
     ours, stock = train(several(accum_iters=LENGTH), MICRO), train(several(), BIG)
-    # MultiOptimizer has a counter of its own, of micro-batches.
     for trained in (ours, stock):
-        trained.slots.pop("iteration")
+        trained.slots.pop("iteration")  # MultiOptimizer's own counter, of micro-batches
     assert_same_training(ours, stock)
 
 
@@ -67,8 +155,8 @@ def test_callbacks_for_one_optimizer_refuse_several(name):
 
 # -- optimizers that call a part of an update of ours ----------------------------------------------
 
+if hosts.IS_LEGACY:
 
-def legacy_wrapper():
     class Wrapper(getattr(keras.optimizers, "legacy", keras.optimizers).Optimizer):
         """Like Lookahead and MovingAverage of tensorflow-addons."""
 
@@ -92,13 +180,8 @@ def legacy_wrapper():
         def _resource_apply_dense(self, grad, var):
             return self.inner._resource_apply_dense(grad, var)
 
-        def _resource_apply_sparse(self, grad, var, indices):
-            return self.inner._resource_apply_sparse(grad, var, indices)
+else:
 
-    return Wrapper
-
-
-def wrapper():
     class Wrapper(keras.optimizers.Optimizer):
         def __init__(self, inner):
             super().__init__(*[0.5] * hosts.IS_KERAS3, name="Wrapper")
@@ -113,34 +196,17 @@ def wrapper():
         def update_step(self, gradient, variable, *rate):
             self.inner.update_step(gradient, variable, *rate)
 
-    return Wrapper
 
-
-def our_adam(**arguments):
-    return hosts.ours("Adam", **arguments)
-
-
-def stock_adam(**arguments):
-    return hosts.stock("Adam", **arguments)
-
-
-WRAPPERS = {"update_step": (wrapper, our_adam, stock_adam)}
-if hosts.IS_LEGACY:
-    WRAPPERS = {"legacy": (legacy_wrapper, our_adam, stock_adam)}
-
-
-def steps(optimizer, gradients=([1.0, -2.0], [0.5, 0.25], [-1.0, 4.0])):
-    w = hosts.variable([1.0, 2.0], "w")
-    for gradient in gradients:
-        hosts.apply(optimizer, [np.array(gradient, hosts.FLOATX)], [w])
+def wrapped(optimizer):
+    """Return the weights after steps of a wrapper."""
+    wrapper, w = Wrapper(optimizer), hosts.variable([1.0, 2.0], "w")
+    for gradient in ([1.0, -2.0], [0.5, 0.25], [-1.0, 4.0]):
+        hosts.apply(wrapper, [np.array(gradient, hosts.FLOATX)], [w])
     return hosts.array(w)
 
 
-@keras2_has_no("parts of an update")
-@quick_first("make, ours, stock", WRAPPERS)
-def test_a_part_of_an_update_is_refused_by_name(make, ours, stock):
-    Wrapper = make()
-    for more in ({"accum_iters": 2}, {"skip_nonfinite": True}):
-        with pytest.raises(RuntimeError, match="of AdamAccumulate is called from outside.*Adam"):
-            steps(Wrapper(ours(**more)))
-    assert np.ptp([steps(Wrapper(ours(accum_iters=1))), steps(Wrapper(stock()))], 0).max() == 0
+@pytest.mark.parametrize("more", [{"accum_iters": 2}, {"skip_nonfinite": True}])
+def test_a_part_of_an_update_is_refused_by_name(more):
+    with pytest.raises(RuntimeError, match="of AdamAccumulate is called from outside.*Adam"):
+        wrapped(hosts.ours("Adam", **more))
+    assert (wrapped(hosts.ours("Adam", accum_iters=1)) == wrapped(hosts.stock("Adam"))).all()
