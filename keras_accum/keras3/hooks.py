@@ -48,11 +48,12 @@ class MovingAverages(optimizer.Accumulating):
 
     def _update_model_variables_moving_average(self, trainable_variables):
         super()._update_model_variables_moving_average(trainable_variables)
-        frequency = self._ema_overwrite_frequency
-        if self._accumulation.port.selection is not None and frequency:
+        port, frequency = self._accumulation.port, self._ema_overwrite_frequency
+        if port.selection is not None and frequency:
             due = (self._iterations + 1) % frequency == 0
             for weight, average in self._averaged():
-                self.assign(weight, ops.where(due, average, weight))
+                new = ops.where(due, port.value(average), port.value(weight))
+                self.assign(weight, new)
 
     def finalize_variable_values(self, var_list):
         super().finalize_variable_values(var_list)
