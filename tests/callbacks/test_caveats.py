@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cases import quick_once, skip_file_on_keras2
 from hosts import keras
-from training import compiled, dense_model, fit, go_on, weights
+from training import compiled, dense_model, fit
 
 pytestmark = quick_once
 
@@ -164,19 +164,6 @@ def test_where_nothing_is_said():
     assert said(stock, LESS) == []
     of_a_sum = keras.losses.MeanSquaredError(reduction="sum")
     assert said(eager(dense_model(), ours(), of_a_sum), LESS) == []
-
-
-def test_the_reduction_that_it_advises_gives_the_big_batch():
-    """15 samples in micro-batches of 4 against one batch of 15, with the mean and with weights."""
-    data, found = arrays(15), []
-    for reduction, callbacks in ("mean", []), ("weighted", [hosts.accum.MicroBatchWeights()]):
-        model = eager(dense_model(), ours(accum_iters=4, reduction=reduction))
-        fit(model, SIZE, data, epochs=1, callbacks=callbacks)
-        found.append(weights(model))
-    stock = compiled(dense_model(), hosts.stock("SGD", learning_rate=0.01))
-    big = weights(go_on(stock, 0, 1, data, 15))
-    mean, weighted = (max(abs(f[name] - big[name]).max() for name in big) for f in found)
-    assert weighted < 1e-6 < 1e-5 < mean
 
 
 def test_in_a_traced_step():

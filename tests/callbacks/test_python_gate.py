@@ -60,19 +60,18 @@ def assert_big_batches(model, case, ends):
     assert model.optimizer.completed_updates == len(ends)
 
 
-class AtEachMicroBatch(keras.callbacks.Callback):
-    """Call `function(number)` after each micro-batch, with the model's variables up to date."""
+class Interferes(keras.callbacks.Callback):
+    """Changes the window inside an epoch."""
 
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-        self.number = 0
+    number = 0
 
     def on_train_batch_end(self, batch, logs=None):
-        if hosts.BACKEND == "jax":
-            self.model.jax_state_sync()
         self.number += 1
-        self.function(self.number)
+        optimizer = self.model.optimizer  # on JAX, this updates the model's variables
+        if self.number == 6:
+            optimizer.accum_iters = 3
+        if self.number == 17:
+            optimizer.apply_partial_window()
 
 
 class Steps(keras.Model):
@@ -147,15 +146,8 @@ def test_a_model_that_is_compiled_again():
 def test_changes_of_the_window_from_outside(case):
     """Partial windows are closed and accum_iters is changed, between epochs and inside one."""
     model = compiled(dense_model(), adam())
-
-    def interfere(number):
-        if number == 6:
-            model.optimizer.accum_iters = 3
-        if number == 17:
-            model.optimizer.apply_partial_window()
-
-    others = [AtEachMicroBatch(interfere), hosts.accum.ApplyPartialWindow()]
-    fit(model, MICRO, callbacks=[python_gate(), *others])
+    callbacks = [python_gate(), Interferes(), hosts.accum.ApplyPartialWindow()]
+    fit(model, MICRO, callbacks=callbacks)
     assert_big_batches(model, case, [4, 8, 11, 12, 15, 17, 20, 23, 24, 27, 30, 33, 36])
 
 
