@@ -25,9 +25,8 @@ class Port(StatePort):
     add_variable(name, value, dtype, shape): A new variable of the optimizer, on every replica.
     to_sum: The argument of `apply_gradients` for gradients that aren't summed over replicas yet.
     sum_pairs(pairs): Pairs of gradients and variables, summed by the stock optimizer.
-    runs_stock_code: True if no subclass of ours has an update of its own.
+    runs_stock_code: True if an update is the stock class's own code alone.
     run_stock(averages, variables, switches): Makes the stock optimizer's update, without summing.
-    written_with(variable): What an update of a variable may write, and a switch of 0 takes back.
     """
 
     can_reduce_late = True
@@ -50,8 +49,8 @@ class Port(StatePort):
     def micro_batch(self, pairs, is_summed):
         """Take the pairs of gradients and variables of a micro-batch."""
         accumulation, options = self.accumulation, self.accumulation.options
+        self.optimizer.build([variable for _, variable in pairs])
         gradients, variables = map(list, zip(*utilities.filter_empty_gradients(pairs)))
-        accumulation.has_stepped = True
         if not is_summed:
             accumulation.micro_batch(gradients, variables)
             return
@@ -74,15 +73,17 @@ class Port(StatePort):
         A LossScaleOptimizer calls this on every micro-batch, looks whether the sums are finite, and
         hands them to `apply_gradients`.
         """
-        present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-        if not present:  # as in a model without trainable weights
+        if not self.accumulation.options.accumulates:
+            return self.sum_pairs(pairs)
+        self.optimizer.build([variable for _, variable in pairs])
+        pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+        if not pairs:  # as in a model without trainable weights
             return []
-        gradients, variables = map(list, zip(*present))
-        sums, weight = self.accumulation.reduce(gradients, variables)
+        sums, weight = self.accumulation.reduce(*map(list, zip(*pairs)))
         # It isn't said of the next micro-batch if the LossScaleOptimizer skips this one.
         closes = self.accumulation.said.take("close_window")
         self._in_advance[self.replica()] = weight, closes
-        return list(zip(sums, variables))
+        return [(total, variable) for total, (_, variable) in zip(sums, pairs)]
 
     def reduce(self, tensors, variables):
         return [total for total, _ in self.sum_pairs(list(zip(tensors, variables)))]
@@ -94,55 +95,77 @@ class Port(StatePort):
             return False
         if not (is_of_keras(self.stock) and self.runs_stock_code):
             return False  # only Keras's own code is known to take what has no rows
-        variables = [*self.variables, *self.slots.values()]
+        variables = [*self.variables, *self.of_rule.values(), self.updates]
         return (
             any(variable.shape.rank for variable in variables)
             and all(variable.constraint is None for variable in variables)
             and chosen.is_possible(variables)
         )
 
+    def written(self, variables, switches, switch):
+        """Return what an update may write and a switch may hold: pairs of variables and switches.
+
+        `switch` is that of what the optimizer keeps once for all variables.
+        """
+        of_key = {None: switch, **dict(zip(map(self.key, variables), switches))}
+        kept = [(each, of_key[key]) for (_, key), each in self.of_rule.items() if key in of_key]
+        pairs = [*zip(variables, switches), *kept]
+        return [(each, switch) for each, switch in pairs if not window.is_certain(switch)]
+
     def update(self, step, averages, variables, switches):
         self.accumulation.norms.write(UPDATE_NORM, averages, step.switch)
         averages = [tf.cast(a, dtype_of(v)) for a, v in zip(averages, variables)]
         self.is_choosing = self.chooses(step.switch)
-        written = [
-            (each, switch)
-            for variable, switch in zip(variables, switches)
-            if not window.is_certain(switch)
-            for each in self.written_with(variable)
-        ]
-        kept = [(self.updates, 0)]  # the engine counts updates, after all other writes
-        if not window.is_certain(step.switch):
-            kept += [(scalar, step.switch) for scalar in self.scalars.values()]
-        stand_ins = {}
-        if self.is_choosing:
-            arrays = [(each, switch) for each, switch in written if each.shape.rank]
-            written = [(each, switch) for each, switch in written if not each.shape.rank]
-            selected = chosen.choose(*zip(*arrays)) if arrays else []
-            stand_ins = {id(each.variable): each for each in selected}
-            variables = [stand_ins.get(id(variable), variable) for variable in variables]
-        kept += written
-        old = [self.value(variable) for variable, _ in kept]
+        written = self.written(variables, switches, step.switch)
+        written.append((self.updates, 0))  # the engine counts updates, after all other writes
+        held = self._chosen if self.is_choosing else self._taken_back
         self._updates_begun += 1
         try:
             # Otherwise a train step that finds no more data could decay weights before it fails.
             # The counts come after all gradients.
-            with port.after([step.divisor]), _with(stand_ins, self.optimizer):
-                self.run_stock(averages, variables, switches)
+            with port.after([step.divisor]), held(*zip(*written)) as instead:
+                self.run_stock(averages, [instead.get(id(v), v) for v in variables], switches)
         finally:
             self._updates_begun -= 1
             self.is_choosing = False
 
+    @contextlib.contextmanager
+    def _taken_back(self, variables, switches):
+        """A scope after which variables get their old values, where a switch is 0."""
+
         def take_back(variable, target, switch, old):
             return target.assign(tf.where(switch > 0, target.read_value(), old))
 
-        def across(switches, old):
-            for (variable, _), switch, value in zip(kept, switches, old):
+        def across(old, switches):
+            for variable, value, switch in zip(variables, old, switches):
                 self.on(variable, take_back, switch, value)
 
-        self.across(across, [switch for _, switch in kept], old)
-        if stand_ins:
-            chosen.in_order(stand_ins.values())
+        old = [self.value(variable) for variable in variables]
+        yield {}
+        self.across(across, old, list(switches))
+
+    @contextlib.contextmanager
+    def _chosen(self, variables, switches):
+        """A scope in which the optimizer finds what the switches choose in place of variables."""
+
+        def replaced(value):
+            if isinstance(value, dict):
+                return {key: replaced(inner) for key, inner in value.items()}
+            if isinstance(value, list):
+                return list(map(replaced, value))
+            return instead.get(id(value), value)
+
+        selected = chosen.choose(variables, switches)
+        instead = {id(each.variable): each for each in selected}
+        attributes = vars(self.optimizer)
+        kinds = dict, list, tf.Variable
+        own = {name: value for name, value in attributes.items() if isinstance(value, kinds)}
+        attributes.update(replaced(own))
+        try:
+            yield instead
+        finally:
+            attributes.update(own)
+        chosen.in_order(selected)
 
     @property
     def is_updating(self):
@@ -153,37 +176,13 @@ class Port(StatePort):
         if not (self.is_updating or self.accumulation.options.is_stock):
             name, stock = type(self.optimizer).__name__, self.stock.__name__
             raise RuntimeError(
-                f"`{method}` of {name} is called from outside of a step of {name}, as by Lookahead "
-                "of tensorflow-addons: the update would use a single micro-batch. Write what the "
-                f"wrapper does as a subclass of {stock}, and give it to `accumulating`."
+                f"`{method}` of {name} is called from outside of a step of {name}: the update "
+                f"would use a single micro-batch. Write what the wrapper does as a subclass of "
+                f"{stock}, and give it to `accumulating`."
             )
-
-    def slots_of(self, variable):
-        key = self.key(variable)
-        return [slot for (_, other), slot in self.slots.items() if other == key]
 
     def count_updates(self, switch):
         def count(variable, target, switch):
             return target.assign_add(tf.cast(switch, target.dtype))
 
         self.on(self.updates, count, switch)
-
-
-@contextlib.contextmanager
-def _with(stand_ins, optimizer):
-    """Let an optimizer find stand-ins in place of its slots; a stand-in is given by a slot's id."""
-
-    def replaced(value):
-        if isinstance(value, dict):
-            return {key: replaced(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return list(map(replaced, value))
-        return stand_ins.get(id(value), value)
-
-    attributes = vars(optimizer)
-    own = {name: v for name, v in attributes.items() if stand_ins and isinstance(v, (dict, list))}
-    try:
-        attributes.update(replaced(own))
-        yield
-    finally:
-        attributes.update(own)

@@ -13,12 +13,10 @@ class StatePort(port.Port):
     """The part of a port that is for the time between train steps.
 
     variables: the model's trainable variables, in the order of the model; empty before `build`.
-    slots: {(name, key of a variable): variable}, what the rule keeps for each variable.
-    scalars: {name: variable}, what the rule keeps once for all variables.
+    of_rule: {(name, key of a variable): variable}, what the rule keeps; see `stock.kept_by`.
     """
 
     variables = ()
-    scalars = {}
 
     def __init__(self, accumulation):
         super().__init__(accumulation)
@@ -28,7 +26,6 @@ class StatePort(port.Port):
                 f"{type(self.optimizer).__name__} needs the eager execution of TensorFlow 2: leave "
                 "tf.compat.v1.disable_eager_execution() out."
             )
-        self.slots = {}
         # The keys of variables, as a stock optimizer without a model has met them.
         self._order_in_stock = []
 
@@ -49,9 +46,8 @@ class StatePort(port.Port):
         if keys != order and set(keys) == set(order):
             raise ValueError(
                 f"{type(self.optimizer).__name__} was made from an optimizer that met its "
-                "variables in another order, and belongs to no compiled model. Call "
-                "`optimizer.build(variables)` first, with the variables in the order in which the "
-                f"other optimizer met them. Received: {', '.join(map(self.name_of, variables))}"
+                "variables in another order. Call `optimizer.build(variables)` first, with the "
+                f"variables in that order. Received: {', '.join(map(self.name_of, variables))}"
             )
         return variables
 
@@ -60,13 +56,12 @@ class StatePort(port.Port):
         known = set(map(self.key, self.variables))
         new = [self.name_of(v) for v in var_list if self.key(v) not in known]
         if new:
-            name = type(self.optimizer).__name__
             raise ValueError(
-                f"{name} was built for {len(known)} variables, and these are others: "
-                f"{', '.join(new)}. Call `optimizer.build(variables)` before the first step, with "
-                "all variables that it will ever update. For a copy of the model, or if layers "
-                f"were unfrozen since, compile the model with a new {name}; `new.set_state"
-                "(optimizer.get_state())` continues the training of the same variables."
+                f"{type(self.optimizer).__name__} was built for {len(known)} variables, and these "
+                f"are others: {', '.join(new)}. Call `optimizer.build(variables)` before the first "
+                "step, with all variables that it will ever update. For a copy of the model, or if "
+                "layers were unfrozen, compile the model with a new optimizer; "
+                "`new.set_state(optimizer.get_state())` continues the training."
             )
 
     # -- the state, between train steps ------------------------------------------------------------
@@ -76,22 +71,18 @@ class StatePort(port.Port):
         return self.optimizer.iterations
 
     def named(self):
-        found = {"completed_updates": self.updates}
-        if self.variables:
-            keys = map(self.key, self.variables)
-            found.update(self._named(self.optimizer, self.slots, self.scalars, keys))
-        return found
+        return self._named(self.optimizer, self.of_rule, list(map(self.key, self.variables)))
 
-    def _named(self, optimizer, slots, scalars, keys):
-        """Return scalars, and slots of the variables with these keys, by their names in a state."""
-        places = {key: place for place, key in enumerate(keys)}
-        found = {f"{self.rule_name}.{name}": scalar for name, scalar in scalars.items()}
+    def _named(self, optimizer, kept, keys):
+        """Return what an optimizer keeps for the variables with these keys, by names in a state."""
+        places = {None: "", **{key: f".{place}" for place, key in enumerate(keys)}}
         # Without momentum, SGD of the newer style has slots that it doesn't need.
         unused = () if vars(optimizer).get("momentum", True) else ("momentum",)
-        for (name, key), slot in slots.items():
+        found = {"completed_updates": optimizer.iterations}
+        for (name, key), variable in kept.items():
             if key in places and name not in unused:
                 prefix = "" if name == "moving_average" else f"{self.rule_name}."
-                found[f"{prefix}{name}.{places[key]}"] = slot
+                found[f"{prefix}{name}{places[key]}"] = variable
         return found
 
     def read(self, variable):
@@ -117,17 +108,14 @@ class StatePort(port.Port):
 
     def _named_in_stock(self, optimizer):
         """Return a stock optimizer's variables by the names of this optimizer's state."""
-        slots, scalars = stock.kept_by(optimizer)
-        keys = list(map(self.key, self.variables))
+        kept, keys = stock.kept_by(optimizer), list(map(self.key, self.variables))
         if not keys:
-            keys = self._order_in_stock = list(dict.fromkeys(key for _, key in slots))
-        named = self._named(optimizer, slots, scalars, keys)
-        return {"completed_updates": optimizer.iterations, **named}
+            keys = self._order_in_stock = list(dict.fromkeys(key for _, key in kept if key))
+        return self._named(optimizer, kept, keys)
 
     def stock_state(self, optimizer):
         # A stock optimizer has no slots of a variable that never had a gradient.
-        own = self.named() if self.variables else {}
-        found = {**own, **self._named_in_stock(optimizer)}
+        found = {**self.named(), **self._named_in_stock(optimizer)}
         return {name: self.read(variable) for name, variable in found.items()}
 
     def write_stock(self, optimizer):
