@@ -8,7 +8,6 @@
 | `port` | the port of Keras 3, by `keras.ops` |
 | `state` | the part of the port for a state: variables and their names, stock optimizers |
 | `tensorflow`, `jax`, `torch` | port and hooks of a single backend |
-| `masks` | the mask of a model's output, for the callbacks |
 """
 
 from keras_accum import host, where_else
@@ -32,7 +31,7 @@ from keras_accum.callbacks.window_statistics import (  # noqa: E402, F401
     WindowBatchNormalization,
     with_window_statistics,
 )
-from keras_accum.keras3 import hooks, masks  # noqa: E402
+from keras_accum.keras3 import hooks  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
 from keras_accum.state import StateError  # noqa: E402, F401
@@ -43,7 +42,7 @@ class _Host(callbacks.Host):
 
     name, keras, ops = "keras3", keras, keras.ops
     is_traced = keras.backend.backend() != "torch"
-    flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(masks.mask_of)
+    flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(StepInSlices.mask_of)
 
     def hides_train_steps(self):
         # Keras 3.10 has no NNX mode.

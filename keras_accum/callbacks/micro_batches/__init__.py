@@ -2,16 +2,13 @@
 
 | file | holds |
 | --- | --- |
-| `step` | the outline of a train step in slices |
-| `passes` | the gradients of a batch: of a loss per sample in one pass, of any loss in two |
+| `step` | a train step in slices: of a loss per sample in one pass, of any loss in two; "auto" |
 | `losses` | the losses of a slice, as parts of the losses of the batch |
-| `halving` | "auto": what is undone if memory runs out, and when a batch is taken again |
 | `keras3`, `tf_keras` | what a train step does with a model, its losses and its metrics |
 | `jax`, `tensorflow`, `torch` | the loop over slices, and the gradient |
 """
 
 from keras_accum.callbacks.base import definer, own_methods
-from keras_accum.callbacks.micro_batches.halving import run_in_halves
 from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import accumulates, inner
 from keras_accum.host import is_of_keras
@@ -37,11 +34,12 @@ class MicroBatches(InTrainFunction):
     With `loss="sample"`, slice s has n_s of the batch's n samples, and the gradient is
 
         gradient = sum over s of (n_s / n) gradient of loss_s
-        loss_s   = (n / n_s) sum of the losses of the slice / divisor of the batch + penalties_s
+        loss_s   = mean of the losses of the slice + penalties_s
 
-    The divisor is what Keras divides the loss of the whole batch by: the number of samples, of
-    unmasked elements, or the sum of sample weights, for each output. A loss and a metric must have
-    one value per sample, or per element of a sample, which doesn't depend on other samples.
+    A loss and a metric must have one value per sample, or per element of a sample, which doesn't
+    depend on other samples. A mean that isn't over all samples is refused by a ValueError: of an
+    output or a loss with a mask, and of `reduction="mean_with_sample_weight"` with sample weights.
+    Use `loss="batch"` there.
 
     With `loss="batch"`, the model first runs on all slices without gradients. The loss of the
     joined outputs, which are kept in memory, gives their gradient. Then the model runs on each
@@ -57,8 +55,7 @@ class MicroBatches(InTrainFunction):
 
     The penalties are the losses that layers add, which should be means over samples, as in Keras.
     Layers see slices: batch normalization takes the moments of a slice, and moves its averages once
-    a slice. If outputs have masks, the divisors take one more forward pass. A training that might
-    not be that of the batch is refused by a ValueError.
+    a slice. A training that might not be that of the batch is refused by a ValueError.
 
     Args:
         size: Integer >= 1, or "auto" (default). The number of samples of a slice; under a strategy,
@@ -114,10 +111,11 @@ class MicroBatches(InTrainFunction):
 
     def run(self, run, *arguments):
         if self._size == "auto":
-            return run_in_halves(self._step, run, *arguments)
-        results, is_first, self._is_first = run(*arguments), self._is_first, False
-        if is_first and self._step.was_one_slice(self.host.steps_per_execution(self.model)):
+            return self._step.run_in_halves(run, *arguments)
+        results, rows = run(*arguments), self._step.rows
+        if self._is_first and rows is not None and self._step.is_one_slice(rows):
             warn(_ONE_SLICE.format(self._size))
+        self._is_first = False
         return results
 
     def _check_optimizer(self, optimizer):
@@ -129,6 +127,7 @@ class MicroBatches(InTrainFunction):
         methods = "train_step", "compute_loss", "compute_metrics"
         own = own_methods(model, self.host.keras.Model, *methods)
         found = {f"a model that has its own `{name}`": True for name in own}
+        found[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
         for optimizer in (model.optimizer, inner(model.optimizer)):
             for name in self._step_class.of_optimizer:
                 of = definer(type(optimizer), name)
@@ -137,7 +136,6 @@ class MicroBatches(InTrainFunction):
             weighs = accumulates(optimizer) and optimizer.reduction == "weighted"
             found["an optimizer with reduction='weighted', whose weights are of batches"] = weighs
             self._refuse(found, _MIGHT_DIFFER)
-        found = {f'"auto" and steps_per_execution={steps}': self._size == "auto" and steps != 1}
         for layer in model._flatten_layers():
             is_stateful = isinstance(layer, self.host.keras.layers.RNN) and layer.stateful
             found[f"the stateful layer {layer.name}, whose states are of batches"] = is_stateful

@@ -1,16 +1,9 @@
-"""A model's train step that takes its batch in slices: the outline, for every Keras and backend.
-
-Each slice goes through the model's own train step, and a stand-in for the optimizer takes the
-gradients.
-"""
+"""A model's train step that takes its batch in slices: the outline, for every Keras and backend."""
 
 import contextlib
 
 from keras_accum.callbacks.base import normalizes_batches
-from keras_accum.callbacks.micro_batches.halving import Halving
-from keras_accum.callbacks.micro_batches.losses import Losses
-from keras_accum.callbacks.micro_batches.passes import one_pass, two_passes
-from keras_accum.callbacks.train_function import attribute
+from keras_accum.callbacks.micro_batches.losses import in_parts
 
 _LENGTHS = (
     "MicroBatches takes slices of samples: the first dimension of all arrays of a batch must be "
@@ -26,61 +19,42 @@ _NORMALIZES = (
     "a sample depends on the other samples of its slice. Freeze the layer with `trainable=False`. "
     "Received: {!r}"
 )
+_IN_THE_UPDATE = (
+    'MicroBatches("auto"): memory ran out when the optimizer had begun to update the weights, so '
+    "this batch can't be taken again. Go on from a file, with an optimizer that has less state."
+)
 
 
-class Takes:
-    """Stands in for an optimizer while a train step runs: it takes the gradients.
-
-    scale: a function of the loss of the step. The loss is scaled, and not the gradient, so that XLA
-    adds sparse rows in place.
-    """
-
-    def __init__(self, optimizer, scale):
-        self.variables = optimizer.variables
-        self.scale_loss, self.gradients = scale, None
-
-    def apply(self, gradients, trainable_variables=None):
-        self.gradients = list(gradients)
-
-    def apply_gradients(self, pairs):
-        self.gradients = [gradient for gradient, _ in pairs]
-
-    def stateless_apply(self, optimizer_variables, gradients, trainable_variables):
-        self.gradients = gradients
-        return trainable_variables, optimizer_variables
-
-    def minimize(self, loss, variables, tape):
-        with tape:
-            loss = self.scale_loss(loss)
-        self.gradients = tape.gradient(loss, variables)
-
-
-class Step(Halving):
+class Step:
     """A train step in slices.
 
     A Keras (`keras3`, `tf_keras`) says how a model computes its losses and metrics: `keras`, `ops`,
     `tree` and the methods there. A backend has the loop over slices, and a gradient:
 
-        scan(function, carry, data, rows)       function(carry, slice, samples of the slice), which
-                                                returns the next carry and arrays, to be joined
-        gradient_of_arrays(objective, arrays)   gradients, and what else `objective` returns
-        traced(function, data)                  what `function` returns for a slice; nothing runs
+        scan(function, carry, data, rows)   function(carry, slice, samples of the slice), which
+                                            returns the next carry and arrays, to be joined
+        gradients_of(objective, arrays)     gradients of objective(arrays) with respect to arrays,
+                                            or to the weights; and what else `objective` returns
+
+    size: the number of samples of a slice. With "auto", None while whole batches have fitted.
+    rows: the number of samples of the first batch, None if Python doesn't know it.
+    begun, ended: with "auto", how many updates have begun, and how many steps have ended.
     """
 
     of_optimizer = ()  # the methods of an optimizer that are called in a train step, and not here
     coupling = ()  # the functions of Keras's losses that compare the samples of a batch
+    begun = ended = 0
+    fits = False  # the size with which a step has ended
 
     def __init__(self, model, size, loss):
-        self.model, self.loss = model, loss
-        self.optimizer, self.is_built = model.optimizer, False
+        self.model, self.loss, self.own = model, loss, model.train_step
         self.searches = size == "auto"
         self.size = None if self.searches else size
-        self.own, self.losses = model.train_step, Losses(self)
 
     def check(self):
         """Raise an error if this model can't be trained in slices, at the start of a training."""
         self.is_built, self.optimizer, self.rows = False, self.model.optimizer, None
-        self.steps = int(self.begun)  # a training may have been broken off in an update
+        self.ended = int(self.begun)  # a training may have been broken off in an update
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
         if self.loss != "batch":
@@ -93,16 +67,14 @@ class Step(Halving):
 
     def __call__(self, data):
         """Run the step as Keras does; JAX has the state, too."""
-        rows, model = self.rows_of(data), self.model
-        self.rows = rows
+        self.rows = rows = self.rows_of(data)
         self.build(data)
         is_whole = self.is_one_slice(rows)
-        if not model.trainable_weights or (is_whole and not self.searches):
+        if not self.model.trainable_weights or (is_whole and not self.searches):
             return self.own(data)
-        gradients = self.taken(data, self.scaled) if is_whole else self.gradients(data, rows)
-        with self.marked(gradients) as gradients:
-            self.apply(gradients)
-        return model.get_metrics_result()
+        count = self.count_of(data) if rows is None else rows
+        self.apply(self.of_samples(data, count) if is_whole else self.gradients(data, count))
+        return self.model.get_metrics_result()
 
     def build(self, data):
         """Make all variables of the model, because a loop of a program can't."""
@@ -138,49 +110,101 @@ class Step(Halving):
     def is_one_slice(self, rows):
         return self.size is None or (rows is not None and rows <= self.size)
 
-    def was_one_slice(self, steps):
-        """Return whether the first batch was, as far as it is known. A call runs these steps."""
-        return self.rows is not None and self.is_one_slice(self.rows)
-
     # -- gradients ---------------------------------------------------------------------------------
 
     def gradients(self, data, rows):
         """Return the gradients of the batch. The model's other variables are as after the step."""
-        gradients_of = two_passes if self.loss == "batch" else one_pass
-        pairs = zip(gradients_of(self, data, rows), self.model.trainable_weights)
+        of_slice = self._of_part
+        if self.loss == "batch":
+            data, of_slice = (data, self._of_outputs(data, rows)), self._by_outputs
+        sums = self.sums(lambda data, count: of_slice(data, count, rows), data, rows)
+        pairs = zip(sums, self.model.trainable_weights)
         return [g if g is None else self.ops.cast(g, weight.dtype) for g, weight in pairs]
 
-    def taken(self, data, scale):
-        """Return the gradients that the model's own train step makes of a slice."""
-        takes = Takes(self.optimizer, scale)
-        with attribute(self.model, "optimizer", takes):
-            self.run_own(data)
-        return takes.gradients
+    def of_samples(self, data, count, share=1.0):
+        """Return the gradients of a share of the loss of samples, and update the metrics."""
+        x, y, sample_weight = self.unpack(data)
 
-    def run_own(self, data):
-        self.own(data)
+        def objective(_):
+            y_pred = self.call(x)
+            loss = self.model.compute_loss(x, y, y_pred, sample_weight)
+            # The loss is scaled, and not the gradient, so that XLA adds sparse rows in place.
+            return self.scaled(self.part(loss, share)), (loss, y_pred)
 
-    def sums(self, gradients, data, rows):
+        gradients, (loss, y_pred) = self.gradients_of(objective)
+        self.track(loss, count, x, y, y_pred, sample_weight)
+        return gradients
+
+    def _of_part(self, data, count, of):
+        """Return the gradients of a slice's part of a loss that is a mean over samples."""
+        with in_parts(self, count, of):
+            return self.of_samples(data, count, count / of)
+
+    def _of_outputs(self, data, rows):
+        """Return the gradients of the loss with respect to the joined outputs of all slices."""
+        x, y, sample_weight = self.unpack(data)
+        structure, masked = [], []
+
+        def forward(total, data, count):
+            """Return, with the sum of penalties, the outputs and the masks of some of them."""
+            y_pred = self.call(self.unpack(data)[0])
+            arrays = self.tree.flatten(y_pred)
+            masks = [self.mask_of(array) for array in arrays]
+            structure[:] = [self.tree.map_structure(lambda _: None, y_pred)]
+            masked[:] = [i for i, mask in enumerate(masks) if mask is not None]
+            return total + self.penalties(count / rows), [*arrays, *(masks[i] for i in masked)]
+
+        with self.restored():  # so that the second pass draws the same
+            penalties, found = self.scan(forward, self.ops.zeros(()), data, rows)
+        count = len(found) - len(masked)
+
+        def objective(arrays):
+            for i, mask in zip(masked, found[count:]):
+                self.set_mask(arrays[i], mask)
+            y_pred = self.tree.pack_sequence_as(structure[0], arrays)
+            loss = self.loss_of_outputs(y, y_pred, sample_weight, penalties)
+            return self.scaled(loss), (loss, y_pred)
+
+        gradients, (loss, y_pred) = self.gradients_of(objective, found[:count])
+        self.track(loss, rows, x, y, y_pred, sample_weight)
+        return gradients
+
+    def _by_outputs(self, data, count, of):
+        """Return the gradients of a slice, from those of its outputs."""
+        data, of_outputs = data
+        floatx = self.keras.backend.floatx()
+
+        def objective(_):
+            """Return a loss whose gradient with respect to the outputs is `of_outputs`."""
+            arrays = self.tree.flatten(self.call(self.unpack(data)[0]))
+            products = [
+                self.ops.sum(self.ops.cast(array, floatx) * self.ops.cast(g, floatx))
+                for array, g in zip(arrays, of_outputs)
+                if g is not None
+            ]
+            return sum(products) + self.scaled(self.penalties(count / of)), None
+
+        return self.gradients_of(objective)[0]
+
+    def sums(self, of_slice, data, rows):
         """Return the sums of the gradients of slices, None for variables without a gradient."""
         weights = self.model.trainable_weights
         missing = set(range(len(weights)))
 
         def add(sums, data, count):
-            found = gradients(data, count)
+            found = of_slice(data, count)
             missing.intersection_update(i for i, g in enumerate(found) if g is None)
             return [s if g is None else self.plus(s, g) for s, g in zip(sums, found)]
 
-        zeros = [self.zeros_for_sum(w.shape, w.dtype) for w in weights]
+        # Sums in half precision would stall.
+        types = ["float32" if "float16" in str(w.dtype) else w.dtype for w in weights]
+        zeros = [self.ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
         sums = self.fold(add, zeros, data, rows)
         return [None if i in missing else total for i, total in enumerate(sums)]
 
     def fold(self, function, carry, data, rows):
         """Scan with a function that returns the next carry alone."""
         return self.scan(lambda *arguments: (function(*arguments), []), carry, data, rows)[0]
-
-    def zeros_for_sum(self, shape, dtype):
-        """Return what sums of values of this type begin with: half precision would stall."""
-        return self.ops.zeros(shape, "float32" if "float16" in str(dtype) else dtype)
 
     def plus(self, total, gradient):
         return total + self.ops.cast(gradient, total.dtype)
@@ -189,7 +213,7 @@ class Step(Halving):
         """Return a slice's share of a loss."""
         return self.ops.convert_to_tensor(share, loss.dtype) * loss
 
-    # -- what a pass changes -----------------------------------------------------------------------
+    # -- what a pass changes, and what is undone ---------------------------------------------------
 
     def state(self):
         """Return the variables that a train step changes besides weights and optimizer."""
@@ -198,6 +222,14 @@ class Step(Halving):
         others = [v for v in self.model.non_trainable_variables if id(v) not in frozen]
         return [*others, *(v for metric in self.model.metrics for v in metric.variables)]
 
+    def kept(self):
+        """Return what `put_back` needs."""
+        return [self.ops.copy(variable) for variable in self.state()]
+
+    def put_back(self, kept):
+        for variable, value in zip(self.state(), kept):
+            variable.assign(value)
+
     @contextlib.contextmanager
     def restored(self):
         """A scope after which layers, metrics and random numbers are as before."""
@@ -205,4 +237,44 @@ class Step(Halving):
         yield
         self.put_back(before)
 
-    unchanged = restored
+    # -- "auto" ------------------------------------------------------------------------------------
+
+    def run_in_halves(self, run, *arguments):
+        """Run a train function on the next batch, in smaller slices as long as memory runs out."""
+        *state, source = arguments
+        batch = next(iter(source))
+        self.build(batch)
+        rows, first = self.rows_of(batch), self.size
+        before = None if state else self.kept()  # a state that is an argument needn't be undone
+        while True:
+            try:
+                results = run(*state, self.iterator_of(batch))
+                if self.size != self.fits:
+                    self.wait_for(results)
+                break
+            except Exception as error:
+                if not self.is_out_of_memory(error):
+                    raise
+                if self.has_begun_to_update(state):
+                    raise RuntimeError(_IN_THE_UPDATE) from error
+                if not state:
+                    self.put_back(before)
+                size = min(rows, self.size or rows)
+                self.size = (size + 1) // 2
+                if size == 1:
+                    raise
+        self.fits = self.size
+        self.ended += 1
+        if self.size != first:
+            print(f'MicroBatches("auto"): slices of {self.size} samples fit into memory.')
+        return results
+
+    def iterator_of(self, batch):
+        """Return what a train function takes in place of an iterator, with one batch."""
+        return [batch]
+
+    def wait_for(self, results):
+        """Wait until a step has ended, on a backend that returns earlier."""
+
+    def has_begun_to_update(self, state):
+        return int(self.begun) != self.ended
