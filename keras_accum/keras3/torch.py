@@ -29,8 +29,6 @@ class Port(port.Port):
         with keras.device("cpu"):
             return super().add_counter(name, value, shape)
 
-    # -- values that Python knows ------------------------------------------------------------------
-
     @property
     def counts_with(self):
         return ops if self.is_traced() else np
@@ -54,8 +52,6 @@ class Port(port.Port):
 
     def known(self, step):
         return None if self.is_traced() else bool(step.switch)
-
-    # -- fused operations --------------------------------------------------------------------------
 
     def add(self, sums, gradients, variables):
         summed, summands = [], []
@@ -97,8 +93,6 @@ class Port(port.Port):
             super().keep(step, totals, variables)
         else:
             torch._foreach_zero_(totals)
-
-    # -- control flow ------------------------------------------------------------------------------
 
     def branch(self, step, gradients, update, add):
         raise ValueError(
