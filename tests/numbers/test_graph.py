@@ -3,10 +3,11 @@
 import importlib
 
 import hosts
+import numpy as np
 import pytest
-from cases import CASES, LATE, on_adam, on_adam_and_amsgrad, skip_file_on_keras2
+from cases import CASES, LATE, on_adam, on_adam_and_amsgrad, skip_file_on_keras2, thorough
 from graphs import conditionals, operations
-from training import Shrink
+from training import Shrink, assert_equal
 
 skip_file_on_keras2("tf.function; test_keras2.py tests its graphs")
 if not hosts.IS_TENSORFLOW:
@@ -82,6 +83,31 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_fused_kernel(name, gate):
     assert operations_of_apply(CASES[name], gate=gate)[KERNELS[name]] == 1
+
+
+def trained(optimizer, gradients, floatx):
+    """Return the weights and, as the bias correction rounds in half precision, the slots."""
+    w = hosts.variable([1.0, -1.0, 2.0, 3.0], "w", floatx)
+    for gradient in gradients:
+        hosts.apply(optimizer, [tf.constant(gradient, floatx)], [w])
+    found = {"w": w, **hosts.slots(optimizer, [w])}
+    return {name: np.asarray(hosts.array(v), "float64") for name, v in found.items()}
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="stock Adam of Keras 2 has the same kernel")
+@pytest.mark.parametrize("name", ["Adam", pytest.param("AdamW", marks=thorough)])
+@pytest.mark.parametrize("gate", ["select", pytest.param("conditional", marks=thorough)])
+@pytest.mark.parametrize("floatx, rtol", [("float32", 1e-6), ("bfloat16", 2e-2), ("float16", 2e-3)])
+def test_many_updates_of_a_kernel_that_rounds(name, gate, floatx, rtol):
+    """Adam's kernel rounds 1 - beta_2, and stock Adam doesn't. An update moves a weight by 0.03."""
+    gradients = np.random.default_rng(3).uniform(0.5, 1, (100, 4))
+    arguments = {"learning_rate": 2**-5, "epsilon": 2**-10}
+    expected = trained(hosts.stock(name, **arguments), gradients, floatx)
+    ours = hosts.ours(name, accum_iters=2, gate=gate, **arguments)
+    actual = trained(ours, np.repeat(gradients, 2, axis=0), floatx)
+    if floatx == "float32":  # the kernel's slots are the stock slots times a constant
+        expected = {"w": expected["w"]}
+    assert_equal(actual, expected, rtol=rtol, atol=rtol)
 
 
 def in_replicas(strategy, case, **arguments):
