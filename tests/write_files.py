@@ -84,11 +84,8 @@ def data_of(row, model):
 def save(model, path, form):
     if form == "checkpoint":
         hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(path)
-    elif form == "weights.h5":
+    elif form in ("weights.h5", "tf_weights"):
         model.save_weights(path)
-    elif form == "tf_weights":
-        model.save_weights(path)
-        Path(path).with_name("checkpoint").unlink()  # a note which file is the latest
     elif form == "saved_model":  # without traces, which hold no state and take most of the room
         model.save(path, save_format="tf", save_traces=False)
     else:
@@ -104,6 +101,8 @@ def write(folder):
         go_on(model, truth, 0, STOP)
         for form in forms:
             save(model, str(folder / f"{row}.{form}"), form)
+        if "tf_weights" in forms:
+            (folder / "checkpoint").unlink()  # a note which file is the latest
         if row not in BY_GRADIENTS:
             np.savez(folder / f"{row}.state.npz", **model.optimizer.get_state())
         truth.update({f"saved_{i}": w for i, w in enumerate(model.get_weights())})

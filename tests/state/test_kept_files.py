@@ -19,6 +19,9 @@ pytestmark = pytest.mark.skipif(
 
 FILES = hosts.TESTS / "files"
 RELEASES = sorted(path.name for path in FILES.glob("[0-9]*"))
+NAMES = dict(CLASSES)
+if hosts.IS_KERAS3:  # which doesn't know the short name in HDF5
+    NAMES["mse"] = keras.losses.mean_squared_error
 # What this host writes, and what it reads of tf_keras and tf.keras.
 OWN = (WRITER, "tf_keras_2_15") if WRITER == "tf_keras" else (WRITER,)
 
@@ -59,7 +62,7 @@ def float32():
 
 def load(path, row, form, saved):
     if form in ("keras", "h5"):
-        return keras.models.load_model(str(path), custom_objects=names_in_files())
+        return keras.models.load_model(str(path), custom_objects=NAMES)
     if form == "saved_model":
         model = keras.models.load_model(path)
         hosts.build(model)
@@ -95,11 +98,6 @@ def test_the_files_of_a_release():
         truths = {path for path in paths if path.name.endswith(".truth.npz")}
         assert len(models) == 12
         assert {parts_of(p)[1:3] for p in models} == {parts_of(p)[1:3] for p in truths}
-
-
-def names_in_files():
-    # Keras 3 doesn't know the short name in HDF5.
-    return {**CLASSES, "mse": keras.losses.mean_squared_error} if hosts.IS_KERAS3 else CLASSES
 
 
 def with_a_loss_that_keras_3_reads(path, folder):

@@ -56,8 +56,8 @@ def through(form):
     return act
 
 
-def as_it_is(model, folder):
-    return model
+def trained(source, folder):
+    return go_on(fresh(), 0, STOP)
 
 
 def from_sorted_state(source, folder):
@@ -136,7 +136,7 @@ def assign_to_variables(model, folder):
 
 
 # The ways in which a state comes to wait: of formats, those whose optimizer the host doesn't build.
-WAYS = {"state": from_sorted_state, "pickle": through("pickle"), "training": as_it_is}
+WAYS = {"state": from_sorted_state, "pickle": through("pickle"), "training": trained}
 READ = {"unpickled": from_unpickled, "list": from_list}
 KEEP = {form: through(form) for form in ALL if form not in ("registered", "saved_model")}
 KEEP.update(other=from_other, deepcopy=deepcopied, list=from_list)
@@ -165,7 +165,7 @@ PAIRS += [(way, "read") for way in (*WAYS, *READ)]
 @pytest.mark.parametrize("way, act", PAIRS)
 def test_a_state(way, act, source, tmp_path):
     """It is read, saved, copied and changed, or the remedy is said. The original stays."""
-    model = {**WAYS, **READ}[way](go_on(fresh(), 0, STOP), tmp_path)
+    model = {**WAYS, **READ}[way](source, tmp_path)
     if act in NEED_VARIABLES and way not in BUILT:
         with pytest.raises(ValueError, match=REMEDY):
             {**KEEP, **CHANGES}[act](model, tmp_path)
