@@ -1,4 +1,4 @@
-"""One of two JAX processes: `python jax_worker.py ADDRESS RESULT RANK CASE TRAININGS`.
+"""One of two JAX processes: `python jax_worker.py ADDRESS RESULT RANK TRAININGS`.
 
 Each process has half of each micro-batch; keras.distribution.DataParallel spans both. The last
 window is left open, its state is read and set again, and then the window is closed as it is. See
@@ -12,30 +12,27 @@ import sys
 import hosts
 import jax
 import numpy as np
-from cases import CASES
+from cases import ADAM
 from hosts import keras
 from processes import PARTIAL
 from training import LENGTH, MICRO, compiled, data, dense_model, fit, slots, weights
 
-address, result, rank, name, trainings = sys.argv[1:]
-rank = int(rank)
+address, result, rank, trainings = sys.argv[1:]
 os.environ["XLA_FLAGS"] = ""  # one device per process
 jax.config.update("jax_cpu_collectives_implementation", "gloo")
-keras.distribution.initialize(address, num_processes=2, process_id=rank)
+keras.distribution.initialize(address, num_processes=2, process_id=int(rank))
 parallel = keras.distribution.DataParallel(auto_shard_dataset=False)  # a process has its own half
 keras.distribution.set_distribution(parallel)
 assert jax.process_count() == len(jax.devices()) == 2
 
-case = CASES[name]
-share = [array[rank::2] for array in data()]
+share = [array[int(rank) :: 2] for array in data()]
 for i, (arguments, callbacks) in enumerate(json.loads(trainings)):
-    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments, **arguments)
+    optimizer = hosts.ours("Adam", accum_iters=LENGTH, **ADAM.arguments, **arguments)
     model = compiled(dense_model(), optimizer)
     callbacks = [getattr(hosts.accum, callback)() for callback in callbacks]
     fit(model, MICRO // 2, share, callbacks=callbacks)
     fit(model, MICRO // 2, [a[:PARTIAL] for a in share], epochs=1, callbacks=callbacks)
     assert optimizer.window_position == PARTIAL
-    state = optimizer.get_state()
-    optimizer.set_state(state)
+    optimizer.set_state(optimizer.get_state())
     optimizer.apply_partial_window()
     np.savez(f"{result}-{rank}-{i}.npz", **weights(model), **slots(model))

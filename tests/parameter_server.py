@@ -10,10 +10,10 @@ import sys
 import hosts
 import numpy as np
 import tensorflow as tf
-from cases import CASES
+from cases import ADAM
 from hosts import keras
 from processes import two_free_ports
-from training import EPOCHS, LENGTH, MICRO, SAMPLES, data, dense_model, initialize, weights
+from training import EPOCHS, LENGTH, MICRO, SAMPLES, compiled, data, dense_model, weights
 
 hosts.set_floatx(hosts.FLOATX)
 jobs = dict(zip(("worker", "ps"), two_free_ports()))
@@ -23,11 +23,9 @@ servers = [tf.distribute.Server(spec, job, 0, "grpc", one_cpu) for job in jobs]
 resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc")
 strategy = tf.distribute.ParameterServerStrategy(resolver)
 
-case = CASES["adam"]
 with strategy.scope():
-    model = dense_model()
-    model.compile(hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), "mse")
-    initialize(model)
+    optimizer = hosts.ours("Adam", accum_iters=LENGTH, **ADAM.arguments)
+    model = compiled(dense_model(), optimizer)
 creator = keras.utils.experimental.DatasetCreator(
     lambda _: tf.data.Dataset.from_tensor_slices(data()).batch(MICRO).repeat()
 )

@@ -1,8 +1,9 @@
-"""Part of a training on some devices: `python replicas.py DEVICES FROM TO FIRST LAST [LATE]`.
+"""Trainings on the replicas of a strategy, for test_distribution.py.
 
-The process continues from the model in the file FROM, or begins a training with the arguments LATE
-(as JSON) if FROM doesn't exist. It trains on the micro-batches from FIRST to LAST and writes the
-model to TO. One process can have only one MirroredStrategy. See test_distribution.py.
+`python replicas.py DEVICES FROM TO FIRST LAST [LATE]` makes a part of a training on some devices:
+one process can have only one MirroredStrategy. It continues from the model in the file FROM, or
+begins with the arguments LATE (as JSON) if there is no such file, trains on the micro-batches from
+FIRST to LAST, and writes the model to TO.
 """
 
 import json
@@ -11,24 +12,16 @@ from pathlib import Path
 
 import hosts
 import numpy as np
+import training
 from cases import CASES
 from hosts import keras
 from processes import PARTIAL
-from training import (
-    BIG,
-    LENGTH,
-    MICRO,
-    batches,
-    compiled,
-    data,
-    dense_model,
-    fit,
-    linear_variables,
-    squares,
-    values,
-)
+from training import BIG, LENGTH, MICRO, batches, compiled, data, dense_model, fit, squares
 
 MICRO_BATCH, SAMPLES = 6, 22  # the last micro-batch has 4 samples: 2, 2 and 0 on 3 devices
+
+
+# -- hand-written loops ------------------------------------------------------------------------
 
 
 def whole_and_partial():
@@ -38,11 +31,26 @@ def whole_and_partial():
     return [a[:end] for a in arrays], [a[end : end + PARTIAL * MICRO] for a in arrays]
 
 
+def single_device(case, options):
+    """The stock optimizer on one device: big batches, then the last two micro-batches as one."""
+    optimizer = hosts.stock(case.name, **{**case.arguments, **options})
+    variables = training.linear_variables()
+    native = [hosts.native(v) for v in variables]
+    whole, partial = whole_and_partial()
+    for x, y in [*batches(BIG, whole), partial]:
+        with hosts.tf.GradientTape() as tape:
+            loss = hosts.tf.reduce_mean(squares(*native, x, y))
+        hosts.apply(optimizer, tape.gradient(loss, native), variables)
+    found = training.values(optimizer, variables)
+    training.assert_moved(training.START, {name: found[name] for name in training.START})
+    return found
+
+
 def in_strategy(strategy, case, options, **more):
     """Our optimizer on micro-batches, each of which is split among the replicas."""
     tf = hosts.tf
     with strategy.scope():
-        variables = linear_variables()
+        variables = training.linear_variables()
         arguments = {"accum_iters": LENGTH, **case.arguments, **options, **more}
         optimizer = hosts.ours(case.name, **arguments)
         if hosts.IS_KERAS3:
@@ -67,18 +75,17 @@ def in_strategy(strategy, case, options, **more):
 
         return strategy.experimental_distribute_values_from_function(share)
 
-    traces = []
+    traces = set()
     for x, y in sum((batches(MICRO, arrays) for arrays in whole_and_partial()), []):
         step(shared_out(x), shared_out(y))
-        traces.append(step.experimental_get_tracing_count())
-    assert traces[0] == traces[-1]
+        traces.add(step.experimental_get_tracing_count())
+    assert len(traces) == 1
     assert optimizer.window_position == PARTIAL
     optimizer.apply_partial_window()
-    return values(optimizer, variables)
+    return training.values(optimizer, variables)
 
 
-def samples(first, last):
-    return [array[:SAMPLES][MICRO_BATCH * first : MICRO_BATCH * last] for array in data()]
+# -- a part of a training in a process ---------------------------------------------------------
 
 
 def train(path, first, last, case, **late):
@@ -88,27 +95,28 @@ def train(path, first, last, case, **late):
         arguments = {"accum_iters": LENGTH, "reduction": "weighted", **case.arguments, **late}
         optimizer = hosts.ours(case.name, **arguments)
         model = compiled(dense_model(), optimizer, hosts.mean_squared_error())
-    weighs = hosts.accum.MicroBatchWeights()
-    fit(model, MICRO_BATCH, samples(first, last), epochs=1, callbacks=[weighs])
+    arrays = [array[:SAMPLES][MICRO_BATCH * first : MICRO_BATCH * last] for array in data()]
+    fit(model, MICRO_BATCH, arrays, epochs=1, callbacks=[hosts.accum.MicroBatchWeights()])
     return model
 
 
 def main(devices, start, end, first, last, late="{}"):
     hosts.set_floatx(hosts.FLOATX)
-    names = [f"CPU:{i}" for i in range(int(devices))]
-    strategy = hosts.tf.distribute.MirroredStrategy(names)
+    first, last = int(first), int(last)
+    strategy = hosts.tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(int(devices))])
     with strategy.scope():
-        model = train(Path(start), int(first), int(last), CASES["amsgrad"], **json.loads(late))
-    assert model.optimizer.window_position == int(last) % LENGTH
-    for variable in hosts.stock_variables(model.optimizer):
-        copies = getattr(hosts.native(variable), "values", [])
+        model = train(Path(start), first, last, CASES["amsgrad"], **json.loads(late))
+    optimizer = model.optimizer
+    assert optimizer.window_position == last % LENGTH
+    for variable in map(hosts.native, hosts.stock_variables(optimizer)):
+        copies = variable.values
         assert len(copies) == strategy.num_replicas_in_sync
-        if hosts.native(variable).aggregation == hosts.tf.VariableAggregation.SUM:
-            continue  # each replica holds its own part of the sum
-        for copy in copies:
-            np.testing.assert_array_equal(copy.numpy(), copies[0].numpy(), err_msg=variable.name)
-    expected = sum(map(len, samples(0, int(last))[:1])) if int(last) % LENGTH else 0
-    assert model.optimizer.get_state()["window_weight"] == expected
+        # With the aggregation SUM, each replica holds its own part of the sum.
+        if variable.aggregation != hosts.tf.VariableAggregation.SUM:
+            for copy in copies:
+                np.testing.assert_array_equal(copy.numpy(), copies[0].numpy(), variable.name)
+    expected = min(SAMPLES, MICRO_BATCH * last) if last % LENGTH else 0
+    assert optimizer.get_state()["window_weight"] == expected
     model.save(end)
 
 

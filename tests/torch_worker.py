@@ -10,20 +10,11 @@ import hosts
 import numpy as np
 import torch
 from cases import CASES
-from training import (
-    EPOCHS,
-    LENGTH,
-    MICRO,
-    batches,
-    compiled,
-    dense_model,
-    slots,
-    weights,
-)
+from training import EPOCHS, LENGTH, MICRO, batches, compiled, dense_model, slots, weights
 
 store, result, rank, *names = sys.argv[1:]
-rank = int(rank)
-torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
+half = slice(int(rank), None, 2)
+torch.distributed.init_process_group("gloo", f"file://{store}", rank=int(rank), world_size=2)
 
 for name in names:
     case = CASES[name]
@@ -32,7 +23,6 @@ for name in names:
     optimizer.build(model.trainable_variables)
     parallel = torch.nn.parallel.DistributedDataParallel(model)
     for x, y in batches(MICRO) * EPOCHS:
-        half = slice(rank, None, 2)
         parallel.zero_grad()
         loss = torch.mean((parallel(torch.tensor(x[half])) - torch.tensor(y[half])) ** 2)
         loss.backward()  # averages the gradients over the processes
