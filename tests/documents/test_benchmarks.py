@@ -1,8 +1,8 @@
 """The figures in docs/cost.md are those that the benchmarks wrote, and all contenders exist."""
 
-
 import hosts
 import pytest
+from cases import once
 
 PROJECT = hosts.PROJECT
 
@@ -12,19 +12,16 @@ def benchmarks(monkeypatch):
     monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
 
 
-def test_the_table_in_the_documentation_is_the_table_of_the_report():
+@once
+def test_tables_are_those_of_their_results():
+    import everybody
     import report
 
     found = report.load()
     assert set(found) == set(report.HOSTS)
     assert report.short_table(found) in (PROJECT / "docs/cost.md").read_text("utf-8")
-    path = PROJECT / "benchmarks/results/micro_batch.md"
-    assert path.read_text("utf-8") == report.long_table(found)
-
-
-def test_the_table_of_everybody_is_that_of_its_results():
-    import everybody
-
+    page = (PROJECT / "benchmarks/results/micro_batch.md").read_text("utf-8")
+    assert page == report.long_table(found)
     assert everybody.table() in (PROJECT / "docs/exactness.md").read_text("utf-8")
 
 
