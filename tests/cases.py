@@ -142,74 +142,34 @@ on_every_optimizer = over(CASES, quick=[*RULES, "nadam"])
 
 # -- arguments -------------------------------------------------------------------------------------
 
-# For each constructor argument a value that isn't its default.
+# Values that aren't the defaults, of constructor arguments whose default doesn't tell one. The
+# argument isn't given if it is None: another one excludes it, or it is a function.
 VALUES = {
-    "learning_rate": 0.25,
-    "lr": None,  # another name of learning_rate
-    "momentum": 0.5,
-    "nesterov": True,
-    "rho": 0.75,
-    "centered": True,
-    "beta_1": 0.5,
-    "beta_2": 0.75,
-    "epsilon": 1e-3,
-    "amsgrad": True,
-    "schedule_decay": 0.25,
-    "initial_accumulator_value": 0.5,
-    "learning_rate_power": -0.25,
-    "l1_regularization_strength": 0.5,
-    "l2_regularization_strength": 0.25,
-    "l2_shrinkage_regularization_strength": 0.125,
-    "beta": 0.75,
-    "beta_2_decay": -0.5,
-    "epsilon_1": 1e-4,
-    "epsilon_2": 1e-2,
-    "clip_threshold": 2.0,
-    "relative_step": False,
-    "warmup_steps": 3,
-    "adam_beta_1": 0.5,
-    "adam_beta_2": 0.75,
-    "adam_weight_decay": 0.25,
-    "adam_lr_ratio": 0.5,
-    "exclude_layers": ["out"],
-    "exclude_embeddings": False,
-    "muon_a": 3.5,
-    "muon_b": -4.5,
-    "muon_c": 2.25,
-    "ns_steps": 4,
-    "rms_rate": 0.25,
-    "weight_decay": 0.125,
-    "clipnorm": 0.5,
-    "clipvalue": None,  # only one kind of clipping at a time
-    "global_clipnorm": None,
-    "adaptive_epsilon": True,
-    "jit_compile": False,
-    "use_ema": True,
-    "ema_momentum": 0.5,
-    "ema_overwrite_frequency": 3,
-    "loss_scale_factor": 8.0,
-    "gradient_accumulation_steps": None,  # excluded by accum_iters
-    "name": "my_optimizer",
-    "accum_iters": 3,
-    "reduction": "sum",
-    "skip_nonfinite": True,
-    "skip_norm": 1e6,
-    "window_transforms": None,  # functions, which no config has
-    "gate": "conditional",
-    "all_reduce": None,  # excluded by skip_nonfinite
-    "decay": 0.5,
-    "gradient_aggregator": None,  # functions, which Keras doesn't serialize
-    "gradient_transformers": None,
+    **{"name": "my_optimizer", "learning_rate": 0.25, "epsilon": 1e-3, "weight_decay": 0.125},
+    **{"learning_rate_power": -0.25, "beta_2_decay": -0.5, "exclude_layers": ["out"]},
+    **{"clipnorm": 0.5, "ema_overwrite_frequency": 3, "loss_scale_factor": 8.0},
+    **{"reduction": "sum", "gate": "conditional", "skip_norm": 1e6, "decay": 0.5},
+    **{"schedule_decay": 0.25},
+    **dict.fromkeys(["clipvalue", "global_clipnorm", "gradient_accumulation_steps", "all_reduce"]),
+    **dict.fromkeys(["gradient_aggregator", "gradient_transformers", "window_transforms"]),
 }
 
 
+def value_of(parameter):
+    if parameter.name in VALUES:
+        return VALUES[parameter.name]
+    kind = type(parameter.default)
+    return {bool: not parameter.default, int: 3, float: 0.5}[kind]  # none of these is a default
+
+
 def arguments_of(name):
+    """For each constructor argument a value that isn't its default."""
     parameters = inspect.signature(getattr(hosts.accum, f"{name}Accumulate")).parameters
-    given = {parameter: VALUES[parameter] for parameter in parameters}
+    given = {n: value_of(parameter) for n, parameter in parameters.items() if n != "lr"}
     if name in NO_DECAY or not hosts.HAS_DECAY:
         given.pop("decay")
-    if hosts.IS_KERAS2:  # two names for the learning rate, and two for the norm
-        given["lr" if "lr" in list(parameters)[0] else "learning_rate"] = VALUES["learning_rate"]
-        given["learning_rate" if list(parameters)[0] == "lr" else "lr"] = None
+    if hosts.IS_KERAS2:  # two names for the norm, and two for the learning rate
         given["global_clipnorm"], given["clipnorm"] = given["clipnorm"], None
+        if list(parameters)[0] == "lr":
+            given["lr"] = given.pop("learning_rate")
     return {parameter: value for parameter, value in given.items() if value is not None}

@@ -152,14 +152,10 @@ GATE = {}  # arguments for all of our optimizers unless a test overrides them; s
 
 
 def has(name):
-    """Return True if the host has an optimizer of this name, of the style that `ours` makes.
-
-    For a name that the host doesn't have, `accum` raises an ImportError, so that
-    `from ... import` shows its message.
-    """
+    """Return True if the host has an optimizer of this name, of the style that `ours` makes."""
     try:
         found = getattr(accum, name)
-    except (ImportError, AttributeError):
+    except (ImportError, AttributeError):  # the first one for a name of another Keras
         return False
     if not IS_TF_KERAS or IS_NEW_STYLE:
         return True
@@ -168,12 +164,6 @@ def has(name):
 
 def ours(optimizer, **arguments):
     return getattr(accum, f"{optimizer}Accumulate")(**{**GATE, **arguments})
-
-
-def take(table, index):
-    if IS_KERAS3:
-        return keras.ops.take(table, index)
-    return tf.gather(table, tf.cast(index, "int32"))
 
 
 if not IS_KERAS2:
@@ -186,7 +176,10 @@ if not IS_KERAS2:
             self.rates = rates
 
         def __call__(self, update):
-            return take(np.array(self.rates, FLOATX), update)
+            rates = np.array(self.rates, FLOATX)
+            if IS_KERAS3:
+                return keras.ops.take(rates, update)
+            return tf.gather(rates, tf.cast(update, "int32"))
 
         def get_config(self):
             return {"rates": self.rates}
@@ -352,7 +345,7 @@ def apply(optimizer, gradients, variables):
         optimizer.apply_gradients(list(zip(tensors, variables)))
 
 
-# A part of every accumulator's name, and of no other name in an optimizer's state.
+# A part of every accumulator's name in `slots`, and of no other name there.
 ACCUMULATOR = "accumulator" if IS_KERAS2 else "window_accumulator"
 
 
@@ -364,24 +357,14 @@ def accumulators(optimizer):
 
 
 def _accumulators(optimizer):
-    if IS_KERAS3 or IS_NEW_STYLE:
-        return [v for v in optimizer.variables if "window_accumulator" in v.name]
-    return [v for v in _own(optimizer) if "accumulator" in v.name]
-
-
-def _own(optimizer):
-    """Our variables, which follow those of the stock optimizer in its list."""
-    found = listed(optimizer)
-    starts = [i for i, v in enumerate(found) if "state_format" in v.name]
-    return found[starts[0] :] if starts else []
+    named = optimizer._accumulation.state.named()
+    return [v for name, v in named.items() if name.startswith("accumulator.")]
 
 
 def slots(optimizer, weights):
     """The whole state of the optimizer but the learning rate, as {name: variable}."""
     if IS_KERAS2:
-        if hasattr(optimizer, "completed_updates"):
-            return _ours_of_keras2(optimizer)
-        return _stock_of_keras2(optimizer, len(weights))
+        return _slots_of_keras2(optimizer, len(weights))
     if IS_KERAS3:
         found = {}
         for v in optimizer.variables:  # Adafactor has several variables of the same name
@@ -400,7 +383,8 @@ def slots(optimizer, weights):
     found = {"iterations": optimizer.iterations}
     if getattr(optimizer, "_m_cache", None) is not None:  # Nadam's running product
         found["momentum_cache"] = optimizer._m_cache
-    sums = {id(v) for v in _accumulators(optimizer)}
+    is_ours = hasattr(optimizer, "completed_updates")
+    sums = set(map(id, _accumulators(optimizer))) if is_ours else ()  # they are slots, too
     for slot in optimizer.get_slot_names():
         for v in weights:
             try:
@@ -411,17 +395,6 @@ def slots(optimizer, weights):
     return found
 
 
-def _ours_of_keras2(optimizer):
-    """The variables by their names in a state, whose order is that of the list."""
-    names = [name for name in optimizer.get_state() if name != "learning_rate"]
-    own = [name for name in names if name[0].islower() and name != "completed_updates"]
-    found = dict(zip([name for name in names if name not in own], optimizer.weights))
-    found.update(zip(own, _own(optimizer)))
-    assert len(found) >= len(optimizer.weights)
-    found["iterations"] = found.pop("completed_updates", optimizer.iterations)
-    return {name.partition(".")[2] if name[0].isupper() else name: v for name, v in found.items()}
-
-
 # In the order of `weights`, after `iterations`.
 STOCK_SLOTS = {
     "SGD": ["momentum"],
@@ -430,9 +403,14 @@ STOCK_SLOTS = {
 }
 
 
-def _stock_of_keras2(optimizer, count):
-    rule = type(optimizer).__name__
+def _slots_of_keras2(optimizer, count):
     found = {"iterations": optimizer.iterations}
+    if hasattr(optimizer, "completed_updates"):  # "Adam.momentum.0"
+        named = optimizer._accumulation.state.named().items()
+        found.update((n.partition(".")[2] if n[0].isupper() else n, v) for n, v in named)
+        found.pop("completed_updates", None)
+        return found
+    rule = type(optimizer).__name__
     arrays = [v for v in optimizer.weights if v is not optimizer.iterations]
     names = [f"{slot}.{i}" for slot in STOCK_SLOTS[rule] for i in range(count)]
     if rule != "SGD" or array(optimizer.momentum):  # SGD creates the slots even with momentum 0

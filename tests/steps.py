@@ -51,11 +51,12 @@ def prepared(optimizer, variables):
     return optimizer
 
 
-def stepper(optimizer, variables, say=None, is_static=False):
+def stepper(optimizer, variables, say=None, is_static=False, **options):
     """Return a function of gradients that makes one step and is traced once.
 
     `say` is called in the step with the second argument of the function: a tensor or, if it
-    `is_static`, a Python value, for each of which the step is traced.
+    `is_static`, a Python value, for each of which the step is traced. `options` are those of
+    `tf.function`.
     """
     # In graphs, stock Nadam of the newer style deviates from its formula.
     is_eager = hosts.IS_NEW_STYLE and not is_ours(optimizer)
@@ -71,7 +72,7 @@ def stepper(optimizer, variables, say=None, is_static=False):
     if hosts.IS_TENSORFLOW:
         tf = hosts.tf
 
-        @tf.function
+        @tf.function(**options)
         def step(value, *grads):
             say(value)
             optimizer.apply_gradients(list(zip(grads, variables)))

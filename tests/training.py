@@ -229,18 +229,3 @@ def assert_same_training(actual, expected, **tolerance):
     assert_equal(actual.start, expected.start, rtol=0, atol=0)
     assert_equal(actual.weights, expected.weights, **tolerance)
     assert_equal(actual.slots, expected.slots, **tolerance)
-
-
-def assert_equals_big_batch(
-    case, both=None, ours=None, stock=None, callbacks=list, build=dense_model, compile=None
-):
-    """LENGTH micro-batches per update give all weights and all slots of the big batch.
-
-    `both`, `ours` and `stock` are arguments of the optimizers in addition to those of the case.
-    """
-    arguments = {**case.arguments, **(both or {})}
-    theirs = hosts.stock(case.name, **{**arguments, **(stock or {})})
-    expected = train(theirs, BIG, build, compile, callbacks=callbacks())
-    accumulating = hosts.ours(case.name, accum_iters=LENGTH, **{**arguments, **(ours or {})})
-    actual = train(accumulating, MICRO, build, compile, callbacks=callbacks())
-    assert_same_training(actual, expected)

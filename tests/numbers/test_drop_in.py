@@ -36,15 +36,6 @@ if importlib.util.find_spec("tensorflow") is None:
     OTHERWISE[logging] = "Keras's callback TensorBoard needs TensorFlow"
 
 
-@pytest.fixture(autouse=True)
-def float32():
-    """Keras's own tests are for its default data type."""
-    before = hosts.keras.config.floatx()
-    hosts.set_floatx("float32")
-    yield
-    hosts.set_floatx(before)
-
-
 def keras_tests():
     if not hosts.IS_KERAS3:
         return []
@@ -60,9 +51,9 @@ def keras_tests():
 
 
 def case(module, suite, test):
-    name = f"{suite.__name__}-{test}"
+    name, function = f"{suite.__name__}-{test}", getattr(suite, test)
     # A test or its suite may be skipped on other backends.
-    marks = [mark for what in (suite, getattr(suite, test)) for mark in _marks(what)]
+    marks = [*getattr(suite, "pytestmark", []), *getattr(function, "pytestmark", [])]
     if name in OTHERWISE:
         marks += [pytest.mark.skip(reason=OTHERWISE[name])]
     if not suite.__name__.startswith(("SGD", "Adam", "RMSprop", "LossScale")):
@@ -72,12 +63,9 @@ def case(module, suite, test):
     return pytest.param(module, suite, test, id=name, marks=marks)
 
 
-def _marks(what):
-    return getattr(what, "pytestmark", [])
-
-
 @pytest.mark.parametrize("module, suite, name", keras_tests())
 def test_as_the_stock_optimizer(module, suite, name, monkeypatch):
+    hosts.set_floatx("float32")  # Keras's own tests are for its default data type
     replaced = []
     if hasattr(module, "optimizers"):  # a copy, because Keras itself uses this module on PyTorch
         copy = types.ModuleType("optimizers")

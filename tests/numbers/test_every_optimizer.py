@@ -3,8 +3,6 @@
 There is no `fit`: train steps get given gradients and are traced as the backend traces them.
 """
 
-from functools import partial
-
 import hosts
 import numpy as np
 import pytest
@@ -29,24 +27,20 @@ def everything(case):
     return {**case.arguments, **more}
 
 
-@thorough
-@on_special_states
-def test_everything_at_once_in_a_conditional(case):
-    everything_at_once(case, "conditional")
-
-
 @on_every_optimizer
-def test_everything_at_once(case):
-    everything_at_once(case, "select")
-
-
-def everything_at_once(case, gate):
+def test_everything_at_once(case, gate="select"):
     """Nothing moves inside a window, to the bit; its end has the big batch's weights and state."""
     mine, theirs = variables(), variables()
     more = everything(case)
     ours = prepared(hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **more), mine)
     stock = prepared(hosts.stock(case.name, **more), theirs)
     assert_windows_equal_big_batches(ours, stock, mine, theirs)
+
+
+@thorough
+@on_special_states
+def test_everything_at_once_in_a_conditional(case):
+    test_everything_at_once(case, "conditional")
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are tested in test_saving.py")
@@ -75,37 +69,32 @@ def test_a_list_of_the_stock_optimizer(case, built):
     hosts.apply(stock, gradients()[0][0], theirs)
     arrays = [hosts.array(v) for v in stock.variables]
 
-    def optimizer(variables, arrays):
-        found = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    def optimizer(arrays):
+        found, mine = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments), variables()
         if built:
-            found.build(variables)
+            found.build(mine)
         found.set_weights(arrays)
-        found.build(variables)
+        found.build(mine)
         return found
 
-    ours = optimizer(variables(), arrays)
+    ours = optimizer(arrays)
     assert ours.completed_updates == 1
     for found, expected in zip(ours.variables, arrays):
         np.testing.assert_array_equal(hosts.array(found), expected)
     with pytest.raises(hosts.accum.StateError, match="is not a state of|doesn.t fit"):
-        optimizer(variables(), arrays[:-1])
+        optimizer(arrays[:-1])
 
 
 @thorough
 @pytest.mark.skipif(
     not hosts.IS_TENSORFLOW or "muon" not in CASES, reason="about Muon and TensorFlow's data types"
 )
-def test_muon_multiplies_a_rate_by_weights_of_another_type_as_the_stock_optimizer_does():
+@pytest.mark.parametrize("make", [hosts.stock, hosts.ours])
+def test_muon_multiplies_a_rate_by_weights_of_another_type_as_the_stock_optimizer_does(make):
     """The page on limits says so: a schedule of Keras is float32, the weights here are float64."""
+    matrix = hosts.variable(np.eye(2, 3), "kernel")
     of_keras = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
-    for rate, is_refused in ((of_keras, True), (hosts.EachUpdate([0.1]), False)):
-        for make in (hosts.stock, hosts.ours):
-            matrix = hosts.variable(np.eye(2, 3), "kernel")
-            muon = make("Muon", learning_rate=rate)
-            step = partial(hosts.apply, muon, [np.eye(2, 3)], [matrix])
-            if is_refused:
-                with pytest.raises(Exception, match="cannot compute Mul.* a double tensor"):
-                    step()
-            else:
-                step()
-                assert (hosts.array(matrix) != np.eye(2, 3)).any()
+    with pytest.raises(Exception, match="cannot compute Mul.* a double tensor"):
+        hosts.apply(make("Muon", learning_rate=of_keras), [np.eye(2, 3)], [matrix])
+    hosts.apply(make("Muon", learning_rate=hosts.EachUpdate([0.1])), [np.eye(2, 3)], [matrix])
+    assert (hosts.array(matrix) != np.eye(2, 3)).any()

@@ -40,6 +40,8 @@ from hypothesis.stateful import (
 )
 from training import Shrink, assert_equal, registered
 
+from keras_accum import AccumulationSchedule
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
     pytest.mark.filterwarnings("ignore:Gradients do not exist"),
@@ -55,6 +57,7 @@ SEED = os.environ.get("KERAS_ACCUM_TEST_FUZZ_SEED")
 TIER = {"keras2": 8, "jax": 4, "torch": 25, "tensorflow": 10}
 TIER = TIER[hosts.HOST if hosts.IS_KERAS2 else hosts.BACKEND]
 STEPS = 10 if hosts.IS_KERAS2 else 12
+COUNTS = Counter()
 
 # Trainings of many updates need room, and half precision rounds each weight in each update.
 HALVES = {"float16": 2e-2, "bfloat16": 1e-1, "mixed_float16": 1e-2, "mixed_bfloat16": 5e-2}
@@ -87,21 +90,22 @@ def targets_times_outputs(y_true, y_pred):
     return ops.sum(ops.cast(y_true, y_pred.dtype) * y_pred, axis=(1, 2))
 
 
-def gradients_of(*targets):
-    """The gradients that the model has for a batch of targets, in the order of NAMES."""
-    target = np.mean(targets, axis=0)
-    kernels = [target[:, columns] for columns in LAYERS.values()]
-    return [gradient for kernel in kernels for gradient in (kernel, kernel.sum(axis=0))]
-
-
-def random_target(seed):
+def random_targets(seeds):
     """Each column keeps its sign: near zero, rounding could change the sign of a sum."""
-    target = np.random.RandomState(seed).randint(8, 25, (ROWS, COLUMNS)) / 16  # in any data type
-    return (target * [1, -1, 1]).astype(hosts.FLOATX)
+    drawn = [np.random.RandomState(seed).randint(8, 25, (ROWS, COLUMNS)) for seed in seeds]
+    return [(d / 16 * [1, -1, 1]).astype(hosts.FLOATX) for d in drawn]  # exact in any data type
 
 
 def inputs(targets):
     return np.stack([np.eye(ROWS, dtype=hosts.FLOATX)] * len(targets)), np.stack(targets)
+
+
+def gradients_of(targets, head=""):
+    """The gradients that the model, or one of its layers, has for a batch: {index of NAMES: ...}"""
+    target = np.mean(targets, axis=0)
+    kernels = [target[:, columns] for columns in LAYERS.values()]
+    found = [gradient for kernel in kernels for gradient in (kernel, kernel.sum(axis=0))]
+    return {i: found[i] for i, name in enumerate(NAMES) if name.startswith(head)}
 
 
 def model_of(plan):
@@ -121,20 +125,34 @@ def model_of(plan):
 
 
 def compiled(model, optimizer, plan):
-    arguments = {}
-    if not hosts.IS_KERAS2:
-        arguments["run_eagerly"] = not plan["traced"]
+    if hosts.IS_KERAS2:
+        model.compile(optimizer, targets_times_outputs)
+        return model
+    arguments = {"run_eagerly": not plan["traced"]}
     if hosts.IS_KERAS3:
         arguments["auto_scale_loss"] = False
-        if hosts.IS_TENSORFLOW or arguments["run_eagerly"]:
+        if hosts.IS_TENSORFLOW or not plan["traced"]:
             arguments["jit_compile"] = False
-    model.compile(optimizer, targets_times_outputs if hosts.IS_KERAS2 else Linear(), **arguments)
+    model.compile(optimizer, Linear(), **arguments)
     return model
+
+
+def is_trainable(variable):
+    return variable.trainable if hosts.IS_KERAS3 else True
+
+
+def apply(optimizer, variables, found):
+    """A step with gradients in the data types of their variables."""
+    there = [variables[i] for i in found]
+    dtypes = [hosts.array(v).dtype for v in there]
+    gradients = [np.asarray(g).astype(dtype) for g, dtype in zip(found.values(), dtypes)]
+    hosts.apply(optimizer, gradients, there)
 
 
 # -- plans: which optimizer, with which arguments ------------------------------------------------
 
 RATES = 400  # updates that a schedule has rates for
+LENGTHS = AccumulationSchedule({0: 1, 1: 3, 3: 2})
 
 
 @registered
@@ -150,48 +168,42 @@ if not hosts.IS_KERAS2:
 @st.composite
 def plans(draw):
     """Draw the arguments of the optimizers and what else stays the same in a case."""
-    row = draw(st.sampled_from(sorted(CASES)))
-    name, arguments = CASES[row]
-    stock, ours = dict(arguments), {}
+    name, arguments = CASES[draw(st.sampled_from(sorted(CASES)))]
     rate = arguments["learning_rate"]
-    plan = {"row": row, "rate": "number", "constraint": draw(st.booleans())}
+    plan = {"name": name, "constraint": draw(st.booleans()), "stock": dict(arguments)}
 
-    kinds = ["number"]
+    kinds = {"number": {}}
     if not hosts.IS_KERAS2 and name not in NO_DECAY:
-        kinds.append("schedule")
+        rates = [rate / (1 + n / 4) for n in range(RATES)]
+        kinds["schedule"] = {"learning_rate": hosts.EachUpdate(rates)}
     if hosts.IS_KERAS3:
-        kinds.append("callable")
+        kinds["callable"] = {"learning_rate": constant_rate}
     if hosts.HAS_DECAY and not (name == "Nadam" and not hosts.IS_KERAS3):
-        kinds.append("decay")
-    plan["rate"] = draw(st.sampled_from(kinds))
-    if plan["rate"] == "schedule":
-        stock["learning_rate"] = hosts.EachUpdate([rate / (1 + n / 4) for n in range(RATES)])
-    if plan["rate"] == "callable":
-        stock["learning_rate"] = constant_rate
-    ours.update(stock)
-    if plan["rate"] == "decay":
-        stock.update(hosts.decayed(rate, 0.25, RATES))
-        ours.update(decay=0.25)
+        kinds["decay"] = hosts.decayed(rate, 0.25, RATES)
+    plan["rate"] = draw(st.sampled_from(sorted(kinds)))
+    plan["stock"].update(kinds[plan["rate"]])
 
-    both = {}
     clips = ["clipnorm", "clipvalue"] + ["global_clipnorm"] * (not hosts.IS_KERAS2)
     clip = draw(st.sampled_from([None, *clips]))
     if clip:
-        both[clip] = draw(st.sampled_from([0.25, 1.0]))
+        plan["stock"][clip] = draw(st.sampled_from([0.25, 1.0]))
     if hosts.HAS_EMA:
         if "weight_decay" not in arguments and draw(st.booleans()):
-            both["weight_decay"] = 0.125
+            plan["stock"]["weight_decay"] = 0.125
         if draw(st.booleans()):
-            both.update(use_ema=True, ema_momentum=0.5)
-            both["ema_overwrite_frequency"] = draw(st.sampled_from([None, 1, 2, 3]))
+            frequency = draw(st.sampled_from([None, 1, 2, 3]))
+            plan["stock"].update(use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=frequency)
 
     reductions = ["mean", "sum"] + ["weighted"] * (not hosts.IS_KERAS2)
-    ours.update(
-        accum_iters=draw(st.integers(1, 4)),
-        reduction=draw(st.sampled_from(reductions)),
-        gate=draw(st.sampled_from(["select", "conditional"])),
-        skip_nonfinite=draw(st.integers(0, 2)) == 2,
-    )
+    plan["ours"] = {
+        **plan["stock"],
+        "accum_iters": draw(st.sampled_from([1, 2, 3, 4, LENGTHS])),
+        "reduction": draw(st.sampled_from(reductions)),
+        "gate": draw(st.sampled_from(["select", "conditional"])),
+        "skip_nonfinite": draw(st.integers(0, 2)) == 2,
+    }
+    if plan["rate"] == "decay":
+        plan["ours"].update(learning_rate=rate, decay=0.25)
     # In bfloat16, weights of these become NaN in the stock optimizer, too; see limits.md.
     is_nan = name in ("Nadam", "ScheduleFreeAdamW")
     halves = sorted(half for half in HALVES if not (is_nan and half == "bfloat16"))
@@ -199,77 +211,58 @@ def plans(draw):
         halves = []
     plan["dtype"] = draw(st.sampled_from([hosts.FLOATX] * 8 + halves))
     plan["loss"] = draw(st.sampled_from(["sample", "batch"]))  # of MicroBatches
-    plan.update(traced=draw(st.integers(0, 5)) == 5, name=name, stock={**stock, **both})
-    plan["ours"] = {**ours, **both}
+    plan["traced"] = draw(st.integers(0, 5)) == 5
     return plan
 
 
-def optimizers_of(plan):
-    """Return the stock optimizer and ours."""
-    return hosts.stock(plan["name"], **plan["stock"]), hosts.ours(plan["name"], **plan["ours"])
-
-
-# -- the reference -------------------------------------------------------------------------------
-
-
-def of_dtypes(gradients, variables):
-    """The gradients in the data types of their variables."""
-    return [np.asarray(g).astype(hosts.array(v).dtype) for g, v in zip(gradients, variables)]
-
-
-def is_trainable(variable):
-    return variable.trainable if hosts.IS_KERAS3 else True
+def ours(plan):
+    return hosts.ours(plan["name"], **plan["ours"])
 
 
 class BigBatch:
     """The stock optimizer on the averages of the windows, which are plain lists here."""
 
-    def __init__(self, plan, optimizer):
+    def __init__(self, plan):
         self.model = model_of(plan)
-        self.optimizer = optimizer
+        self.variables = self.model.weights
+        self.optimizer = hosts.stock(plan["name"], **plan["stock"])
         self.reduction = plan["ours"]["reduction"]
         self.skips = plan["ours"]["skip_nonfinite"]
         self.use_ema = plan["stock"].get("use_ema", False)
-        self.accum_iters = self.length = plan["ours"]["accum_iters"]
+        self.set_accum_iters = plan["ours"]["accum_iters"]
         self.window = []  # of {index of the variable: gradient}, weight
         self.updates = 0
-        hosts.build_on(optimizer, self.variables)
+        hosts.build_on(self.optimizer, self.variables)
 
     @property
-    def variables(self):
-        return self.model.weights
+    def accum_iters(self):
+        given = self.set_accum_iters
+        return given(self.updates) if callable(given) else given
 
     def micro_batch(self, gradients, weight=1.0, closes=False):
-        finite = all(np.isfinite(g).all() for g in gradients.values())
-        if not (self.skips and not finite):
+        if not self.skips or all(np.isfinite(g).all() for g in gradients.values()):
             if not self.window:
                 self.length = self.accum_iters
             self.window.append((gradients, weight))
-        if closes or len(self.window) >= self.length:
+        if closes or self.window and len(self.window) >= self.length:
             self.update()
 
     def update(self):
         if not self.window:
             return
-        divisor = {
-            "mean": len(self.window),
-            "sum": 1,
-            "weighted": sum(weight for _, weight in self.window),
-        }[self.reduction]
+        weights = [weight if self.reduction == "weighted" else 1 for _, weight in self.window]
+        divisor = 1 if self.reduction == "sum" else sum(weights)
         averages = {}
-        for gradients, weight in self.window:
-            factor = weight if self.reduction == "weighted" else 1
+        for (gradients, _), weight in zip(self.window, weights):
             for index, gradient in gradients.items():
-                total = averages.get(index, 0) + np.asarray(gradient, "float64") * factor
-                averages[index] = total
+                part = np.asarray(gradient, "float64") * weight / divisor
+                averages[index] = averages.get(index, 0) + part
         self.window = []
-        indices = [i for i in sorted(averages) if is_trainable(self.variables[i])]
-        if not indices:  # all of the window's variables are frozen: there is no update
-            return
-        self.updates += 1
-        variables = [self.variables[i] for i in indices]
-        averages = [averages[i] / divisor for i in indices]
-        hosts.apply(self.optimizer, of_dtypes(averages, variables), variables)
+        averages = {i: averages[i] for i in sorted(averages) if is_trainable(self.variables[i])}
+        if averages:  # otherwise all of the window's variables are frozen: there is no update
+            self.updates += 1
+            COUNTS["updates"] += 1
+            apply(self.optimizer, self.variables, averages)
 
     def end_fit(self):
         """What Keras does at the end of `fit`, if there is an average of the weights."""
@@ -278,30 +271,6 @@ class BigBatch:
 
 
 # -- callbacks -------------------------------------------------------------------------------------
-
-CALLBACKS = ["partial"]
-if not hosts.IS_KERAS2:
-    CALLBACKS += ["monitor", "updates", "slices", "gate"]
-if hosts.IS_TORCH:
-    CALLBACKS += ["in_backward"]
-
-# What can't be in one training, and what can't be where windows have several micro-batches.
-APART = [{"slices", "in_backward"}, {"slices", "weighted"}]
-APART_IN_WINDOWS = [{"in_backward", "weighted"}, {"in_backward", "skips"}]
-APART_IN_WINDOWS += [{"gate", "skips"}] * (not hosts.IS_TORCH)
-
-
-def make_callback(name, plan):
-    accum = hosts.accum
-    return {
-        "partial": lambda: accum.ApplyPartialWindow(),
-        "monitor": lambda: accum.AccumulationMonitor(batch_size=1),
-        "updates": lambda: accum.OnUpdates([Seen()]),
-        "slices": lambda: accum.MicroBatches(1, loss=plan["loss"]),
-        "gate": lambda: accum.PythonGate(),
-        "in_backward": lambda: accum.AccumulateInBackward(),
-        "weighs": lambda: accum.MicroBatchWeights(weight_of),
-    }[name]()
 
 
 class Seen(keras.callbacks.Callback):
@@ -332,13 +301,33 @@ class StopAt(keras.callbacks.Callback):
         self.number -= 1
 
 
+def weight_of(x, y, y_pred, sample_weight):
+    return (keras.ops if hosts.IS_KERAS3 else keras.backend).abs(y[0, 0, 0])
+
+
+CALLBACKS = {"partial": lambda plan: hosts.accum.ApplyPartialWindow()}
+if not hosts.IS_KERAS2:
+    CALLBACKS["monitor"] = lambda plan: hosts.accum.AccumulationMonitor(batch_size=1)
+    CALLBACKS["updates"] = lambda plan: hosts.accum.OnUpdates([Seen()])
+    CALLBACKS["slices"] = lambda plan: hosts.accum.MicroBatches(1, loss=plan["loss"])
+    CALLBACKS["gate"] = lambda plan: hosts.accum.PythonGate()
+if hosts.IS_TORCH:
+    CALLBACKS["in_backward"] = lambda plan: hosts.accum.AccumulateInBackward()
+DRAWN = list(CALLBACKS)
+CALLBACKS["weighs"] = lambda plan: hosts.accum.MicroBatchWeights(weight_of)
+
+# What can't be in one training, and what can't be where windows have several micro-batches.
+APART = [{"slices", "in_backward"}, {"slices", "weighted"}]
+APART_IN_WINDOWS = [{"in_backward", "weighted"}, {"in_backward", "skips"}]
+APART_IN_WINDOWS += [{"gate", "skips"}] * (not hosts.IS_TORCH)
+
 # -- the machine -----------------------------------------------------------------------------------
 
-COUNTS = Counter()
-seeds = st.integers(0, 2**16)
-
+seed = st.integers(0, 2**16)
 # Without those of test_saving.py that go through several files or are slow.
 FORMS = sorted(name for name in FORMATS if not name.endswith("again") and name != "saved_model")
+ONE_AT_A_TIME = {"shuffle": False, "verbose": 0}
+none_is_frozen = precondition(lambda self: all(map(is_trainable, self.big_batch.variables)))
 
 
 class Training(RuleBasedStateMachine):
@@ -350,110 +339,91 @@ class Training(RuleBasedStateMachine):
             keras.backend.clear_session()  # takes longer than a case
             if hosts.BACKEND == "jax":  # which would run out of memory maps for its programs
                 jax.clear_caches()
-        self.model = None
         self.folders, self.used = [], {}
         COUNTS["cases"] += 1
 
-    @initialize(data=st.data())
-    def compile(self, data):
-        self.plan = data.draw(plans(), label="plan")
-        hosts.set_floatx(self.plan["dtype"] if hosts.IS_KERAS2 else hosts.FLOATX)
-        stock, ours = optimizers_of(self.plan)
-        self.big_batch = BigBatch(self.plan, stock)
-        self.model = compiled(model_of(self.plan), ours, self.plan)
+    @initialize(plan=plans())
+    def compile(self, plan):
+        self.plan = plan
+        hosts.set_floatx(plan["dtype"] if hosts.IS_KERAS2 else hosts.FLOATX)
+        self.big_batch = BigBatch(plan)
+        self.accumulates = plan["ours"]["accum_iters"] != 1
+        self.weighs = plan["ours"]["reduction"] == "weighted" and self.accumulates
+        self.model = self.fresh()
         self.waits = True  # for its variables
-
-    # -- conditions --------------------------------------------------------------------------------
 
     @property
     def optimizer(self):
         return self.model.optimizer
 
-    @property
-    def skips(self):
-        return self.plan["ours"]["skip_nonfinite"]
+    def fresh(self, optimizer=None):
+        """A model whose optimizer has seen nothing, to train or to load something into."""
+        return compiled(model_of(self.plan), optimizer or ours(self.plan), self.plan)
 
-    @property
-    def accumulates(self):
-        return self.plan["ours"]["accum_iters"] > 1
-
-    @property
-    def weighs(self):
-        return self.plan["ours"]["reduction"] == "weighted" and self.accumulates
-
-    @property
-    def is_frozen(self):
-        return not all(map(is_trainable, self.big_batch.variables))
-
-    def weigh(self, weight):
-        if self.weighs:
-            self.optimizer.weigh(weight)
+    def build(self):
+        if self.waits:
+            hosts.build(self.model)
+            self.waits = False
 
     # -- micro-batches -----------------------------------------------------------------------------
 
     if not hosts.IS_KERAS2:
 
         @rule(
-            seed=seeds,
+            seed=seed,
             missing=st.sets(st.integers(0, 3), max_size=3),
             weight=st.integers(1, 3),
             closes=st.booleans(),
+            bad=st.sampled_from([None, None, None, np.inf, np.nan]),
         )
-        def apply(self, seed, missing, weight, closes):
-            """A step of one's own, in which the gradients of some variables are missing."""
-            found = dict(enumerate(gradients_of(random_target(seed))))
+        def apply(self, seed, missing, weight, closes, bad):
+            """A step of one's own, in which gradients are missing or aren't finite."""
             variables = self.model.weights
-            frozen = {i for i in found if not is_trainable(variables[i])}
-            found = {i: g for i, g in found.items() if i not in missing | frozen}
+            missing = missing | {i for i, v in enumerate(variables) if not is_trainable(v)}
+            found = gradients_of(random_targets([seed]))
+            found = {i: gradient for i, gradient in found.items() if i not in missing}
             if not found:
                 return
+            if bad and self.big_batch.skips:
+                last = max(found)
+                found[last] = np.full_like(found[last], bad)
+                COUNTS["dropped"] += 1
             self.build()
-            self.weigh(weight)
+            if self.weighs:
+                self.optimizer.weigh(weight)
             if closes:
                 self.optimizer.close_window()
-            there = [variables[i] for i in found]
-            hosts.apply(self.optimizer, of_dtypes(found.values(), there), there)
+            apply(self.optimizer, variables, found)
             self.big_batch.micro_batch(found, weight, closes)
 
-        @precondition(lambda self: self.skips and not self.is_frozen)
-        @rule(seed=seeds, index=st.integers(0, 3), value=st.sampled_from([np.inf, np.nan]))
-        def drop(self, seed, index, value):
-            """A step with a gradient that isn't finite."""
-            found = gradients_of(random_target(seed))
-            found[index] = np.full_like(found[index], value)
-            self.build()
-            self.weigh(1)
-            hosts.apply(self.optimizer, of_dtypes(found, self.model.weights), self.model.weights)
-            self.big_batch.micro_batch(dict(enumerate(found)))
-
-    @precondition(lambda self: not self.is_frozen)
-    @rule(seed=seeds)
+    @none_is_frozen
+    @precondition(lambda self: not (self.weighs and self.plan["traced"]))  # its weight is a tensor
+    @rule(seed=seed)
     def train_on_batch(self, seed):
-        if self.weighs and self.plan["traced"]:
-            return  # the weight of a traced step is a tensor of that step
-        target = random_target(seed)
-        self.weigh(2)
-        self.model.train_on_batch(*inputs([target]))
-        self.big_batch.micro_batch(dict(enumerate(gradients_of(target))), 2)
+        targets = random_targets([seed])
+        if self.weighs:
+            self.optimizer.weigh(2)
+        self.model.train_on_batch(*inputs(targets))
+        self.big_batch.micro_batch(gradients_of(targets), 2)
         self.waits = False
 
-    @precondition(lambda self: not self.is_frozen)
+    @none_is_frozen
     @rule(
-        seeds=st.lists(seeds, min_size=1, max_size=6),
-        with_=st.lists(st.sampled_from(CALLBACKS), max_size=3, unique=True),
+        seeds=st.lists(seed, min_size=1, max_size=6),
+        with_=st.lists(st.sampled_from(DRAWN), max_size=3, unique=True),
         are_new=st.booleans(),
         batch_size=st.integers(1, 3),
         epochs=st.integers(1, 2),
         stop=st.none() | st.integers(0, 5),
     )
     def fit(self, seeds, with_, are_new, batch_size, epochs, stop):
-        targets, big_batch = list(map(random_target, seeds)), self.big_batch
+        targets, big_batch = random_targets(seeds), self.big_batch
         batches = [targets[i : i + batch_size] for i in range(0, len(targets), batch_size)]
         with_ = with_ + ["weighs"] * self.weighs
         with_.sort(key=lambda name: name != "partial")  # the one that must come before others
         if are_new:
             self.used = {}
-        callbacks = [self.used.setdefault(name, make_callback(name, self.plan)) for name in with_]
+        callbacks = [self.used.setdefault(name, CALLBACKS[name](self.plan)) for name in with_]
         stops = stop is not None and stop < epochs * len(batches)
         is_refused, before = self.is_refused(with_), big_batch.updates
         raises = contextlib.nullcontext()
@@ -463,20 +433,16 @@ class Training(RuleBasedStateMachine):
             callbacks.insert(0, StopAt(stop))
             raises = pytest.raises(Stop)
         with raises:
-            x, y = inputs(targets)
-            settings = {"epochs": epochs, "shuffle": False, "verbose": 0, "callbacks": callbacks}
-            self.model.fit(x, y, batch_size=batch_size, **settings)
+            settings = {**ONE_AT_A_TIME, "epochs": epochs, "callbacks": callbacks}
+            self.model.fit(*inputs(targets), batch_size=batch_size, **settings)
         if is_refused:
             COUNTS["refusals"] += 1
             return
         self.waits = self.waits and stop == 0
-        for number, batch in enumerate(batches * epochs):
-            if number == stop:
-                COUNTS["interrupted"] += 1
-                break
-            weight = float(np.abs(batch[0][0, 0]))
-            big_batch.micro_batch(dict(enumerate(gradients_of(*batch))), weight)
-            if "partial" in with_ and (number + 1) % len(batches) == 0:
+        COUNTS["interrupted"] += stops
+        for number, batch in enumerate((batches * epochs)[: stop if stops else None], start=1):
+            big_batch.micro_batch(gradients_of(batch), float(np.abs(batch[0][0, 0])))
+            if "partial" in with_ and number % len(batches) == 0:
                 big_batch.update()
         if not stops or hosts.BACKEND == "jax":  # where Keras ends an interrupted training as well
             big_batch.end_fit()
@@ -485,37 +451,35 @@ class Training(RuleBasedStateMachine):
             assert seen.updates == big_batch.updates - before
 
     def is_refused(self, with_):
-        words = {*with_, self.plan["ours"]["reduction"], *["skips"] * self.skips}
+        words = {*with_, self.big_batch.reduction, *["skips"] * self.big_batch.skips}
         return any(words >= pair for pair in APART + APART_IN_WINDOWS * self.accumulates)
 
     # Keras on JAX can't train only some of an optimizer's variables.
     if not (hosts.IS_KERAS2 or hosts.BACKEND == "jax"):
 
+        @none_is_frozen
         # An average of the weights needs all of them at the end of `fit`.
-        @precondition(lambda self: not (self.is_frozen or self.weighs or self.big_batch.use_ema))
-        @rule(seeds=st.lists(seeds, min_size=1, max_size=3), head=st.sampled_from(sorted(LAYERS)))
+        @precondition(lambda self: not (self.weighs or self.big_batch.use_ema))
+        @rule(seeds=st.lists(seed, min_size=1, max_size=3), head=st.sampled_from(sorted(LAYERS)))
         def fit_another_model(self, seeds, head):
             """A second model of some layers, on the same optimizer."""
             self.build()
-            targets = list(map(random_target, seeds))
-            x, y = inputs(targets)
             output = self.model.get_layer(head).output
             model = keras.models.Model(self.model.input, output)
+            targets = random_targets(seeds)
+            x, y = inputs(targets)
             compiled(model, self.optimizer, self.plan)
-            settings = {"batch_size": 1, "shuffle": False, "verbose": 0}
-            model.fit(x, y[..., LAYERS[head]], **settings)
+            model.fit(x, y[..., LAYERS[head]], batch_size=1, **ONE_AT_A_TIME)
             for target in targets:
-                found = dict(enumerate(gradients_of(target)))
-                found = {i: g for i, g in found.items() if NAMES[i].startswith(head)}
-                self.big_batch.micro_batch(found)
+                self.big_batch.micro_batch(gradients_of([target], head))
 
     # -- between micro-batches ---------------------------------------------------------------------
 
-    @precondition(lambda self: self.accumulates)
+    @precondition(lambda self: self.accumulates and self.plan["ours"]["accum_iters"] is not LENGTHS)
     @rule(accum_iters=st.integers(1, 9))
     def set_accum_iters(self, accum_iters):
         self.build()  # without variables, the optimizer would be one that never accumulates
-        self.optimizer.accum_iters = self.big_batch.accum_iters = accum_iters
+        self.optimizer.accum_iters = self.big_batch.set_accum_iters = accum_iters
 
     @rule()
     def apply_partial_window(self):
@@ -523,20 +487,21 @@ class Training(RuleBasedStateMachine):
         self.optimizer.apply_partial_window()
         self.big_batch.update()
 
-    @precondition(lambda self: self.model and self.plan["rate"] == "number")
+    @precondition(lambda self: self.plan["rate"] == "number")
     @rule(exponent=st.integers(3, 7))
     def set_learning_rate(self, exponent):
-        rate = 2**-exponent
+        if hosts.IS_LEGACY:  # whose stock optimizers can't set a config's rate before, either
+            self.build()
         for optimizer in (self.optimizer, self.big_batch.optimizer):
             if hosts.IS_KERAS2:
-                keras.backend.set_value(optimizer.lr, rate)
+                keras.backend.set_value(optimizer.lr, 2**-exponent)
             else:
-                optimizer.learning_rate = rate
+                optimizer.learning_rate = 2**-exponent
 
     if hosts.IS_KERAS3:
 
         # With an average that overwrites the weights, Keras moves frozen variables, too.
-        @precondition(lambda self: self.model and not self.big_batch.use_ema)
+        @precondition(lambda self: not self.big_batch.use_ema)
         @rule(index=st.integers(0, 3))
         def freeze_or_thaw(self, index):
             self.build()
@@ -546,16 +511,7 @@ class Training(RuleBasedStateMachine):
 
     # -- files and copies --------------------------------------------------------------------------
 
-    def build(self):
-        if self.waits:
-            hosts.build(self.model)
-            self.waits = False
-
-    def fresh(self):
-        """A model whose optimizer has seen nothing, to load something into."""
-        return compiled(model_of(self.plan), optimizers_of(self.plan)[1], self.plan)
-
-    @precondition(lambda self: not self.is_frozen)
+    @none_is_frozen
     @rule(form=st.sampled_from(FORMS), build=st.booleans())
     def save_and_load(self, form, build):
         if not self.holds(form):
@@ -583,19 +539,18 @@ class Training(RuleBasedStateMachine):
             return self.plan["name"] not in ("Muon", "Adafactor")
         return True
 
-    @precondition(lambda self: self.model and not self.is_frozen)
+    @none_is_frozen
     @rule(build=st.booleans(), way=st.sampled_from(["pickle", "deepcopy", "state"]))
     def copy_the_optimizer(self, build, way):
-        old = self.optimizer
+        old, values = self.optimizer, self.model.get_weights()
         if way == "state":
             self.build()
-            new = optimizers_of(self.plan)[1]
+            new = ours(self.plan)
             new.set_state(old.get_state())
         else:
             new = copy.deepcopy(old) if way == "deepcopy" else pickle.loads(pickle.dumps(old))
-        model = model_of(self.plan)
-        model.set_weights(self.model.get_weights())
-        self.model, self.waits = compiled(model, new, self.plan), True
+        self.model, self.waits = self.fresh(new), True
+        self.model.set_weights(values)
         if build:
             self.build()
 
@@ -609,44 +564,32 @@ class Training(RuleBasedStateMachine):
 
     @invariant()
     def equal_to_the_big_batch(self):
-        if self.model is None:
-            return
         big_batch, optimizer = self.big_batch, self.optimizer
-        COUNTS["steps"] += 1
         assert optimizer.completed_updates == big_batch.updates
         assert optimizer.window_position == len(big_batch.window)
         assert optimizer.accum_iters == big_batch.accum_iters
-        weights = self.model.weights
-        actual = dict(zip(NAMES, map(hosts.array, weights)))
-        expected = dict(zip(NAMES, map(hosts.array, big_batch.variables)))
+        actual, expected = (dict(zip(NAMES, each.model.weights)) for each in (self, big_batch))
         if not self.waits:
-            found = [
-                hosts.slots(o, ws)
-                for o, ws in ((optimizer, weights), (big_batch.optimizer, big_batch.variables))
-            ]
-            own, stock = [{n: hosts.array(v) for n, v in slots.items()} for slots in found]
+            slots = hosts.slots(big_batch.optimizer, big_batch.variables)
             if not big_batch.updates:  # there is no average yet
-                stock = {n: v for n, v in stock.items() if not is_average(n)}
-            actual.update(own)
-            expected.update(stock)
+                slots = {name: v for name, v in slots.items() if not is_average(name)}
+            actual.update(hosts.slots(optimizer, self.model.weights))
+            expected.update(slots)
             if not big_batch.window and self.accumulates:
                 for accumulator in hosts.accumulators(optimizer):
                     assert not hosts.array(accumulator).any(), "a sum is pending"
+        actual, expected = (
+            {name: hosts.array(v) for name, v in each.items()} for each in (actual, expected)
+        )
         assert_equal(actual, expected, **TOLERANCES[self.plan["dtype"]])
 
     def teardown(self):
         for folder in self.folders:
             folder.cleanup()
-        if self.model is not None:
-            COUNTS["updates"] += self.big_batch.updates
 
 
 def is_average(name):
     return name.endswith("_average") or name.startswith(("moving_average", "average/"))
-
-
-def weight_of(x, y, y_pred, sample_weight):
-    return (keras.ops if hosts.IS_KERAS3 else keras.backend).abs(y[0, 0, 0])
 
 
 # -- the tests -----------------------------------------------------------------------------------

@@ -5,12 +5,14 @@ The reference is the stock optimizer with the averages of just these variables.
 """
 
 import contextlib
+from functools import partial
 
 import hosts
 import numpy as np
 import pytest
 from cases import CASES, KINDS, LATE, SPECIAL, over, quick_first, thorough
 from hosts import keras
+from steps import stepper
 from training import (
     BIG,
     LENGTH,
@@ -24,9 +26,6 @@ from training import (
     go_on,
     weights,
 )
-
-if hosts.BACKEND == "jax":
-    import jax
 
 pytestmark = [
     pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 refuses missing gradients"),
@@ -87,38 +86,19 @@ def none(optimizer, variables, found):
     hosts.apply(optimizer, [found.get(name) for name in START], list(variables.values()))
 
 
-def traced(make):
+def traced(make=stepper):
     """A step in which each set of gradients has a function of its own, traced once."""
-    functions = {}
+    steps = {}
 
     def step(optimizer, variables, found):
         names = "".join(found)
-        functions.setdefault(names, make(optimizer, variables, names))(list(found.values()))
+        there = START if hosts.BACKEND == "jax" else names  # JAX's function takes all variables
+        if names not in steps:
+            steps[names] = make(optimizer, [variables[name] for name in there])
+        steps[names]([found.get(name) for name in there])
 
-    step.functions = functions
+    step.steps = steps
     return step
-
-
-def by_jax(optimizer, variables, names):
-    jitted, everything = jax.jit(optimizer.stateless_apply), [*variables.values()]
-    everything += optimizer.variables
-
-    def step(found):
-        old = [v.value for v in everything]
-        found = dict(zip(names, found))
-        new = jitted(old[len(START) :], [found.get(name) for name in START], old[: len(START)])
-        for variable, value in zip(everything, [*new[0], *new[1]]):
-            variable.assign(value)
-
-    return step
-
-
-def by_tensorflow(**options):
-    def make(optimizer, variables, names):
-        step = lambda found: left_out(optimizer, variables, dict(zip(names, found)))  # noqa: E731
-        return hosts.tf.function(step, reduce_retracing=True, **options)
-
-    return make
 
 
 def equals_big_batch(case, step, scope=contextlib.nullcontext, **options):
@@ -154,7 +134,7 @@ WITHOUT_ADAFACTOR = {name: case for name, case in SPECIAL.items() if name != "ad
 @pytest.mark.usefixtures("every_gate")
 @over({**KINDS, **WITHOUT_ADAFACTOR}, quick=["adam"])
 def test_equals_big_batch(case):
-    equals_big_batch(case, traced(by_jax) if hosts.BACKEND == "jax" else left_out)
+    equals_big_batch(case, traced())
 
 
 @pytest.mark.parametrize("step", [left_out, none])
@@ -169,15 +149,14 @@ def test_left_out_or_none(step):
 @quick_first("jit_compile", [False, True])
 def test_any_traced_function_can_close_the_window(jit_compile):
     """Each set of gradients has its own function, traced once and without a conditional."""
-    step = traced(by_tensorflow(jit_compile=jit_compile))
-    equals_big_batch(CASES["adam"], step)
-    for names, function in step.functions.items():
-        assert function.experimental_get_tracing_count() == 1
-        if hosts.GATE["gate"] == "select":
-            from graphs import conditionals, operations
+    from graphs import conditionals, operations
 
-            specs = [hosts.tf.TensorSpec(np.shape(START[n]), hosts.FLOATX) for n in names]
-            assert not conditionals(operations(function.python_function, specs))
+    step = traced(partial(stepper, jit_compile=jit_compile))
+    equals_big_batch(CASES["adam"], step)
+    for names, run in step.steps.items():
+        specs = [hosts.tf.TensorSpec(np.shape(START[n]), hosts.FLOATX) for n in names]
+        found = conditionals(operations(run.traced.python_function, None, *specs))
+        assert found <= (hosts.GATE["gate"] == "conditional")
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute")
@@ -185,10 +164,10 @@ def test_any_traced_function_can_close_the_window(jit_compile):
 def test_in_replicas(strategy, gate, monkeypatch):
     monkeypatch.setattr(hosts, "GATE", gate)
 
-    def make(optimizer, variables, names):
+    def make(optimizer, variables):
         def replica(found):
-            parts = {n: value / strategy.num_replicas_in_sync for n, value in zip(names, found)}
-            left_out(optimizer, variables, parts)
+            parts = [value / strategy.num_replicas_in_sync for value in found]
+            hosts.apply(optimizer, parts, variables)
 
         return hosts.tf.function(lambda found: strategy.run(replica, (found,)))
 
