@@ -124,10 +124,11 @@ WRITTEN = {"momentum": SHAPES, "velocity": SHAPES, "velocity_hat": [(1,), (1,)]}
     "rule, slots", [("Adam", ("momentum", "velocity")), ("SGD", ()), ("SGD", ("momentum",))]
 )
 def test_from_keras_2(rule, slots):
+    written = WRITTEN if rule == "Adam" else ["momentum"]
     arrays = {
-        f"{rule}.{slot}.{i}": np.full(WRITTEN[slot][i], i + 1.0)
-        for slot in lists.KERAS_2_SLOTS[rule]
-        for i in range(2)
+        f"{rule}.{slot}.{i}": np.full(shape, 10 * place + i)
+        for place, slot in enumerate(written)
+        for i, shape in enumerate(WRITTEN[slot])
     }
     used = {name: array for name, array in arrays.items() if name.split(".")[1] in slots}
     shapes = {"completed_updates": (), **{name: array.shape for name, array in used.items()}}
