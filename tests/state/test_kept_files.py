@@ -73,18 +73,15 @@ def load(path, row, form, saved):
         model.set_weights(saved)
         model.optimizer.set_state(dict(np.load(path)))
         return model
-    whole = None
-    if form.startswith("checkpoint"):
+    if form != "checkpoint_before_build":
+        hosts.build(model)
+    if form in ("weights.h5", "tf_weights"):
+        status = model.load_weights(path)
+    else:
         whole = hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-    if form == "checkpoint_before_build":
-        read = whole.read(str(path.with_suffix(".checkpoint")))
-    hosts.build(model)
-    if form == "checkpoint":
-        read = whole.read(str(path))
-    elif not whole:
-        read = model.load_weights(path)
+        status = whole.read(str(path.with_suffix(".checkpoint")))
     if hosts.IS_TENSORFLOW:
-        read.expect_partial()
+        status.expect_partial()
     return model
 
 

@@ -82,10 +82,6 @@ def from_other(model, folder):
     return eager(model)
 
 
-def from_unpickled(source, folder):
-    return from_other(through("pickle")(source, folder), folder)
-
-
 def from_state_tree(model, folder):
     tree = model.get_state_tree(value_format="numpy_array")
     for variable in model.optimizer.variables:
@@ -137,7 +133,7 @@ def assign_to_variables(model, folder):
 
 # The ways in which a state comes to wait: of formats, those whose optimizer the host doesn't build.
 WAYS = {"state": from_sorted_state, "pickle": through("pickle"), "training": trained}
-READ = {"unpickled": from_unpickled, "list": from_list}
+READ = {"list": from_list}
 KEEP = {form: through(form) for form in ALL if form not in ("registered", "saved_model")}
 KEEP.update(other=from_other, deepcopy=deepcopied, list=from_list)
 CHANGES = [set_length_and_rate, apply_partial_window, newer_state]
@@ -149,8 +145,9 @@ if hosts.IS_KERAS3:
     CHANGES += [assign_to_variables]
     NEED_VARIABLES += ["assign_to_variables", "state_tree", "h5"]  # a list needs them, too
     del KEEP["list"]
-elif hosts.IS_KERAS2:
+elif hosts.IS_KERAS2:  # where each row compiles several steps
     NEED_VARIABLES += ["h5", "list"]
+    del WAYS["training"], KEEP["deepcopy"]
 else:
     BUILT += ["keras", "checkpoint"][: 1 + hosts.IS_LEGACY]
     WAYS.update({form: through(form) for form in BUILT[1:]})
