@@ -9,11 +9,10 @@ from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first, thorou
 from formats import CLASSES
 from graphs import CONTROL_FLOW
 from hosts import keras
-from steps import assert_windows_equal_big_batches, gradients, made, stepper, weights_and_state
-from training import assert_equal, assert_moved, compiled, dense_model, go_on, weights
+from steps import assert_windows_equal_big_batches, gradients, made, stepper
+from training import assert_moved, compiled, dense_model, go_on, weights
 
 in_a_step = keras2_has_no("`close_window` and `decide`")
-traced = pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
 
 
 def adam(**arguments):
@@ -63,9 +62,8 @@ def test_a_dropped_micro_batch_closes_the_window_of_the_others():
     step = stepper(ours, mine, ours.close_window)
     (one, two), before = gradients([2])[0], hosts.array(mine[0])
     bad = [np.full_like(gradient, np.nan) for gradient in one]
-    for grads, closes, updates, position in (
-        *((bad, True, 0, 0), (one, False, 0, 1), (two, False, 0, 2), (bad, True, 1, 0)),
-    ):
+    micro_batches = [(bad, True, 0, 0), (one, False, 0, 1), (two, False, 0, 2), (bad, True, 1, 0)]
+    for grads, closes, updates, position in micro_batches:
         step(grads, closes)
         assert (ours.completed_updates, ours.window_position) == (updates, position)
     np.testing.assert_allclose(hosts.array(mine[0]), before - (one[0] + two[0]) / 2, rtol=1e-6)
@@ -80,6 +78,31 @@ def test_a_decided_window_may_be_longer_than_its_length_and_counters_go_on_from_
     assert (ours.completed_updates, ours.window_position) == (0, 3)
     stepper(ours, mine)(window[3])  # the counters decide: the window is full
     assert (ours.completed_updates, ours.window_position) == (1, 0)
+
+
+@thorough
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about tf.distribute")
+def test_a_window_closes_if_one_replica_says_so(strategy):
+    tf = hosts.tf
+    with strategy.scope():
+        w = hosts.variable([1.0, 2.0], "w")
+        ours = hosts.ours("SGD", learning_rate=0.5, accum_iters=None)
+        hosts.build_on(ours, [w])
+
+    @tf.function
+    def step(who):
+        def replica():
+            index = tf.distribute.get_replica_context().replica_id_in_sync_group
+            ours.close_window(tf.equal(index, who))
+            ours.apply_gradients([(tf.ones([2], hosts.FLOATX), w)])
+
+        strategy.run(replica)
+
+    for who, updates in ((5, 0), (1, 1), (5, 1), (0, 2)):
+        step(tf.constant(who))
+        assert ours.completed_updates == updates
+    for value in strategy.experimental_local_results(hosts.native(w)):
+        np.testing.assert_allclose(value.numpy(), [-1.0, 0.0])  # each average is 1 + 1
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -117,7 +140,7 @@ def test_one_of_two_ways():
 
 
 @in_a_step
-@traced
+@pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
 @pytest.mark.parametrize("way", ["close_window", "decide"])
 def test_outside_of_the_traced_function(way):
     ours, mine = made(adam())
@@ -167,60 +190,3 @@ def test_none_can_be_set_and_replaced():
     optimizer.accum_iters = 2
     go_on(model, stop=3)
     assert (optimizer.completed_updates, optimizer.window_position) == (3, 1)
-
-
-# -- loops of a backend ----------------------------------------------------------------------------
-
-
-@thorough
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about tf.distribute")
-def test_a_window_closes_if_one_replica_says_so(strategy):
-    tf = hosts.tf
-    with strategy.scope():
-        w = hosts.variable([1.0, 2.0], "w")
-        ours = hosts.ours("SGD", learning_rate=0.5, accum_iters=None)
-        hosts.build_on(ours, [w])
-
-    @tf.function
-    def step(who):
-        def replica():
-            index = tf.distribute.get_replica_context().replica_id_in_sync_group
-            ours.close_window(tf.equal(index, who))
-            ours.apply_gradients([(tf.ones([2], hosts.FLOATX), w)])
-
-        strategy.run(replica)
-
-    for who, updates in ((5, 0), (1, 1), (5, 1), (0, 2)):
-        step(tf.constant(who))
-        assert ours.completed_updates == updates
-    for value in strategy.experimental_local_results(hosts.native(w)):
-        np.testing.assert_allclose(value.numpy(), [-1.0, 0.0])  # each average is 1 + 1
-
-
-@pytest.mark.skipif(hosts.BACKEND != "jax", reason="about JAX's loops")
-def test_a_window_in_one_jax_program():
-    """The micro-batches before the last one in `lax.scan`, then the update: one program."""
-    import jax
-
-    ours, mine = made(adam())
-    stock, theirs = made(hosts.stock("Adam", **CASES["adam"].arguments))
-    window = gradients()[2]
-
-    @jax.jit
-    def run(weights, state, gradients):
-        def add(carry, gradients):
-            weights, state = carry
-            ours.decide(False)
-            return ours.stateless_apply(state, gradients, weights), None
-
-        before, last = [g[:-1] for g in gradients], [g[-1] for g in gradients]
-        (weights, state), _ = jax.lax.scan(add, (weights, state), before)
-        ours.decide(True)
-        return ours.stateless_apply(state, last, weights)
-
-    stacked = [np.stack(g) for g in zip(*window)]
-    values = run([v.value for v in mine], [v.value for v in ours.variables], stacked)
-    for v, value in zip([*mine, *ours.variables], [*values[0], *values[1]]):
-        v.assign(value)
-    stepper(stock, theirs)([np.mean(g, axis=0) for g in zip(*window)])
-    assert_equal(weights_and_state(ours, mine), weights_and_state(stock, theirs))
