@@ -137,6 +137,7 @@ def test_it_is_gone_afterwards():
     model, _, _ = monitored(sgd(), Monitor(MICRO, noise_scale=True), epochs=1)
     norms, other = model.optimizer._accumulation.norms, compiled(dense_model(), sgd())
     norm = norms.read("gradient_norm")
+    assert not norms.watched
     fit(model, MICRO, epochs=1)
     assert norms.read("gradient_norm") == norm > 0
     hosts.build(other)

@@ -13,8 +13,9 @@ SAID = "ends with no update: 6 of 100 micro-batches"
 SIX = [array[: 6 * MICRO] for array in data()]
 
 
-def model_of(accum_iters=100):
-    return compiled(dense_model(), hosts.ours("SGD", accum_iters=accum_iters), run_eagerly=True)
+def model_of(accum_iters=100, **arguments):
+    optimizer = hosts.ours("SGD", accum_iters=accum_iters, **arguments)
+    return compiled(dense_model(), optimizer, run_eagerly=True)
 
 
 def said(model, **arguments):
@@ -55,6 +56,7 @@ def test_which_trainings_warn():
     assert [said(model, epochs=2), said(model, callbacks=[monitor()]), said(model)] == [1, 1, 0]
     assert said(model, callbacks=[close()]) == 0
     assert (said(model_of(1)), said(model_of(4))) == (0, 0)
+    assert said(model_of(skip_norm=1e-9)) == 0  # all are dropped
     other = model_of(9)
     other.optimizer.build(other.trainable_variables)
     state = model.optimizer.get_state()
