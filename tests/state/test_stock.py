@@ -234,9 +234,6 @@ def test_to_stock_is_refused_where_it_would_lose_something():
     assert type(hosts.ours("Adam").to_stock()) is type(hosts.stock("Adam"))
 
 
-# -- accum_iters before the first step ---------------------------------------------------------
-
-
 @keras2_has_no("accum_iters that can be set after loading: see test_keras2.py")
 def test_accum_iters_may_exceed_1_until_the_first_step():
     """Built or loaded at accum_iters=1, and then set to more."""
