@@ -42,23 +42,16 @@ def test_mirrored_strategy(strategy, case, gated):
     assert_equal(replicas.in_strategy(strategy, case, OPTIONS, **gated), expected)
 
 
-def everything():
-    """Arguments for everything that acts on an update."""
-    more = {"clipnorm": 0.3}
-    if hosts.HAS_EMA:
-        more.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
-    if not hosts.IS_KERAS2:
-        rate = ADAM.arguments["learning_rate"]
-        rates = [rate / (1 + update) for update in range(training.UPDATES + 1)]
-        more["learning_rate"] = hosts.EachUpdate(rates)
-    return more
-
-
+# Everything that acts on an update.
+RATES = [ADAM.arguments["learning_rate"] / (1 + update) for update in range(training.UPDATES + 1)]
+BOTH = {**OPTIONS, "learning_rate": hosts.EachUpdate(RATES)}
+if hosts.HAS_EMA:
+    BOTH["ema_overwrite_frequency"] = 2
 # `models`: of the stock optimizer, and of ours.
 Row = namedtuple("Row", "case both models callbacks arrays")
 PLAIN = Row(ADAM, {}, (dense_model, dense_model), (), None)
 CONSTRAINED = functools.partial(dense_model, kernel_constraint=training.Shrink())
-EVERYTHING = PLAIN._replace(both=everything(), models=(CONSTRAINED, CONSTRAINED))
+EVERYTHING = PLAIN._replace(both=BOTH, models=(CONSTRAINED, CONSTRAINED))
 ROWS = {"everything": EVERYTHING}
 EMBEDDINGS = training.DenseEmbedding, keras.layers.Embedding
 ROWS["embedding"] = PLAIN._replace(
