@@ -324,8 +324,7 @@ APART_IN_WINDOWS += [{"gate", "skips"}] * (not hosts.IS_TORCH)
 # -- the machine -----------------------------------------------------------------------------------
 
 seed = st.integers(0, 2**16)
-# Without those of test_saving.py that go through several files or are slow.
-FORMS = sorted(name for name in FORMATS if not name.endswith("again") and name != "saved_model")
+FORMS = sorted(name for name in FORMATS if name != "saved_model")  # which is slow
 ONE_AT_A_TIME = {"shuffle": False, "verbose": 0}
 none_is_frozen = precondition(lambda self: all(map(is_trainable, self.big_batch.variables)))
 
