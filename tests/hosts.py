@@ -345,10 +345,6 @@ def apply(optimizer, gradients, variables):
         optimizer.apply_gradients(list(zip(tensors, variables)))
 
 
-# A part of every accumulator's name in `slots`, and of no other name there.
-ACCUMULATOR = "accumulator" if IS_KERAS2 else "window_accumulator"
-
-
 def accumulators(optimizer):
     """All accumulators of an optimizer that has some."""
     found = _accumulators(optimizer)
@@ -391,8 +387,15 @@ def slots(optimizer, weights):
                 variable = optimizer.get_slot(v, slot)
             except KeyError:  # a variable that never had a gradient
                 continue
-            found[f"{v.name}/{ACCUMULATOR if id(variable) in sums else slot}"] = variable
+            found[f"{v.name}/{'window_accumulator' if id(variable) in sums else slot}"] = variable
     return found
+
+
+def moved_by_updates(optimizer, weights):
+    """The slots without the window's bookkeeping, as {name: array}."""
+    ours = "window_", "accum_iters", "state_format", "missing_gradients", "accumulator."
+    found = slots(optimizer, weights).items()
+    return {name: array(v) for name, v in found if not any(word in name for word in ours)}
 
 
 # In the order of `weights`, after `iterations`.

@@ -105,14 +105,8 @@ def stepper(optimizer, variables, say=None, is_static=False, **options):
 
 def weights_and_state(optimizer, variables):
     """Everything that only an update may move."""
-    weights = {f"weight of {name}": v for name, v in zip(SHAPES, variables)}
-    found = {**weights, **hosts.slots(optimizer, variables)}
-    ours = "window_", "accum_iters", "state_format", "missing_gradients", "unapplied"
-    return {
-        name: hosts.array(v)
-        for name, v in found.items()
-        if not any(word in name for word in ours) and not name.startswith("accumulator")
-    }
+    weights = {f"weight of {name}": hosts.array(v) for name, v in zip(SHAPES, variables)}
+    return {**weights, **hosts.moved_by_updates(optimizer, variables)}
 
 
 def assert_windows_equal_big_batches(ours, stock, mine, theirs, windows=None, step=None, flag=None):

@@ -51,25 +51,13 @@ def dense_model(**arguments):
     return hosts.sequential((3,), layers)
 
 
-class DenseEmbedding(keras.layers.Layer):
+class DenseEmbedding(keras.layers.Embedding):
     """An embedding with a dense gradient, which sums repeated rows and covers all rows."""
-
-    def __init__(self, rows, width, **kwargs):
-        super().__init__(**kwargs)
-        self.rows, self.width = rows, width
-
-    def build(self, shape):
-        self.table = self.add_weight(
-            name="embeddings", shape=(self.rows, self.width), initializer="zeros"
-        )
 
     def call(self, rows):
         one_hot = keras.ops.one_hot if hosts.IS_KERAS3 else hosts.tf.one_hot
         dot = keras.ops.matmul if hosts.IS_KERAS3 else keras.backend.dot
-        return dot(one_hot(rows, self.rows, dtype=hosts.FLOATX), self.table)
-
-    def compute_output_shape(self, shape):
-        return (*shape, self.width)
+        return dot(one_hot(rows, self.input_dim, dtype=hosts.FLOATX), self.embeddings)
 
 
 def embedding_model(layer):
@@ -147,13 +135,8 @@ def slots(model):
 
 def state(model):
     """Everything that only an update may move: weights and slots, not the window's bookkeeping."""
-    bookkeeping = (hosts.ACCUMULATOR, "window_position", "window_length")
-    optimizer = {
-        name: value
-        for name, value in slots(model).items()
-        if not any(word in name for word in bookkeeping)
-    }
-    return {**weights(model), **optimizer}
+    found = hosts.moved_by_updates(inner(model.optimizer), model.trainable_weights)
+    return {**weights(model), **found}
 
 
 def set_state(model, values):
