@@ -127,10 +127,11 @@ class Hooks(MovingAverages):
             accumulation.state.is_promised = not self.built
             return
         accumulation.state.check_promise()
-        with port.build_scope():
+        with port.build_scope(variables):
             super().build(variables)
             port.variables = self._trainable_variables
             accumulation.open_window()
+        with port.eagerly():
             accumulation.state.built()
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
