@@ -21,7 +21,6 @@ from keras_accum.training import UPDATE_NORM
 class Port(StatePort):
     """Keras 2 on TensorFlow 2. A subclass for each style of optimizers defines these members.
 
-    raw_rate: The learning rate as the optimizer has it: a number, a variable, a schedule, ...
     add_variable(name, value, dtype, shape): A new variable of the optimizer, on every replica.
     to_sum: The argument of `apply_gradients` for gradients that aren't summed over replicas yet.
     sum_pairs(pairs): Pairs of gradients and variables, summed by the stock optimizer.
@@ -96,11 +95,7 @@ class Port(StatePort):
         if not (is_of_keras(self.stock) and self.runs_stock_code):
             return False  # only Keras's own code is known to take what has no rows
         variables = [*self.variables, *self.of_rule.values(), self.updates]
-        return (
-            any(variable.shape.rank for variable in variables)
-            and all(variable.constraint is None for variable in variables)
-            and chosen.is_possible(variables)
-        )
+        return all(v.constraint is None for v in variables) and chosen.is_possible(variables)
 
     def written(self, variables, switches, switch):
         """Return what an update may write and a switch may hold: pairs of variables and switches.

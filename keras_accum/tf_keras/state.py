@@ -17,6 +17,10 @@ class StatePort(port.Port):
     """
 
     variables = ()
+    key = staticmethod(key_of)
+    read = staticmethod(keras.backend.get_value)
+    write = staticmethod(port.write)
+    rate_argument = staticmethod(stock.rate_argument)
 
     def __init__(self, accumulation):
         super().__init__(accumulation)
@@ -30,9 +34,6 @@ class StatePort(port.Port):
         self._order_in_stock = []
 
     # -- the model's variables ---------------------------------------------------------------------
-
-    def key(self, variable):
-        return key_of(variable)
 
     def are_frozen(self, variables):
         return models.are_frozen(self.optimizer, variables)
@@ -85,22 +86,14 @@ class StatePort(port.Port):
                 found[f"{prefix}{name}{places[key]}"] = variable
         return found
 
-    def read(self, variable):
-        return keras.backend.get_value(variable)
-
-    def write(self, variable, value):
-        port.write(variable, value)
-
     def rate(self):
-        is_number = not callable(self.raw_rate) and self.raw_rate is not None
-        return self.read(self.raw_rate) if is_number else None
+        rate = stock.rate_of(self.optimizer)
+        return None if rate is None or callable(rate) else self.read(rate)
 
     def write_rate(self, rate):
         self.optimizer.learning_rate = float(rate)
 
     # -- stock optimizers --------------------------------------------------------------------------
-
-    rate_argument = staticmethod(stock.rate_argument)
 
     @staticmethod
     def stock_variables(optimizer):
