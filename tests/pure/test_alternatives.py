@@ -26,4 +26,4 @@ def test_a_sum_in_bfloat16_stops_growing():
     """In its 8 bits, 256 + 1 is half way between two numbers, and the even one is 256."""
     bits = np.float32(257).view(np.uint32)
     assert bits & 0xFFFF == 0x8000 and (bits >> 16) & 1 == 0
-    assert (bits & 0xFFFF0000).view(np.float32) == 256
+    assert (bits & np.uint32(0xFFFF0000)).view(np.float32) == 256
