@@ -25,11 +25,22 @@ def data(windows=3, shape=(3,), more=0):
     """Inputs whose mean and scale differ from micro-batch to micro-batch."""
     random = np.random.default_rng(3)
     samples = windows * BIG + more
-    x = random.normal(2, 1, (samples, *shape)) * random.uniform(
-        0.5, 3, (samples, *[1] * len(shape))
-    )
+    scale = random.uniform(0.5, 3, (samples, *[1] * len(shape)))
+    x = random.normal(2, 1, (samples, *shape)) * scale
     y = random.uniform(1, 2, (samples, 2))
     return x.astype(hosts.FLOATX), y.astype(hosts.FLOATX)
+
+
+def masked_data():
+    x, y = data(shape=(5, 3))
+    for i in range(len(x)):
+        x[i, 1 + i % 5 :] = 0
+    return x, y
+
+
+def with_a_bad_micro_batch():
+    bad = 2 * MICRO
+    return [np.insert(a, bad, np.full((MICRO, a.shape[1]), np.nan), axis=0) for a in data()]
 
 
 def norm(**arguments):
@@ -42,64 +53,6 @@ def dense(**arguments):
     return hosts.sequential((3,), [norm(**arguments), layers.Dense(2, name="out")])
 
 
-def ours(**arguments):
-    return hosts.ours("SGD", **{**RATE, "accum_iters": LENGTH, **arguments})
-
-
-def compiled(model, optimizer, **arguments):
-    """Compile as the other tests do, but keep the weights: a variance is positive."""
-    start = model.get_weights()
-    training.compiled(model, optimizer, **arguments)
-    model.set_weights(start)
-    return model
-
-
-def swapped(build=dense):
-    return accum.with_window_statistics(build())
-
-
-def statistics(model, name="norm"):
-    layer = model.get_layer(name)
-    found = {"mean": layer.moving_mean, "variance": layer.moving_variance}
-    return {key: hosts.array(value) for key, value in found.items()}
-
-
-def window(model, name="norm"):
-    layer = model.get_layer(name)
-    return [hosts.array(v) for v in (layer.window_count, layer.window_mean, layer.window_variance)]
-
-
-def trained(build=dense, arrays=None, callbacks=(), size=MICRO, **arguments):
-    model = compiled(swapped(build), ours(**arguments))
-    arrays = data() if arrays is None else arrays
-    fit(model, size, arrays, callbacks=[accum.WindowStatistics(), *callbacks], epochs=2)
-    return model
-
-
-def stock(build=dense, arrays=None, size=BIG):
-    model = compiled(build(), hosts.stock("SGD", **RATE))
-    fit(model, size, data() if arrays is None else arrays, epochs=2)
-    return model
-
-
-def same(actual, expected):
-    assert_equal(statistics(actual), statistics(expected), rtol=2e-6, atol=1e-6)
-    start = statistics(dense())
-    assert all(
-        np.abs(value - start[name]).max() > 0.1 for name, value in statistics(expected).items()
-    )
-
-
-@quick_first(
-    "arguments",
-    {"select": {}, "conditional": {"gate": "conditional"}, "reduction": {"reduction": "sum"}},
-)
-def test_the_statistics_are_those_of_the_big_batch(arguments):
-    model = trained(**arguments)
-    same(model, stock())
-    assert [not value.any() for value in window(model)] == [True] * 3
-
-
 def channels_first():
     arrays = [norm(axis=1), layers.Flatten(), layers.Dense(2, name="out")]
     return hosts.sequential((3, 4, 2), arrays)
@@ -110,130 +63,134 @@ def masked():
     return hosts.sequential((5, 3), found)
 
 
-def masked_data():
-    x, y = data(shape=(5, 3))
-    for i in range(len(x)):
-        x[i, 1 + i % 5 :] = 0
-    return x, y
+def ours(**arguments):
+    return hosts.ours("SGD", **{**RATE, "accum_iters": LENGTH, **arguments})
 
 
-@quick_first(
-    "build, arrays",
-    {
-        "masks": (masked, masked_data()),
-        "axis": (channels_first, data(shape=(3, 4, 2))),
-        "no gamma": (lambda: dense(center=False, scale=False), data()),
-    },
-)
-def test_elements_are_counted(build, arrays):
-    """Each channel by itself, and only what isn't masked."""
-    same(trained(build, arrays), stock(build, arrays))
+def compiled(model, optimizer=None, **arguments):
+    """Compile as the other tests do, but keep the weights: a variance is positive."""
+    start = model.get_weights()
+    training.compiled(model, optimizer or ours(), **arguments)
+    model.set_weights(start)
+    return model
 
 
-def test_a_short_micro_batch_and_a_partial_window():
-    arrays = data(more=MICRO + 1)
-    callbacks = [accum.MicroBatchWeights(), accum.ApplyPartialWindow()]
-    model = trained(arrays=arrays, callbacks=callbacks, reduction="weighted")
-    same(model, stock(arrays=arrays))
+def swapped(build=dense):
+    return accum.with_window_statistics(build())
+
+
+def go_on(model, arrays, *others, epochs=1):
+    fit(model, MICRO, arrays, callbacks=[accum.WindowStatistics(), *others], epochs=epochs)
+    return model
+
+
+def stock(build=dense, arrays=None, size=BIG):
+    model = compiled(build(), hosts.stock("SGD", **RATE))
+    fit(model, size, data() if arrays is None else arrays, epochs=2)
+    return model
+
+
+def statistics(model, name="norm"):
+    layer = model.get_layer(name)
+    found = {"mean": layer.moving_mean, "variance": layer.moving_variance}
+    return {key: hosts.array(value) for key, value in found.items()}
+
+
+def window(model):
+    layer = model.get_layer("norm")
+    return [hosts.array(v) for v in (layer.window_count, layer.window_mean, layer.window_variance)]
+
+
+def same(actual, expected):
+    assert_equal(statistics(actual), statistics(expected), rtol=2e-6, atol=1e-6)
+    start = statistics(dense())
+    moved = [np.abs(value - start[name]).max() for name, value in statistics(expected).items()]
+    assert min(moved) > 0.1
+
+
+# The model, arrays, arguments of the optimizer, names of other callbacks.
+ROWS = {
+    "select": (dense, data(), {}, []),
+    "masks": (masked, masked_data(), {}, []),
+    "axis": (channels_first, data(shape=(3, 4, 2)), {}, []),
+    "no gamma": (lambda: dense(center=False, scale=False), data(), {}, []),
+    "conditional": (dense, data(), {"gate": "conditional"}, []),
+    "reduction": (dense, data(), {"reduction": "sum"}, []),
+    "a short micro-batch and a partial window": (
+        dense,
+        data(more=MICRO + 1),
+        {"reduction": "weighted"},
+        ["MicroBatchWeights", "ApplyPartialWindow"],
+    ),
+    "gate": (dense, data(), {}, ["PythonGate"]),
+    "gate and monitor": (dense, data(), {}, ["PythonGate", "AccumulationMonitor"]),
+}
+
+
+@quick_first("build, arrays, arguments, others", ROWS)
+def test_the_statistics_are_those_of_the_big_batch(build, arrays, arguments, others):
+    model = compiled(swapped(build), ours(**arguments))
+    go_on(model, arrays, *[getattr(accum, name)() for name in others], epochs=2)
+    same(model, stock(build, arrays))
+    assert not any(value.any() for value in window(model))
+
+
+def test_a_dropped_micro_batch_is_dropped_from_the_statistics():
+    model = compiled(swapped(), ours(skip_nonfinite=True))
+    same(go_on(model, with_a_bad_micro_batch(), epochs=2), stock())
 
 
 @thorough
-def test_a_window_of_one_micro_batch():
-    """Not by the code of accum_iters=1."""
-    same(trained(accum_iters=accum.AccumulationSchedule({0: 1, 100: 2})), stock(size=MICRO))
-
-
-@thorough
-@pytest.mark.parametrize("others", [["PythonGate"], ["PythonGate", "AccumulationMonitor"]])
-def test_with_other_callbacks(others):
-    same(trained(callbacks=[getattr(accum, name)() for name in others]), stock())
+def test_a_window_of_one_micro_batch(recwarn):
+    """Not by the code of accum_iters=1, and without a warning of batch normalization."""
+    model = compiled(swapped(), ours(accum_iters=accum.AccumulationSchedule({0: 1, 100: 2})))
+    same(go_on(model, data(), epochs=2), stock(size=MICRO))
+    assert not [one for one in recwarn if "Batch normalization" in str(one.message)]
 
 
 @thorough
 @pytest.mark.skipif(hosts.IS_TORCH, reason="Keras refuses it on PyTorch")
 def test_several_micro_batches_in_a_call():
-    model = swapped()
-    compiled(model, ours(), steps_per_execution=3)
-    fit(model, MICRO, data(), callbacks=[accum.WindowStatistics()], epochs=2)
-    same(model, stock())
+    same(go_on(compiled(swapped(), steps_per_execution=3), data(), epochs=2), stock())
 
 
 class Watch(keras.callbacks.Callback):
-    """Keeps the statistics after each micro-batch, and before each validation."""
+    """Keeps the statistics after each micro-batch."""
 
     def __init__(self):
         super().__init__()
-        self.seen, self.at_tests = [], []
+        self.seen = []
 
     def on_train_batch_end(self, batch, logs=None):
         self.seen.append(statistics(self.model))
 
-    def on_test_begin(self, logs=None):
-        self.at_tests.append(statistics(self.model))
-
 
 @thorough
 def test_inside_a_window_nothing_moves():
-    watch = Watch()
-    trained(callbacks=[watch])
-    for first in range(0, len(watch.seen) - LENGTH, LENGTH):
-        inside = watch.seen[first : first + LENGTH]
-        for seen in inside[1:-1]:
-            assert_equal(seen, inside[0], rtol=0, atol=0)
-        assert any((inside[-1][name] != inside[0][name]).all() for name in inside[0]) or first == 0
-
-
-@thorough
-def test_validation_in_the_middle_of_a_window():
-    """The window goes on in the next epoch; validation sees the statistics of the last update."""
-    x, y = data(2)
-    six, watch = 6 * MICRO, Watch()
-    model = compiled(swapped(), ours())
-    callbacks = [accum.WindowStatistics(), watch]
-    arguments = {"validation_data": (x, y), "epochs": 2}
-    fit(model, MICRO, (x[:six], y[:six]), callbacks=callbacks, **arguments)
+    """The second window begins in one epoch and ends in the next one."""
+    arrays, watch = [array[: 6 * MICRO] for array in data()], Watch()
+    go_on(compiled(swapped()), arrays, watch, epochs=2)
     other = compiled(dense(), hosts.stock("SGD", **RATE))
-    x, y = (np.concatenate([array[:six]] * 2) for array in (x, y))
-    expected = []
-    for start in range(0, 2 * six, BIG):
-        other.train_on_batch(x[start : start + BIG], y[start : start + BIG])
+    expected, twice = [statistics(other)], [np.concatenate([array] * 2) for array in arrays]
+    for start in range(0, len(twice[0]), BIG):
+        other.train_on_batch(*[array[start : start + BIG] for array in twice])
         expected.append(statistics(other))
-    for seen, due in zip(watch.at_tests, [expected[0], expected[2]], strict=True):
-        assert_equal(seen, due, rtol=2e-6, atol=1e-6)
+    assert len(watch.seen) == 12
+    for i, seen in enumerate(watch.seen):
+        assert_equal(seen, expected[(i + 1) // LENGTH], rtol=2e-6, atol=1e-6)
 
 
 def test_accum_iters_1_is_the_stock_layer():
-    model, other = (
-        compiled(build(), optimizer, run_eagerly=False)
-        for build, optimizer in (
-            (swapped, ours(accum_iters=1)),
-            (dense, hosts.stock("SGD", **RATE)),
-        )
-    )
-    fit(model, MICRO, data(), callbacks=[accum.WindowStatistics()])
-    fit(other, MICRO, data())
-    assert_equal(statistics(model), statistics(other), rtol=0, atol=0)
-
-
-def test_a_dropped_micro_batch_is_dropped_from_the_statistics():
-    x, y = data()
-    bad = 2 * MICRO
-    more = [np.insert(a, bad, np.full((MICRO, a.shape[1]), np.nan), axis=0) for a in (x, y)]
-    model = compiled(swapped(), ours(skip_nonfinite=True))
-    fit(model, MICRO, more, callbacks=[accum.WindowStatistics()], epochs=2)
-    same(model, stock())
-
-
-@thorough
-def test_fit_does_not_warn_of_the_layer(recwarn):
-    trained(accum_iters=accum.AccumulationSchedule({0: 1, 2: 2}))
-    assert not [one for one in recwarn if "Batch normalization" in str(one.message)]
+    model = compiled(swapped(), ours(accum_iters=1), run_eagerly=False)
+    other = compiled(dense(), hosts.stock("SGD", **RATE), run_eagerly=False)
+    fit(other, MICRO, data(), epochs=1)
+    assert_equal(statistics(go_on(model, data())), statistics(other), rtol=0, atol=0)
 
 
 @thorough
 def test_the_caller_closes_a_window():
     """Between train steps: the statistics move at once."""
-    model = trained(arrays=data(1, more=MICRO))
+    model = go_on(compiled(swapped()), data(1, more=MICRO))
     before = statistics(model)
     model.optimizer.apply_partial_window()
     assert (statistics(model)["mean"] != before["mean"]).all()
@@ -241,32 +198,22 @@ def test_the_caller_closes_a_window():
 
 
 def test_a_file_continues_in_the_middle_of_a_window(tmp_path):
-    x, y = data(3)
-    six = 6 * MICRO
-
-    def go_on(model, first, last):
-        callbacks = [accum.WindowStatistics()]
-        fit(model, MICRO, (x[first:last], y[first:last]), callbacks=callbacks, epochs=1)
-        return model
-
-    whole = compiled(swapped(), ours())
-    go_on(go_on(whole, 0, six), six, len(x))
-    part = go_on(compiled(swapped(), ours()), 0, six)
+    first, last = [[a[part] for a in data()] for part in (np.s_[: 6 * MICRO], np.s_[6 * MICRO :])]
+    whole, part = (go_on(compiled(swapped()), first) for _ in range(2))
     part.save(tmp_path / "model.keras")
-    loaded = go_on(keras.models.load_model(tmp_path / "model.keras"), six, len(x))
-    for actual, expected in zip(loaded.weights, whole.weights, strict=True):
+    loaded = go_on(keras.models.load_model(tmp_path / "model.keras"), last)
+    for actual, expected in zip(loaded.weights, go_on(whole, last).weights, strict=True):
         np.testing.assert_array_equal(hosts.array(actual), hosts.array(expected))
 
 
 def test_compiled_again_in_the_middle_of_a_window():
     """The moments of the window that is given up are dropped, as its gradients are."""
-    x, y = data()
-    model, callbacks = compiled(swapped(), ours()), [accum.WindowStatistics()]
-    fit(model, MICRO, (x[:MICRO] + 9, y[:MICRO]), callbacks=callbacks, epochs=1)
+    x, y = [array[:MICRO] for array in data()]
+    model = go_on(compiled(swapped()), (x + 9, y))
     assert window(model)[0].any()
     before = statistics(model)
     model.compile(ours(), "mse")
-    fit(model, MICRO, (x[:MICRO], y[:MICRO]), callbacks=callbacks, epochs=1)
+    go_on(model, (x, y))
     assert_equal(statistics(model), before)
     assert set(window(model)[0]) == {MICRO}
 
@@ -274,17 +221,15 @@ def test_compiled_again_in_the_middle_of_a_window():
 @thorough
 def test_mixed_precision():
     """A micro-batch that LossScaleOptimizer skips is dropped from the statistics."""
-    x, y = data()
-    bad = [np.insert(a, 2 * MICRO, np.full((MICRO, a.shape[1]), np.nan), axis=0) for a in (x, y)]
     wrapper = keras.optimizers.LossScaleOptimizer
     keras.config.set_dtype_policy("mixed_float16")
-    try:
-        model = compiled(swapped(), wrapper(ours(), initial_scale=2.0**4))
-        other = compiled(dense(), wrapper(hosts.stock("SGD", **RATE), initial_scale=2.0**4))
-    finally:
-        keras.config.set_dtype_policy(hosts.FLOATX)
-    fit(model, MICRO, bad, callbacks=[accum.WindowStatistics()], epochs=2)
-    fit(other, BIG, (x, y), epochs=2)
+    model, other = (
+        compiled(build(), wrapper(optimizer, initial_scale=2.0**4))
+        for build, optimizer in ((swapped, ours()), (dense, hosts.stock("SGD", **RATE)))
+    )
+    keras.config.set_dtype_policy(hosts.FLOATX)
+    go_on(model, with_a_bad_micro_batch(), epochs=2)
+    fit(other, BIG, data(), epochs=2)
     assert model.optimizer.completed_updates == 6
     same(model, other)
 
@@ -295,24 +240,21 @@ def test_replicas(strategy):
     """Each replica has the statistics of what it saw, and those of the first replica are saved."""
     x, y = data()
     with strategy.scope():
-        model = compiled(swapped(), ours())
-    callbacks = [accum.WindowStatistics(), accum.ApplyPartialWindow()]
-    fit(model, MICRO, (x, y), callbacks=callbacks, epochs=2)
+        model = compiled(swapped())
+    go_on(model, (x, y), accum.ApplyPartialWindow(), epochs=2)
     seen = np.arange(len(x)).reshape(-1, 2, MICRO // 2)[:, 0].ravel()
-    other = compiled(dense(), hosts.stock("SGD", **RATE))
-    fit(other, BIG // 2, (x[seen], y[seen]), epochs=2)
-    same(model, other)
+    same(model, stock(arrays=(x[seen], y[seen]), size=BIG // 2))
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about TensorFlow's graphs")
 def test_no_conditional():
-    model, callback = compiled(swapped(), ours()), accum.WindowStatistics()
+    model, callback = compiled(swapped()), accum.WindowStatistics()
     fit(model, MICRO, [array[:MICRO] for array in data()], callbacks=[callback], epochs=1)
     step = callback.around(model.train_step)
     assert not conditionals(operations(lambda *batch: step(batch), *data(1)))
 
 
-# -- swapping ------------------------------------------------------------------------------------
+# -- swapping --------------------------------------------------------------------------------------
 
 
 def branched():
@@ -324,25 +266,18 @@ def branched():
 
 
 def test_a_functional_model_with_a_model_inside():
-    source = compiled(branched(), "sgd")
-    x, y = data()
+    source, (x, y) = compiled(branched(), "sgd"), data()
     fit(source, BIG, (x, y))
     copy = accum.with_window_statistics(source)
     kinds = [type(layer).__name__ for layer in copy._flatten_layers()]
     assert kinds.count("WindowBatchNormalization") == 2 and "BatchNormalization" not in kinds
     assert_equal({"y": copy.predict(x, verbose=0)}, {"y": source.predict(x, verbose=0)})
-    assert not copy.get_layer("norm").trainable
-    compiled(copy, ours())
-    before = statistics(copy)
-    fit(copy, MICRO, (x, y), callbacks=[accum.WindowStatistics()])
+    before, inside = statistics(copy), copy._flatten_layers()
+    (inside,) = [layer for layer in inside if layer.name == "inside"]
+    mean = hosts.array(inside.moving_mean)
+    go_on(compiled(copy), (x, y))
     assert_equal(statistics(copy), before, rtol=0, atol=0)  # frozen
-    means = [
-        hosts.array(layer.moving_mean)
-        for model in (copy, source)
-        for layer in model._flatten_layers()
-        if layer.name == "inside"
-    ]
-    assert (np.abs(means[0] - means[1]) > 1e-3).all()
+    assert (np.abs(hosts.array(inside.moving_mean) - mean) > 1e-3).all()
 
 
 @thorough
@@ -354,18 +289,15 @@ def test_the_layer_sees_a_step_twice():
         both = layers.Concatenate()([layer(x), layer(x * 2)])
         return keras.Model(x, layers.Dense(2, name="out")(both))
 
-    model = trained(build)
-    x, _ = data()
+    model = go_on(compiled(swapped(build)), data(), epochs=2)
     mean, variance = np.zeros(3), np.ones(3)
-    for part in np.split(np.concatenate([x, x]), 6):
+    for part in np.split(np.concatenate([data()[0]] * 2), 6):
         seen = np.concatenate([part, 2 * part])
-        mean, variance = (
-            0.75 * old + 0.25 * new for old, new in ((mean, seen.mean(0)), (variance, seen.var(0)))
-        )
+        mean, variance = 0.75 * mean + 0.25 * seen.mean(0), 0.75 * variance + 0.25 * seen.var(0)
     assert_equal(statistics(model), {"mean": mean, "variance": variance}, rtol=2e-6, atol=1e-6)
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------------------
 
 
 @keras.utils.register_keras_serializable("tests")
@@ -401,19 +333,12 @@ def test_arguments_of_the_layer():
 
 
 def test_without_the_callback():
-    model = compiled(swapped(), ours())
-    for _ in range(2):
-        with pytest.raises(ValueError, match="trains only with the callback WindowStatistics"):
-            fit(model, MICRO, data())
-        model = compiled(swapped(), ours())  # on JAX, an error empties the model
-        fit(model, MICRO, data(), callbacks=[accum.WindowStatistics()])
-    with pytest.raises(ValueError, match="trains only with the callback WindowStatistics"):
-        model.train_on_batch(*data(1))
-
-
-def callback_on(model, optimizer=None, before=()):
-    compiled(model, optimizer or ours())
-    fit(model, MICRO, data(), callbacks=[*before, accum.WindowStatistics()])
+    """Also after a training with it."""
+    refused = pytest.raises(ValueError, match="trains only with the callback WindowStatistics")
+    with refused:
+        fit(compiled(swapped()), MICRO, data())
+    with refused:
+        go_on(compiled(swapped()), data()).train_on_batch(*data(1))
 
 
 class Closes(keras.Sequential):
@@ -431,17 +356,15 @@ def test_close_window(skips):
     model = compiled(Closes([*found, layers.Dense(2)]), ours(skip_nonfinite=skips))
     if skips:
         with pytest.raises(ValueError, match="`close_window` and skip_nonfinite"):
-            callback_on(model, model.optimizer)
+            go_on(model, data())
     else:
-        fit(model, MICRO, data(), callbacks=[accum.WindowStatistics()], epochs=2)
-        same(model, stock(size=MICRO))
+        same(go_on(model, data(), epochs=2), stock(size=MICRO))
 
 
 def test_trainings_that_are_refused():
     with pytest.raises(ValueError, match="needs a model with layers WindowBatchNormalization"):
-        callback_on(dense())
-    model = swapped()
+        go_on(compiled(dense()), data())
     with pytest.raises(TypeError, match="WindowStatistics needs a model that is compiled with an"):
-        callback_on(model, hosts.stock("SGD"))
+        go_on(compiled(swapped(), hosts.stock("SGD")), data())
     with pytest.raises(ValueError, match="can't be used with MicroBatches"):
-        callback_on(model, before=[accum.MicroBatches(1)])
+        go_on(compiled(swapped()), data(), accum.MicroBatches(1))

@@ -19,27 +19,19 @@ IN_SUM = object()
 
 _NEEDS_ALL = "which needs all gradients of a micro-batch before one is added"
 _COMPILED = "torch.compile, which compiles a program that has all gradients at once"
-_TWICE = (
-    "`backward` has added the gradient of {} to its sum, and `backward` ran again. With "
-    "AccumulateInBackward, each train step calls `backward` once and then the optimizer."
-)
-_GIVEN = (
-    "The optimizer got a gradient of {}, and `backward` has added a gradient of the variable "
-    "already. With AccumulateInBackward, give the optimizer `variable.value.grad`."
+_ONCE = (
+    "`backward` has added the gradient of {} to its sum already. With AccumulateInBackward, each "
+    "train step calls `backward` once, and then the optimizer with `variable.value.grad`."
 )
 _ELSEWHERE = (
     "`backward` has added the gradient of {} to its sum, and the optimizer wasn't called for the "
     "variable. Call it for all variables that `backward` reaches, or freeze the others."
 )
-_NOT_APPLIED = (
-    "AccumulateInBackward.scope ended after `backward` and before the optimizer was called. The "
-    "open window was dropped. Call the optimizer in the scope."
+_DROPPED = (
+    "The open window was dropped, because AccumulateInBackward.scope ended after `backward` and "
+    "before the optimizer was called. The next micro-batch starts a new window."
 )
 _IN_USE = "AccumulateInBackward is in use already for this optimizer: use it once."
-_DROPPED = (
-    "The open window was dropped: its micro-batch ended with an error after `backward` had added "
-    "gradients to the sums. The next micro-batch starts a new window."
-)
 _IN_A_MICRO_BATCH = (
     "With AccumulateInBackward, the window has a part of a micro-batch between `backward` and the "
     "call of the optimizer. Read the state and close windows after that call."
@@ -73,7 +65,7 @@ class InBackward:
         if self.added:
             self._drop_window()
             if kind is None:
-                raise ValueError(_NOT_APPLIED)
+                raise ValueError(_DROPPED)
             warn(_DROPPED)
 
     def _check(self):
@@ -101,7 +93,7 @@ class InBackward:
 
         def add(parameter):
             if key in self.added:
-                raise ValueError(_TWICE.format(port.name_of(variable)))
+                raise ValueError(_ONCE.format(port.name_of(variable)))
             with torch.no_grad():
                 port.add([total], [parameter.grad], [variable])
             parameter.grad = None
@@ -111,7 +103,7 @@ class InBackward:
 
     def taking(self, gradients, variables):
         """Return a scope for the gradients of a micro-batch; see the port."""
-        if self._port.is_traced():
+        if self._port.is_traced():  # torch.compile doesn't show an error inside of the scope
             raise ValueError(CANT.format(_COMPILED))
         return self._taking(gradients, variables)
 
@@ -122,7 +114,7 @@ class InBackward:
             if key not in keys:
                 raise ValueError(_ELSEWHERE.format(self._port.name_of(variable)))
             if gradients[keys.index(key)] is not None:
-                raise ValueError(_GIVEN.format(self._port.name_of(variable)))
+                raise ValueError(_ONCE.format(self._port.name_of(variable)))
         yield [IN_SUM if key in self.added else g for key, g in zip(keys, gradients)]
         self.added.clear()  # not after an error: then the sums have what no counter counts
 

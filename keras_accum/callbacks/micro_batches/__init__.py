@@ -1,11 +1,7 @@
 """The callback `MicroBatches`, for all hosts, and its train steps. No Keras is imported here.
 
-| file | holds |
-| --- | --- |
-| `step` | a train step in slices: of a loss per sample in one pass, of any loss in two; "auto" |
-| `losses` | the losses of a slice, as parts of the losses of the batch |
-| `keras3`, `tf_keras` | what a train step does with a model, its losses and its metrics |
-| `jax`, `tensorflow`, `torch` | the loop over slices, and the gradient |
+`step` has a train step in slices, and `losses` the losses of a slice. `keras3` and `tf_keras` know
+a model, its losses and its metrics. `jax`, `tensorflow` and `torch` have the loop over slices.
 """
 
 from keras_accum.callbacks.base import definer, own_methods

@@ -104,7 +104,6 @@ class Step:
         return 1
 
     def devices(self):
-        """Return the number of devices that run a step together."""
         return self.replicas()
 
     def is_one_slice(self, rows):
@@ -270,11 +269,10 @@ class Step:
         return results
 
     def iterator_of(self, batch):
-        """Return what a train function takes in place of an iterator, with one batch."""
         return [batch]
 
     def wait_for(self, results):
-        """Wait until a step has ended, on a backend that returns earlier."""
+        """Nothing, where a step has ended when its train function returns."""
 
     def has_begun_to_update(self, state):
         return int(self.begun) != self.ended

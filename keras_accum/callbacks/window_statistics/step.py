@@ -7,9 +7,8 @@ from keras_accum.callbacks.window_statistics.layer import layers_of, moments_are
 from keras_accum.convert import inner
 
 _CLOSED = (
-    "WindowStatistics can't be used with `close_window` and skip_nonfinite or skip_norm: the "
-    "counters of the optimizer don't say whether the micro-batch that closed the window was "
-    "dropped. Leave one of them out. Received: optimizer={!r}"
+    "WindowStatistics can't be used with `close_window` and skip_nonfinite or skip_norm, because "
+    "the window's last micro-batch may have been dropped. Received: optimizer={!r}"
 )
 
 
