@@ -13,7 +13,7 @@ SKIPPED = "skipped_micro_batches"
 _NOT_THE_USER = ("keras_accum", "keras", "tf_keras", "tensorflow", "importlib")
 
 
-def warn(message, category=UserWarning):
+def warn(message):
     """Warn at the innermost line outside of this package and of Keras.
 
     A `stacklevel` would be a count of frames, which differs between Keras and its versions.
@@ -23,7 +23,7 @@ def warn(message, category=UserWarning):
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _NOT_THE_USER:
             break
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(message, stacklevel=level)
 
 
 class Norms:
