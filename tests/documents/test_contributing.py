@@ -3,20 +3,9 @@
 import re
 
 import hosts
+import training
 from cases import skip_file_on_keras2
-from training import (
-    BIG,
-    LENGTH,
-    MICRO,
-    UPDATES,
-    assert_equal,
-    assert_moved,
-    compiled,
-    dense_model,
-    fit,
-    initialize,
-    weights,
-)
+from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, weights
 
 skip_file_on_keras2("example in CONTRIBUTING.md")
 
@@ -31,13 +20,14 @@ def test_the_example_equals_its_big_batch():
     # weight_decay is handled by Keras's base class.
     arguments = {"learning_rate": 2**-6, "weight_decay": 2**-2}
     stock = compiled(dense_model(), found["NormalizedSGD"](**arguments))
+    start = weights(stock)
     fit(stock, BIG)
-    ours = found["NormalizedSGDAccumulate"](accum_iters=LENGTH, **arguments)
-    ours = compiled(dense_model(), ours)
+    accumulate = found["NormalizedSGDAccumulate"](accum_iters=LENGTH, **arguments)
+    ours = compiled(dense_model(), accumulate)
     fit(ours, MICRO)
-    assert_moved(weights(initialize(dense_model())), weights(stock))
+    training.assert_moved(start, weights(stock))
     assert_equal(weights(ours), weights(stock))
-    assert ours.optimizer.completed_updates == UPDATES
+    assert accumulate.completed_updates == training.UPDATES
     slots = enumerate(stock.optimizer.momentums)
     slots = {f"NormalizedSGD.momentum.{i}": hosts.array(slot) for i, slot in slots}
-    assert_equal(ours.optimizer.get_state(), slots)
+    assert_equal(accumulate.get_state(), slots)
