@@ -23,6 +23,11 @@ def test_what_loads_files_in_compile():
         dense_model().compile(loader, "mse")
 
 
+def test_a_callback_in_the_place_of_an_optimizer():
+    with pytest.raises(ValueError, match="identifier: ApplyPartialWindow, a callback: give it to"):
+        dense_model().compile(accum.ApplyPartialWindow(), "mse")
+
+
 def test_the_class_of_a_callback():
     model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2))
     with pytest.raises(TypeError, match=r"give ApplyPartialWindow\(\)"):

@@ -49,3 +49,10 @@ def test_the_sum_of_a_dropped_variable_is_emptied(case, every_gate):
     go_on(model, start=LENGTH - 1, stop=LENGTH)
     assert ours.completed_updates == 1
     assert not any(np.any(hosts.array(v)) for v in sums)
+
+
+def test_a_variable_that_was_not_given_is_refused():
+    other = hosts.tf.Variable([1.0])
+    ours = hosts.ours("SGD", accum_iters=2, gradient_transformers=[lambda pairs: [(1.0, other)]])
+    with pytest.raises(ValueError, match="must return pairs of the variables that they are given"):
+        go_on(compiled(dense_model(), ours), stop=1)
