@@ -533,15 +533,11 @@ def test_batch_normalization_that_is_frozen():
 
 @shared
 def test_a_batch_that_is_one_slice_is_said():
-    """At the first batch, and not of a last one; on TensorFlow, if Python knows the number."""
+    """At the first batch, and not of a last one."""
     model = sequential()
     model.compile("sgd", "mse")
-    arrays = {"x": X[: 2 * BATCH], "y": Y[: 2 * BATCH], "batch_size": BATCH}
-    if hosts.IS_TENSORFLOW:
-        batches = hosts.tf.data.Dataset.from_tensor_slices((X, Y))
-        arrays = {"x": batches.batch(BATCH, drop_remainder=True), "shuffle": False}
     with pytest.warns(UserWarning, match=r"MicroBatches\(7\) changes nothing") as found:
-        model.fit(**arrays, verbose=0, callbacks=[MicroBatches(BATCH)])
+        model.fit(X[: 2 * BATCH], Y[: 2 * BATCH], BATCH, verbose=0, callbacks=[MicroBatches(BATCH)])
     assert [w.filename for w in found if "MicroBatches" in str(w.message)] == [__file__]
     callback = MicroBatches(SAMPLES % BATCH)
     for _ in range(2):  # the last batch is one slice

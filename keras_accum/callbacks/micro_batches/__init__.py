@@ -1,7 +1,8 @@
 """The callback `MicroBatches`, for all hosts, and its train steps. No Keras is imported here.
 
-`step` has a train step in slices, and `losses` the losses of a slice. `keras3` and `tf_keras` know
-a model, its losses and its metrics. `jax`, `tensorflow` and `torch` have the loop over slices.
+`step` has a train step in slices, `losses` the losses of a slice, and `halving` what is undone.
+`keras3` and `tf_keras` know a model, its losses and its metrics. `jax`, `tensorflow` and `torch`
+have the loop over slices.
 """
 
 from keras_accum.callbacks.base import definer, own_methods
@@ -108,10 +109,9 @@ class MicroBatches(InTrainFunction):
     def run(self, run, *arguments):
         if self._size == "auto":
             return self._step.run_in_halves(run, *arguments)
-        results, rows = run(*arguments), self._step.rows
-        if self._is_first and rows is not None and self._step.is_one_slice(rows):
+        results, is_first, self._is_first = run(*arguments), self._is_first, False
+        if is_first and self._step.was_one_slice(self.host.steps_per_execution(self.model)):
             warn(_ONE_SLICE.format(self._size))
-        self._is_first = False
         return results
 
     def _check_optimizer(self, optimizer):

@@ -1,8 +1,7 @@
 """A model's train step that takes its batch in slices: the outline, for every Keras and backend."""
 
-import contextlib
-
 from keras_accum.callbacks.base import normalizes_batches
+from keras_accum.callbacks.micro_batches.halving import Halving
 from keras_accum.callbacks.micro_batches.losses import in_parts
 
 _LENGTHS = (
@@ -19,13 +18,9 @@ _NORMALIZES = (
     "a sample depends on the other samples of its slice. Freeze the layer with `trainable=False`. "
     "Received: {!r}"
 )
-_IN_THE_UPDATE = (
-    'MicroBatches("auto"): memory ran out when the optimizer had begun to update the weights, so '
-    "this batch can't be taken again. Go on from a file, with an optimizer that has less state."
-)
 
 
-class Step:
+class Step(Halving):
     """A train step in slices.
 
     A Keras (`keras3`, `tf_keras`) says how a model computes its losses and metrics: `keras`, `ops`,
@@ -36,15 +31,11 @@ class Step:
         gradients_of(objective, arrays)     gradients of objective(arrays) with respect to arrays,
                                             or to the weights; and what else `objective` returns
 
-    size: the number of samples of a slice. With "auto", None while whole batches have fitted.
     rows: the number of samples of the first batch, None if Python doesn't know it.
-    begun, ended: with "auto", how many updates have begun, and how many steps have ended.
     """
 
     of_optimizer = ()  # the methods of an optimizer that are called in a train step, and not here
     coupling = ()  # the functions of Keras's losses that compare the samples of a batch
-    begun = ended = 0
-    fits = False  # the size with which a step has ended
 
     def __init__(self, model, size, loss):
         self.model, self.loss, self.own = model, loss, model.train_step
@@ -108,6 +99,10 @@ class Step:
 
     def is_one_slice(self, rows):
         return self.size is None or (rows is not None and rows <= self.size)
+
+    def was_one_slice(self, steps):
+        """Return whether the first call, of these steps, had one slice, as far as it is known."""
+        return self.rows is not None and self.is_one_slice(self.rows)
 
     # -- gradients ---------------------------------------------------------------------------------
 
@@ -211,68 +206,3 @@ class Step:
     def part(self, loss, share):
         """Return a slice's share of a loss."""
         return self.ops.convert_to_tensor(share, loss.dtype) * loss
-
-    # -- what a pass changes, and what is undone ---------------------------------------------------
-
-    def state(self):
-        """Return the variables that a train step changes besides weights and optimizer."""
-        layers = self.model._flatten_layers()
-        frozen = {id(weight) for layer in layers for weight in vars(layer)[self.own_weights]}
-        others = [v for v in self.model.non_trainable_variables if id(v) not in frozen]
-        return [*others, *(v for metric in self.model.metrics for v in metric.variables)]
-
-    def kept(self):
-        """Return what `put_back` needs."""
-        return [self.ops.copy(variable) for variable in self.state()]
-
-    def put_back(self, kept):
-        for variable, value in zip(self.state(), kept):
-            variable.assign(value)
-
-    @contextlib.contextmanager
-    def restored(self):
-        """A scope after which layers, metrics and random numbers are as before."""
-        before = self.kept()
-        yield
-        self.put_back(before)
-
-    # -- "auto" ------------------------------------------------------------------------------------
-
-    def run_in_halves(self, run, *arguments):
-        """Run a train function on the next batch, in smaller slices as long as memory runs out."""
-        *state, source = arguments
-        batch = next(iter(source))
-        self.build(batch)
-        rows, first = self.rows_of(batch), self.size
-        before = None if state else self.kept()  # a state that is an argument needn't be undone
-        while True:
-            try:
-                results = run(*state, self.iterator_of(batch))
-                if self.size != self.fits:
-                    self.wait_for(results)
-                break
-            except Exception as error:
-                if not self.is_out_of_memory(error):
-                    raise
-                if self.has_begun_to_update(state):
-                    raise RuntimeError(_IN_THE_UPDATE) from error
-                if not state:
-                    self.put_back(before)
-                size = min(rows, self.size or rows)
-                self.size = (size + 1) // 2
-                if size == 1:
-                    raise
-        self.fits = self.size
-        self.ended += 1
-        if self.size != first:
-            print(f'MicroBatches("auto"): slices of {self.size} samples fit into memory.')
-        return results
-
-    def iterator_of(self, batch):
-        return [batch]
-
-    def wait_for(self, results):
-        """Nothing, where a step has ended when its train function returns."""
-
-    def has_begun_to_update(self, state):
-        return int(self.begun) != self.ended
