@@ -37,6 +37,14 @@ def gradients(lengths=(LENGTH,) * WINDOWS):
     ]
 
 
+def go_on(optimizer, variables, start=0, stop=None):
+    """Make the micro-batch steps from `start` to `stop`, and return the optimizer."""
+    hosts.build_on(optimizer, variables)
+    for grads in sum(gradients(), [])[start:stop]:
+        hosts.apply(optimizer, grads, variables)
+    return optimizer
+
+
 def made(optimizer):
     """Return an optimizer that is built, and its variables."""
     ws = variables()

@@ -7,11 +7,19 @@ import pickle
 import hosts
 import numpy as np
 import pytest
+import training
 from cases import CASES, LATE, each_version, quick_first, skip_file_on_keras2, thorough
-from formats import assert_same
+from formats import FORMATS, STOP, assert_same, model_with
 from hosts import accum, keras
-from steps import assert_windows_equal_big_batches, gradients, prepared, variables
-from training import LENGTH, assert_equal, compiled, dense_model, go_on
+from steps import (
+    assert_windows_equal_big_batches,
+    go_on,
+    gradients,
+    prepared,
+    stepper,
+    variables,
+)
+from training import LENGTH, assert_equal
 
 skip_file_on_keras2("`accumulating`")
 
@@ -175,7 +183,6 @@ else:
     NAMES = {Signed: (["steps"], ["memories"])}
 for cls in NAMES:
     registered(cls)
-every_class = quick_first("cls", {cls.__name__: cls for cls in NAMES})
 First = next(iter(NAMES))
 FirstAccumulate = accum.accumulating(First)
 
@@ -204,15 +211,8 @@ def test_it_equals_the_big_batch(cls, gate):
 def at(cls, stop, **arguments):
     """An optimizer after some micro-batches, and its variables."""
     arguments = {"learning_rate": 2**-4, "accum_iters": LENGTH, **arguments}
-    optimizer, ws = accum.accumulating(cls)(**arguments), variables()
-    return gone_on(optimizer, ws, 0, stop), ws
-
-
-def gone_on(optimizer, ws, start, stop=None):
-    hosts.build_on(optimizer, ws)
-    for grads in sum(gradients(), [])[start:stop]:
-        hosts.apply(optimizer, grads, ws)
-    return optimizer
+    ws = variables()
+    return go_on(accum.accumulating(cls)(**arguments), ws, 0, stop), ws
 
 
 @pytest.mark.parametrize("cls", [cls for cls in NAMES if NAMES[cls]])
@@ -249,53 +249,37 @@ FORMS["copy"] = lambda old, new, ws: copy.deepcopy(old)
 @quick_first("form", FORMS)
 @pytest.mark.parametrize("cls", NAMES)
 def test_another_optimizer_continues_in_the_window(cls, form):
-    stop = LENGTH + 2
-    old, ws = at(cls, stop)
+    old, ws = at(cls, STOP)
     others = variables()
     for w, value in zip(others, ws):
         hosts.assign(w, hosts.array(value))
     new = form(old, type(old).from_config(old.get_config()), others)
     assert type(new) is type(old)
-    gone_on(old, ws, stop)
-    gone_on(new, others, stop)
+    go_on(old, ws, STOP)
+    go_on(new, others, STOP)
     for w, value in zip(others, ws):
         np.testing.assert_array_equal(hosts.array(w), hosts.array(value))
     assert_same(new.get_state(), old.get_state())
 
 
-def weights_in_a_file(model, fresh, path):
-    model.save_weights(path)
-    if hosts.IS_KERAS3:
-        hosts.build(fresh)
-    fresh.load_weights(path)
-    return fresh
-
-
-def file(model, fresh, path):
-    model.save(path)
-    return keras.models.load_model(path)
-
-
-FILES = {".keras": file, ".h5": file}
-FILES[".weights.h5" if hosts.IS_KERAS3 else "checkpoint"] = weights_in_a_file
+FILES = ["keras", "h5", "weights" if hosts.IS_KERAS3 else "checkpoint"]
 if hosts.IS_TF_KERAS and not hasattr(keras.Model, "get_compile_config"):
-    del FILES[".keras"]  # this tf.keras is older than the format
+    del FILES[0]  # this tf.keras is older than the format
 
 
 @thorough
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-@pytest.mark.parametrize("end", FILES)
+@pytest.mark.parametrize("form", FILES)
 @pytest.mark.parametrize("cls", NAMES)
-def test_files_continue_in_the_window(cls, end, tmp_path):
+def test_files_continue_in_the_window(cls, form, tmp_path):
     def model():
-        optimizer = accum.accumulating(cls)(2**-6, accum_iters=LENGTH)
-        return compiled(dense_model(), optimizer, hosts.mean_squared_error(), run_eagerly=True)
+        return model_with(accum.accumulating(cls)(2**-6, accum_iters=LENGTH))
 
-    stop = LENGTH + 2
-    saved = go_on(model(), 0, stop)
-    again = FILES[end](saved, model(), str(tmp_path / f"model{end}"))
+    saved = training.go_on(model(), 0, STOP)
+    FORMATS[form].save(saved, tmp_path)
+    again = FORMATS[form].load(tmp_path, model)
     for each in (saved, again):
-        go_on(each, stop, 3 * LENGTH)
+        training.go_on(each, STOP)
     assert again.optimizer.completed_updates == 3
     for one, other in zip(again.get_weights(), saved.get_weights()):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 if ops else 0)
@@ -305,15 +289,9 @@ def test_files_continue_in_the_window(cls, end, tmp_path):
 @pytest.mark.skipif(not hosts.IS_LEGACY, reason="elsewhere a list has the order of Keras's classes")
 def test_a_list_in_the_order_of_the_class():
     """Of equal shapes, so that only the order tells the slots apart."""
-
-    def pair():
-        return [hosts.variable(np.ones(3), name) for name in "ab"]
-
-    stock, vs = Drift(), pair()
+    stock, vs = Drift(), [hosts.variable(np.ones(3), name) for name in "ab"]
     hosts.apply(stock, [np.full(3, 0.5), np.full(3, -0.25)], vs)
-    ours = FirstAccumulate(accum_iters=LENGTH)
-    ours.build(vs)
-    ours.set_weights(stock.get_weights())
+    ours = by_list(stock, FirstAccumulate(accum_iters=LENGTH), vs)
     assert_same(hosts.slots(ours.to_stock(), vs), hosts.slots(stock, vs))
 
 
@@ -398,15 +376,8 @@ def test_stock_code_in_a_step_that_is_compiled_by_xla(name):
     (optimizer, arguments), mine, theirs = CASES[name], variables(), variables()
     ours = prepared(hosts.ours(optimizer, accum_iters=LENGTH, **arguments), mine)
     stock = prepared(hosts.stock(optimizer, **arguments), theirs)
-
-    @tf.function(jit_compile=True)
-    def apply(*grads):
-        ours.apply_gradients(list(zip(grads, mine)))
-
-    def step(grads, is_last):
-        apply(*map(tf.constant, grads))
-
-    assert_windows_equal_big_batches(ours, stock, mine, theirs, step=step)
+    by_xla = stepper(ours, mine, jit_compile=True)
+    assert_windows_equal_big_batches(ours, stock, mine, theirs, step=by_xla)
 
 
 @pytest.mark.skipif(not hosts.IS_LEGACY, reason="about the config of Keras's legacy Nadam")
@@ -466,16 +437,8 @@ def test_every_stock_optimizer_has_a_name(name):
     assert keras.saving.get_registered_name(found) == f"keras_accum>{name}Accumulate"
 
 
-def subclass(**members):
-    return type("Other", (First,), members)
-
-
-def with_our_argument(self, reduction="none"):
-    pass
-
-
-def apply_gradients(self, *args, **kwargs):
-    return First.apply_gradients(self, *args, **kwargs)
+def subclass(parent=First, **members):
+    return type("Other", (parent,), members)
 
 
 WRONG = {
@@ -485,15 +448,15 @@ WRONG = {
     "no optimizer": (dict, "must be a subclass of"),
     "no class": ("adam", "must be a subclass of"),
     "a member": (subclass(completed_updates=0), "Other has .*completed_updates"),
-    "an argument": (subclass(__init__=with_our_argument), "Other has .*reduction"),
+    "an argument": (subclass(__init__=lambda self, reduction: None), "Other has .*reduction"),
 }
 if hosts.IS_LEGACY:
     message = "Other overrides apply_gradients, which run on every micro-batch"
-    WRONG["a method of a step"] = (subclass(apply_gradients=apply_gradients), message)
+    WRONG["a method of a step"] = (subclass(apply_gradients=lambda self: None), message)
 if hosts.IS_NEW_STYLE:
     message = "`NadamAccumulate`, which is Keras's legacy Nadam"
     WRONG["Nadam"] = (keras.optimizers.Nadam, message)
-    WRONG["a subclass of Nadam"] = (type("Other", (keras.optimizers.Nadam,), {}), message)
+    WRONG["a subclass of Nadam"] = (subclass(keras.optimizers.Nadam), message)
 
 
 @pytest.mark.parametrize("name", WRONG)
