@@ -68,8 +68,6 @@ class Accumulation:
         if self.options.accumulates and self.window is None and self.port.variables:
             self.window = OpenWindow(self.port, self.options)
 
-    # -- one micro-batch -------------------------------------------------------------------------
-
     def micro_batch(self, gradients, variables):
         """Take the gradients of a micro-batch, and make the update if it closes the window."""
         self.take(*self.reduce(gradients, variables), variables)
@@ -97,7 +95,16 @@ class Accumulation:
             present = set(map(self.port.key, variables))
             of_model = map(self.port.key, self.port.variables)
             absent = [index for index, key in enumerate(of_model) if key not in present]
-        step = self._step(counted, weight, absent, is_update)
+        closes = self._closes(is_update)
+        # A micro-batch that closes the window may be dropped. Then it covers no variable.
+        from_sums = closes is not None and self.options.drops
+        if self.window is None:  # each micro-batch that counts is an update
+            step = window.Step(counted, counted, 1, 0, None, None)
+        else:
+            step = self.window.step(counted, weight, absent, closes, is_update, from_sums)
+        if from_sums:
+            self._add(gradients, variables)
+            gradients, variables, absent = [], [], list(range(len(self.port.variables)))
         self._gate(step, is_update)(
             self.port,
             step,
@@ -114,20 +121,17 @@ class Accumulation:
         *tensors, weight = self.port.reduce([*tensors, weight], [*variables, self.window.weight])
         return tensors, weight
 
-    def _step(self, counted, weight, absent, is_update):
-        """Return the step of the window, before its counters are written."""
-        if self.window is None:  # each micro-batch that counts is an update
-            return window.Step(counted, counted, 1, 0, None, None)
+    def _closes(self, is_update):
+        """Return 1 if the train step closes the window, else 0; None if it says nothing."""
         closes = self.said.take("close_window")
-        if closes is not None:
-            if is_update is not None:
-                raise ValueError(
-                    "`close_window` can't be used with PythonGate or `decide`: Python must know "
-                    "before a micro-batch whether the micro-batch closes the window. Use one of "
-                    f"them. Received: when={closes}"
-                )
-            closes = self.port.in_any_replica(self.port.count_if(closes))
-        return self.window.step(counted, weight, absent, closes, is_update)
+        if closes is None:
+            return None
+        if is_update is not None:
+            raise ValueError(
+                "`close_window` can't be used with PythonGate or `decide`, by which Python decides "
+                f"whether a micro-batch closes the window. Use one. Received: when={closes}"
+            )
+        return self.port.in_any_replica(self.port.count_if(closes))
 
     def _gate(self, step, is_update):
         """Return the gate of this step: the one place that decides it."""
@@ -140,7 +144,7 @@ class Accumulation:
         return conditional if self.options.gate == "conditional" else select
 
     def _add(self, gradients, variables):
-        """Add the gradients of a micro-batch to their sums, without an update."""
+        """Add gradients to their sums, without an update."""
         if self.window is not None:
             self.port.add(list(map(self.window.sum_of, variables)), gradients, variables)
 
@@ -222,8 +226,6 @@ class Accumulation:
         port.between_steps(update)
         for watcher in self.closing_watchers:
             watcher()
-
-    # -- what is reached -------------------------------------------------------------------------
 
     def reached(self):
         """Return the number of completed updates, and the position in the window."""
