@@ -74,9 +74,10 @@ def everything(model):
 
 
 def assert_same(actual, expected):
-    assert list(map(str, actual)) == list(map(str, expected))
-    for found, (name, value) in zip(actual.values(), expected.items()):
-        np.testing.assert_array_equal(found, value, err_msg=str(name))
+    actual, expected = ({str(n): value for n, value in each.items()} for each in (actual, expected))
+    assert set(actual) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
 # -- formats -------------------------------------------------------------------------------------

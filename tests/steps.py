@@ -24,6 +24,13 @@ def variables():
     ]
 
 
+def copies_of(originals):
+    copies = variables()
+    for copy, original in zip(copies, originals):
+        hosts.assign(copy, hosts.array(original))
+    return copies
+
+
 def gradients(lengths=(LENGTH,) * WINDOWS):
     """A list of windows: each window has micro-batches, and each micro-batch has gradients."""
     random = np.random.default_rng(5)

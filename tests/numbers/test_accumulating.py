@@ -13,6 +13,7 @@ from formats import FORMATS, STOP, assert_same, model_with
 from hosts import accum, keras
 from steps import (
     assert_windows_equal_big_batches,
+    copies_of,
     go_on,
     gradients,
     prepared,
@@ -250,9 +251,7 @@ FORMS["copy"] = lambda old, new, ws: copy.deepcopy(old)
 @pytest.mark.parametrize("cls", NAMES)
 def test_another_optimizer_continues_in_the_window(cls, form):
     old, ws = at(cls, STOP)
-    others = variables()
-    for w, value in zip(others, ws):
-        hosts.assign(w, hosts.array(value))
+    others = copies_of(ws)
     new = form(old, type(old).from_config(old.get_config()), others)
     assert type(new) is type(old)
     go_on(old, ws, STOP)

@@ -4,10 +4,13 @@ import h5py
 import hosts
 import numpy as np
 import pytest
+import steps
+import training
 from cases import CASES
-from formats import FORMATS, STOP, fresh
+from formats import FORMATS, STOP, assert_same, fresh
 from hosts import accum, keras
-from training import LENGTH, dense_model, go_on, weights
+from steps import copies_of, go_on, variables
+from training import LENGTH, dense_model, weights
 
 StateError = accum.StateError
 ADAM = CASES["adam"]
@@ -29,20 +32,7 @@ SLOTS = {
 }
 COUNTERS = {"state_format": 1, "completed_updates": 1, "window_position": 2}
 COUNTERS.update(window_length=LENGTH, accum_iters=LENGTH)
-SHAPES = {0: (2, 3), 1: (3,)}
-
-
-def variables():
-    random = np.random.default_rng(3)
-    return [hosts.variable(random.uniform(0.5, 1, s), f"v{i}") for i, s in SHAPES.items()]
-
-
-def apply(optimizer, vs, micro_batches, start=0):
-    for step in range(start, start + micro_batches):
-        random = np.random.default_rng(10 + step)
-        grads = [random.uniform(0.5, 1, shape).astype(hosts.FLOATX) for shape in SHAPES.values()]
-        hosts.apply(optimizer, grads, vs)
-    return optimizer
+SHAPES = dict(enumerate(steps.SHAPES.values()))
 
 
 def ours(case=ADAM, **more):
@@ -56,13 +46,7 @@ def built(optimizer):
 
 def trained(case=ADAM, micro_batches=STOP, **more):
     """Return an optimizer in the middle of its second window."""
-    return apply(ours(case, **more), variables(), micro_batches)
-
-
-def assert_same(actual, expected):
-    assert sorted(actual) == sorted(expected)
-    for name in expected:
-        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
+    return go_on(ours(case, **more), variables(), stop=micro_batches)
 
 
 @pytest.mark.parametrize("is_built", [True, False])
@@ -70,7 +54,7 @@ def assert_same(actual, expected):
 def test_what_it_holds_and_how_a_training_continues(name, is_built):
     """To variables that exist, or are made later."""
     case, vs = CASES[name], variables()
-    optimizer, other = apply(ours(case), vs, STOP), ours(case)
+    optimizer, other = go_on(ours(case), vs, stop=STOP), ours(case)
     state = optimizer.get_state()
     expected = {f"{s}.{i}": SHAPES[i] for s in (*SLOTS[name], "accumulator") for i in SHAPES}
     scalars = ["learning_rate"] + ["Nadam.u_product"] * (name == "nadam")
@@ -81,27 +65,27 @@ def test_what_it_holds_and_how_a_training_continues(name, is_built):
         kind = np.integer if part in COUNTERS else hosts.FLOATX
         assert np.issubdtype(array.dtype, kind) or part == "learning_rate", part
 
-    others = [hosts.variable(hosts.array(v), f"v{i}") for i, v in enumerate(vs)]
+    others = copies_of(vs)
     if is_built:
         hosts.build_on(other, others)
     other.set_state(state)
     assert (other.completed_updates, other.window_position) == (1, 2)
     assert_same(other.get_state(), state)
-    apply(optimizer, vs, LENGTH, start=STOP)
-    apply(other, others, LENGTH, start=STOP)
+    go_on(optimizer, vs, STOP)
+    go_on(other, others, STOP)
     assert_same(other.get_state(), optimizer.get_state())
     for some, more in zip(vs, others):
         np.testing.assert_array_equal(hosts.array(some), hosts.array(more))
 
 
 # Arguments that change what it holds: what is there in addition, and what isn't.
-WINDOW = {"window_position", "window_length", "accum_iters", "accumulator.0", "accumulator.1"}
+WINDOW = {"window_position", "window_length", "accum_iters"} | {f"accumulator.{i}" for i in SHAPES}
 OPTIONS = {"accum_iters_1": ({"accum_iters": 1}, set(), WINDOW)}
 if not hosts.IS_KERAS2:
     SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
     OPTIONS["schedule"] = ({"learning_rate": SCHEDULE}, set(), {"learning_rate"})
 if hosts.IS_KERAS3:
-    OPTIONS["ema"] = ({"use_ema": True}, {"moving_average.0", "moving_average.1"}, set())
+    OPTIONS["ema"] = ({"use_ema": True}, {f"moving_average.{i}" for i in SHAPES}, set())
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -144,7 +128,7 @@ def test_a_state_of_an_optimizer_without_variables():
     hosts.build_on(optimizer, vs)
     optimizer.set_state(state)
     assert (optimizer.completed_updates, optimizer.window_position) == (0, 0)
-    apply(optimizer, vs, STOP)
+    go_on(optimizer, vs, stop=STOP)
     with pytest.raises(StateError, match=r"Missing: .*Adam\.momentum\.0"):
         optimizer.set_state(state)
 
@@ -156,7 +140,7 @@ def test_a_state_of_an_optimizer_without_variables():
 REFUSED = {
     "missing": ("adam", {"Adam.velocity.1": None}, {}, r"Missing: Adam\.velocity\.1"),
     "no accumulator": ("adam", {"accumulator.0": None}, {}, r"Missing: accumulator\.0"),
-    "one more": ("adam", {"Adam.momentum.2": np.zeros(2)}, {}, r"(momentum|velocity)\.2"),
+    "one more": ("adam", {"Adam.momentum.3": np.zeros(2)}, {}, r"(momentum|velocity)\.3"),
     "shape": ("adam", {"Adam.momentum.0": np.zeros((3, 2))}, {}, r"Adam\.momentum\.0 is \(3, 2\)"),
     "position": ("adam", {"window_position": LENGTH}, {}, "Impossible: window_position = "),
     "newer": ("adam", {"state_format": 2}, {}, "must be at most 1: install a newer"),
@@ -233,7 +217,7 @@ def test_a_waiting_state_of_other_variables_is_refused(kind):
         optimizer.set_state(source.get_state())
     else:
         optimizer.set_weights(list(map(hosts.array, hosts.listed(source))))
-    refusal = r"Adam\.momentum\.0 is \(2, 3\), not \(3,\)|is not a state of|Of another shape"
+    refusal = r"Adam\.momentum\.0 is \(4, 3\), not \(2, 3, 2\)|is not a state of|Of another shape"
     with pytest.raises(StateError, match=refusal):
         hosts.build_on(optimizer, vs)
     if hosts.IS_TF_KERAS:  # AutoGraph makes another error of most errors in a traced function
@@ -248,7 +232,7 @@ def test_a_waiting_state_of_other_variables_is_refused(kind):
 @pytest.mark.parametrize("how", ["damaged", "torn"])
 def test_a_broken_file(how, tmp_path):
     """The optimizer keeps its state. The error of Keras contains ours."""
-    model, form = go_on(fresh(), 0, STOP), FORMATS["weights" if hosts.IS_KERAS3 else "h5"]
+    model, form = training.go_on(fresh(), 0, STOP), FORMATS["weights" if hosts.IS_KERAS3 else "h5"]
     form.save(model, tmp_path)
     before, values = model.optimizer.get_state(), weights(model)
     (path,) = tmp_path.iterdir()

@@ -34,8 +34,7 @@ def everything(model):
     if hosts.IS_KERAS3 and not model.optimizer.built or "0" in model.optimizer.get_state():
         model = like(model, pickle.loads(pickle.dumps(model.optimizer)))
         hosts.build(model)
-    found = formats.everything(model)
-    return {name: found[name] for name in sorted(found, key=str)}
+    return formats.everything(model)
 
 
 @pytest.fixture
