@@ -531,6 +531,19 @@ def test_batch_normalization_that_is_frozen():
     assert_same((lambda: normalized(False), (X, Y), {}, {}), loss="batch")
 
 
+def test_after_train_on_batch():
+    """On JAX, Keras keeps the state of that step, which a callback could give back to the model."""
+    found = []
+    for callbacks in ([], [MicroBatches(SIZE)]):
+        hosts.set_random_seed()
+        model = sequential()
+        model.compile(sgd(), "mse", **WITHOUT_XLA)
+        model.train_on_batch(X[:BATCH], Y[:BATCH])
+        model.fit(X, Y, BATCH, shuffle=False, verbose=0, callbacks=callbacks)
+        found.append(dict(enumerate(model.get_weights())))
+    assert_equal(*found)
+
+
 @shared
 def test_a_batch_that_is_one_slice_is_said():
     """At the first batch, and not of a last one."""

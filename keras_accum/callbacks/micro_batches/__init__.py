@@ -110,7 +110,9 @@ class MicroBatches(InTrainFunction):
         if self._size == "auto":
             return self._step.run_in_halves(run, *arguments)
         results, is_first, self._is_first = run(*arguments), self._is_first, False
-        if is_first and self._step.was_one_slice(self.host.steps_per_execution(self.model)):
+        # Not `self.model`, which on JAX gives the model the state of an earlier step.
+        steps = self.host.steps_per_execution(self._step.model)
+        if is_first and self._step.was_one_slice(steps):
             warn(_ONE_SLICE.format(self._size))
         return results
 
