@@ -36,12 +36,6 @@ def adam(accum_iters=5, **arguments):  # an epoch has 12 micro-batches, so windo
 
 
 if not hosts.IS_TORCH:
-
-    def test_other_backends_are_refused():
-        for use in (AccumulateInBackward, lambda: scope(adam())):
-            with pytest.raises(ValueError, match="needs the PyTorch backend"):
-                use()
-
     pytest.skip("only PyTorch has it", allow_module_level=True)
 
 import torch  # noqa: E402

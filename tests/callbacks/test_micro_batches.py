@@ -373,35 +373,6 @@ def test_compiled_again():
 # -- layers see slices -----------------------------------------------------------------------------
 
 
-class Seen(layers.Layer):
-    """Keeps the number of samples of each call."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.rows = []
-
-    def call(self, x):
-        self.rows.append(x.shape[0])
-        return x
-
-
-@shared
-def test_the_model_sees_slices():
-    """Once in the program, whatever the number of slices."""
-
-    def seen(count):
-        layer, samples = Seen(), count * SIZE
-        case = (lambda: sequential(layer)), (X[:samples], Y[:samples]), {}, {}
-        model, _ = train(case, epochs=1)
-        layer.rows.clear()
-        model.fit(*case[1], samples, verbose=0, callbacks=[MicroBatches(SIZE)])
-        return layer.rows
-
-    few, many = seen(2), seen(6)
-    assert SIZE in many and 6 * SIZE not in many
-    assert hosts.IS_TORCH or len(few) == len(many)  # PyTorch loops in Python
-
-
 @shared
 def test_batch_normalization_moves_with_each_slice():
     def build():
@@ -566,11 +537,6 @@ def test_arguments(arguments, error):
         MicroBatches(*arguments)
 
 
-def test_a_class_in_the_place_of_a_callback():
-    with pytest.raises(TypeError, match="must have callbacks, not their classes"):
-        train(CASES["plain"], [MicroBatches])
-
-
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 has `compute_loss`")
 def test_versions_without_compute_loss_are_refused(monkeypatch):
     monkeypatch.delattr(keras.Model, "compute_loss")
@@ -722,26 +688,6 @@ def test_mirrored_strategy_reduces_once():
             assert int(executed) - before == before > 0
             executed.assign(0)
             assert_equal(actual, plain)
-
-
-class Synchronizes(layers.Layer):
-    """Waits in its forward pass for all replicas."""
-
-    def call(self, x):
-        replica = hosts.tf.distribute.get_replica_context()
-        if replica is not None:
-            replica.all_reduce("sum", x)
-        return x
-
-
-@thorough
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="strategies are TensorFlow's")
-def test_layers_that_wait_for_other_replicas(strategy):
-    """TensorFlow itself refuses them in the loop over slices, so replicas' slices don't mix."""
-    with strategy.scope():
-        case = (lambda: sequential(Synchronizes())), (X[:14], Y[:14]), {}, {}
-        with pytest.raises(RuntimeError, match="merge_call"):
-            train(case, [MicroBatches(SIZE)], batch_size=14)
 
 
 @pytest.fixture
