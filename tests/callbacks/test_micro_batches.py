@@ -178,6 +178,7 @@ COUPLED = {
     "circle": (sequential, (X, CLASSES), {}, lambda: {"loss": keras.losses.Circle(gamma=8.0)}),
     "nested losses": (nested, NESTED, {}, {"loss": {"one": contrastive, "two": correlation}}),
     "a short last batch": (sequential, SHORT, {}, {"loss": contrastive, **WITH_XLA}),
+    "frozen normalization": (lambda: normalized(False), (X, Y), {}, {"loss": contrastive}),
 }  # fmt: skip
 if not hosts.IS_KERAS3:
     del DIVIDED["weighted mean"], COUPLED["circle"]
@@ -495,11 +496,6 @@ def test_a_divisor_of_the_whole_batch_is_refused(name):
         model.fit(x, y, BATCH, verbose=0, callbacks=[MicroBatches(SIZE)], **in_fit)
     if hosts.BACKEND != "jax":  # Keras empties the model after any error
         assert_equal(*[dict(enumerate(w)) for w in (model.get_weights(), before)], rtol=0, atol=0)
-
-
-@shared
-def test_batch_normalization_that_is_frozen():
-    assert_same((lambda: normalized(False), (X, Y), {}, {}), loss="batch")
 
 
 def test_after_train_on_batch():

@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, on_adam, on_each_kind_of_state, quick_once, skip_file_on_keras2, thorough
+from cases import on_adam, on_each_kind_of_state, quick_once, skip_file_on_keras2, thorough
 from hosts import keras
 from training import (
     EPOCHS,
@@ -12,7 +12,6 @@ from training import (
     assert_equal,
     assert_moved,
     assert_same_training,
-    batches,
     big_batch,
     compiled,
     data,
@@ -130,16 +129,6 @@ def test_each_function_is_traced_once():
         counts.append(traces)
     # TensorFlow traces a function that creates variables twice.
     assert counts[0] < counts[1] <= 2 * counts[0]
-
-
-def test_a_model_that_is_compiled_again():
-    """The same callback serves the model with another optimizer."""
-    callback, model = python_gate(), compiled(dense_model(), adam())
-    fit(model, MICRO, callbacks=[callback])
-    compiled(model, hosts.ours("SGD", accum_iters=2 * LENGTH, learning_rate=2**-3))
-    fit(model, MICRO, callbacks=[callback])
-    ends = range(2 * LENGTH, EPOCHS * len(batches(MICRO)) + 1, 2 * LENGTH)
-    assert_big_batches(model, CASES["sgd"], ends)
 
 
 @on_adam

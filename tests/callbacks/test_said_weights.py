@@ -6,7 +6,7 @@ import pytest
 import steps
 from cases import quick_once, skip_file_on_keras2
 from hosts import keras
-from training import assert_equal, compiled, data, dense_model, fit, train, weights
+from training import assert_equal, compiled, data, dense_model, fit, train
 
 pytestmark = quick_once
 
@@ -106,25 +106,6 @@ def test_a_validation_leaves_no_weight(eagerly, validation):
         assert asked == [3] * 6, "a validation batch was weighed"
     with pytest.raises(ValueError, match="needs the weight of each micro-batch"):
         model.train_on_batch(*(array[:3] for array in data()))
-
-
-def test_an_interrupted_validation():
-    """The next training gives its own weights, and uses none that is left over."""
-
-    class Stop(keras.callbacks.Callback):
-        def on_test_batch_end(self, batch, logs=None):
-            raise KeyboardInterrupt
-
-    arrays = [array[:12] for array in data()]
-    model = compiled(dense_model(), weighted(), run_eagerly=True)
-    weighing = hosts.accum.MicroBatchWeights()
-    start = model.get_weights()
-    with pytest.raises(KeyboardInterrupt):
-        fit(model, MICRO, arrays, callbacks=[weighing, Stop()], validation_data=arrays)
-    model.set_weights(start)
-    fit(model, MICRO, arrays, callbacks=[weighing])
-    expected = train(hosts.stock("SGD", learning_rate=2**-3), MICRO * LENGTH, arrays=arrays)
-    assert_equal(weights(model), expected.weights)
 
 
 @every_gate

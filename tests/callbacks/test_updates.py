@@ -15,12 +15,9 @@ skip_file_on_keras2("OnUpdates")
 
 accum = hosts.accum
 HOOKS = [
-    *(f"on_{mode}_{when}" for mode in ("train", "test", "predict") for when in ("begin", "end")),
-    *(
-        f"on_{of}_{when}"
-        for of in ("epoch", "train_batch", "test_batch")
-        for when in ("begin", "end")
-    ),
+    f"on_{of}_{when}"
+    for of in ("train", "test", "predict", "epoch", "train_batch", "test_batch")
+    for when in ("begin", "end")
 ]
 
 
@@ -218,11 +215,6 @@ if hosts.IS_TF_KERAS:  # whose own count these callbacks read or write
 def test_what_can_not_be_in_the_list(callbacks, error, said):
     with pytest.raises(error, match=said):
         accum.OnUpdates(callbacks())
-
-
-def test_callbacks_that_count_epochs_may_be_in_the_list(tmp_path):
-    made = [keras.callbacks.TensorBoard, keras.callbacks.BackupAndRestore]
-    accum.OnUpdates([callback(str(tmp_path)) for callback in made])
 
 
 def test_several_micro_batches_in_a_call():

@@ -148,12 +148,6 @@ def test_a_window_of_one_micro_batch(recwarn):
     assert not [one for one in recwarn if "Batch normalization" in str(one.message)]
 
 
-@thorough
-@pytest.mark.skipif(hosts.IS_TORCH, reason="Keras refuses it on PyTorch")
-def test_several_micro_batches_in_a_call():
-    same(go_on(compiled(swapped(), steps_per_execution=3), data(), epochs=2), stock())
-
-
 class Watch(keras.callbacks.Callback):
     """Keeps the statistics after each micro-batch."""
 
@@ -185,16 +179,6 @@ def test_accum_iters_1_is_the_stock_layer():
     other = compiled(dense(), hosts.stock("SGD", **RATE), run_eagerly=False)
     fit(other, MICRO, data(), epochs=1)
     assert_equal(statistics(go_on(model, data())), statistics(other), rtol=0, atol=0)
-
-
-@thorough
-def test_the_caller_closes_a_window():
-    """Between train steps: the statistics move at once."""
-    model = go_on(compiled(swapped()), data(1, more=MICRO))
-    before = statistics(model)
-    model.optimizer.apply_partial_window()
-    assert (statistics(model)["mean"] != before["mean"]).all()
-    assert not any(value.any() for value in window(model))
 
 
 def test_a_file_continues_in_the_middle_of_a_window(tmp_path):

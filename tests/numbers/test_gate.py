@@ -74,16 +74,3 @@ def test_conditionals_in_the_program_of_jax(case, count, more, always):
     assert str(program).count("= cond[") == (0 if always else count)
 
 
-@pytest.mark.skipif(
-    not hosts.IS_TORCH, reason="only eager PyTorch decides in Python whether to update"
-)
-@pytest.mark.parametrize("more", [{}, {"decay": 0.25}], ids=str)
-def test_pytorch_with_a_conditional_makes_no_update_inside_a_window(more, monkeypatch):
-    optimizer = hosts.ours("Adam", accum_iters=LENGTH, gate="conditional", **more)
-    port, updates = optimizer._accumulation.port, []
-    update = port.update
-    monkeypatch.setattr(port, "update", lambda *given: updates.append(update(*given)))
-    variables, gradients = ones()
-    for _ in range(2 * LENGTH):
-        hosts.apply(optimizer, gradients, variables)
-    assert len(updates) == 2

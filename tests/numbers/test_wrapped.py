@@ -72,6 +72,8 @@ def test_methods_reach_the_inner_optimizer_if_it_is_ours():
     assert not hasattr(optimizer, "completed_updates")
     with pytest.raises(AttributeError):
         optimizer.apply_partial_window()
+    optimizer.accum_iters = 5
+    assert optimizer.accum_iters == 5 and not hasattr(inner(optimizer), "accum_iters")
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="about files of Keras 3's LossScaleOptimizer")

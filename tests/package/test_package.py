@@ -11,7 +11,7 @@ import sys
 
 import hosts
 import pytest
-from cases import keras2_has_no, once_on_keras3, thorough
+from cases import once_on_keras3, thorough
 from training import compiled, dense_model
 
 import keras_accum
@@ -84,18 +84,6 @@ def test_the_environment_chooses_tf_keras(monkeypatch):
         assert host.module_name() == "keras_accum.tf_keras"
         monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
         assert host.module_name() == f"keras_accum.{module}"
-
-
-@keras2_has_no("LossScaleOptimizer")
-def test_a_loss_scale_optimizer_of_somebody_else_is_as_keras_made_it():
-    inner = hosts.keras.optimizers.SGD()
-    wrapper = hosts.loss_scaled(inner, 8.0)
-    for _ in range(2):
-        with pytest.raises(AttributeError, match="accum_iters"):
-            wrapper.accum_iters  # noqa: B018
-        inner.accum_iters = 3
-    wrapper.accum_iters = 5
-    assert (wrapper.accum_iters, inner.accum_iters) == (5, 3)
 
 
 # -- names -----------------------------------------------------------------------------------------
