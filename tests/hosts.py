@@ -345,16 +345,12 @@ def apply(optimizer, gradients, variables):
         optimizer.apply_gradients(list(zip(tensors, variables)))
 
 
-def accumulators(optimizer):
-    """All accumulators of an optimizer that has some."""
-    found = _accumulators(optimizer)
-    assert found, "the optimizer has no accumulators: nothing is tested"
-    return found
-
-
-def _accumulators(optimizer):
+def accumulators(optimizer, are_needed=True):
+    """All accumulators of an optimizer. Without any, nothing would be tested."""
     named = optimizer._accumulation.state.named()
-    return [v for name, v in named.items() if name.startswith("accumulator.")]
+    found = [v for name, v in named.items() if name.startswith("accumulator.")]
+    assert found or not are_needed
+    return found
 
 
 def slots(optimizer, weights):
@@ -380,7 +376,7 @@ def slots(optimizer, weights):
     if getattr(optimizer, "_m_cache", None) is not None:  # Nadam's running product
         found["momentum_cache"] = optimizer._m_cache
     is_ours = hasattr(optimizer, "completed_updates")
-    sums = set(map(id, _accumulators(optimizer))) if is_ours else ()  # they are slots, too
+    sums = set(map(id, accumulators(optimizer, False))) if is_ours else ()  # slots, too
     for slot in optimizer.get_slot_names():
         for v in weights:
             try:

@@ -499,7 +499,6 @@ def test_a_divisor_of_the_whole_batch_is_refused(name):
 
 
 def test_after_train_on_batch():
-    """On JAX, Keras keeps the state of that step, which a callback could give back to the model."""
     found = []
     for callbacks in ([], [MicroBatches(SIZE)]):
         hosts.set_random_seed()

@@ -5,17 +5,7 @@ import keras_hub
 import numpy as np
 import pytest
 from hosts import keras
-from training import (
-    BIG,
-    EPOCHS,
-    LENGTH,
-    MICRO,
-    WINDOWS,
-    assert_equal,
-    assert_moved,
-    slots,
-    weights,
-)
+from training import BIG, EPOCHS, LENGTH, MICRO, WINDOWS, assert_equal, assert_moved, slots, weights
 
 pytestmark = pytest.mark.thorough
 
