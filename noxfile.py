@@ -220,6 +220,10 @@ def package(session):
         needs = f"{file}{extra}", "numpy", "pytest>=7"
         session.run(python, *install, *needs, external=True, silent=True)
         session.run(python, *pytest, *SECOND_TIER, tests, env=settings, external=True)
+    # This form of pyright brings its own Node.js.
+    session.install("basedpyright==1.40.2")
+    check_types = "basedpyright", "--level", "error", "--pythonpath", python
+    session.run(*check_types, "typed_uses.py")
 
 
 @nox.session(venv_backend="none")
