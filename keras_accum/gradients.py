@@ -83,7 +83,7 @@ def transform(accumulation, totals, variables, steps):
     for function in accumulation.options.window_transforms:
         of_sums = list(compress(variables, summed))
         gradients = list(function(list(gradients), of_sums))
-        fit = [g is not None and port.fits(g, v) for g, v in zip(gradients, of_sums)]
+        fit = [g is not None and g.shape == v.shape for g, v in zip(gradients, of_sums)]
         if len(gradients) != len(of_sums) or not all(fit):
             found = ", ".join(str(None if g is None else g.shape) for g in gradients)
             shapes = ", ".join(str(variable.shape) for variable in of_sums)

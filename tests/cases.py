@@ -142,8 +142,8 @@ on_every_optimizer = over(CASES, quick=[*RULES, "nadam"])
 
 # -- arguments -------------------------------------------------------------------------------------
 
-# Values that aren't the defaults, of constructor arguments whose default doesn't tell one. The
-# argument isn't given if it is None: another one excludes it, or it is a function.
+# Values that aren't the defaults, of constructor arguments whose default doesn't tell a value. An
+# argument with None isn't given: another argument excludes it, or its value is a function.
 VALUES = {
     **{"name": "my_optimizer", "learning_rate": 0.25, "epsilon": 1e-3, "weight_decay": 0.125},
     **{"learning_rate_power": -0.25, "beta_2_decay": -0.5, "exclude_layers": ["out"]},

@@ -215,7 +215,8 @@ class Hooks(MovingAverages):
 
     def finalize_variable_values(self, var_list):
         self._accumulation.norms.watch(())  # Keras calls this after a training that failed, too
-        if self._iterations._value is not None:  # as after an error in a train step on JAX
+        # After an error in a train step on JAX, the variables have no values.
+        if self._iterations._value is not None:
             super().finalize_variable_values(var_list)
 
 
