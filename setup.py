@@ -56,7 +56,7 @@ EXTRAS = {
         "h5py<3",
         "numpy<1.19",
     ],
-    "demo": ["scikit-learn", "matplotlib"],  # python -m keras_accum
+    "demo": ["scikit-learn", "matplotlib"],  # python -m keras_accum, and the notebooks
 }
 
 setup(
