@@ -96,15 +96,10 @@ class Accumulation:
             of_model = map(self.port.key, self.port.variables)
             absent = [index for index, key in enumerate(of_model) if key not in present]
         closes = self._closes(is_update)
-        # A micro-batch that closes the window may be dropped. Then it covers no variable.
-        from_sums = closes is not None and self.options.drops
         if self.window is None:  # each micro-batch that counts is an update
             step = window.Step(counted, counted, 1, 0, None, None)
         else:
-            step = self.window.step(counted, weight, absent, closes, is_update, from_sums)
-        if from_sums:
-            self._add(gradients, variables)
-            gradients, variables, absent = [], [], list(range(len(self.port.variables)))
+            step = self.window.step(counted, weight, absent, closes, is_update)
         self._gate(step, is_update)(
             self.port,
             step,

@@ -180,7 +180,7 @@ HALVES = [row for row in ("half", "mixed", "bfloat16") if row in ROWS]
 SAVED += [(row, form) for row in HALVES for form in ("checkpoint", "state") if form in ALL]
 # Keras holds no bfloat16 in these files. For the loss scale, see test_saving.py.
 NOT_HELD = [("bfloat16", "h5")] + [("bfloat16", "keras")] * hosts.IS_TF_KERAS
-NOT_HELD += [("scaled", "h5")] * hosts.IS_KERAS3
+NOT_HELD += [("scaled", "h5")] * (not hosts.IS_LEGACY)
 SAVED = [pair for pair in SAVED if pair not in NOT_HELD]
 
 

@@ -31,7 +31,6 @@ from keras_accum.callbacks.window_statistics import (  # noqa: E402, F401
     WindowBatchNormalization,
     with_window_statistics,
 )
-from keras_accum.keras3 import hooks  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
 from keras_accum.state import StateError  # noqa: E402, F401
@@ -54,7 +53,6 @@ _callback = callbacks.of_host(_Host())
 # All that an import of this module changes in Keras.
 together.look_at_trainings(_Host())
 family.hand_on(keras.optimizers.LossScaleOptimizer)
-hooks.forget_after_skips(keras.optimizers.LossScaleOptimizer)
 
 AccumulateInBackward = _callback(in_backward.AccumulateInBackward)
 AccumulationMonitor = _callback(accumulation_monitor.AccumulationMonitor)

@@ -1,14 +1,12 @@
 """What Keras calls of an optimizer, in a train step and around it."""
 
 import contextlib
-import functools
 import inspect
 
 import keras
 from keras import ops
 
 from keras_accum import optimizer, schedule
-from keras_accum.convert import accumulates
 from keras_accum.training import UPDATE_NORM, warn
 
 
@@ -218,19 +216,3 @@ class Hooks(MovingAverages):
         # After an error in a train step on JAX, the variables have no values.
         if self._iterations._value is not None:
             super().finalize_variable_values(var_list)
-
-
-def forget_after_skips(wrapper):
-    """Let a LossScaleOptimizer drop what was said of a micro-batch that it skips.
-
-    Otherwise, in a loop in Python, the next micro-batch would close its window.
-    """
-    of_keras = wrapper.apply
-
-    @functools.wraps(of_keras)
-    def apply(self, grads, trainable_variables=None):
-        of_keras(self, grads, trainable_variables)
-        if accumulates(self.inner_optimizer):
-            self.inner_optimizer._accumulation.said.forget("close_window")
-
-    wrapper.apply = apply

@@ -33,8 +33,7 @@ class Port(StatePort):
     def __init__(self, accumulation):
         super().__init__(accumulation)
         self._updates_begun = 0  # one for each replica that waits in the same update
-        # By replica, of a micro-batch whose gradients a LossScaleOptimizer has summed: its weight,
-        # and what was said by `close_window`.
+        # The weight of a micro-batch whose gradients a LossScaleOptimizer has summed, by replica.
         self._in_advance = {}
         # True in an update that chooses the variables that are written.
         self.is_choosing = False
@@ -53,11 +52,8 @@ class Port(StatePort):
         if not is_summed:
             accumulation.micro_batch(gradients, variables)
             return
-        was_summed_here = self.replica() in self._in_advance
-        weight, closes = self._in_advance.pop(self.replica(), (None, None))
-        if closes is not None:
-            accumulation.said.close_window(closes)
-        if options.reduces_late or options.weighs and not was_summed_here:
+        weight = self._in_advance.pop(self.replica(), None)
+        if options.reduces_late or options.weighs and weight is None:
             argument = "all_reduce='per_window'" if options.reduces_late else "reduction='weighted'"
             raise ValueError(
                 f"{argument} needs the gradients before they are summed over replicas: leave "
@@ -79,9 +75,7 @@ class Port(StatePort):
         if not pairs:  # as in a model without trainable weights
             return []
         sums, weight = self.accumulation.reduce(*map(list, zip(*pairs)))
-        # It isn't said of the next micro-batch if the LossScaleOptimizer skips this one.
-        closes = self.accumulation.said.take("close_window")
-        self._in_advance[self.replica()] = weight, closes
+        self._in_advance[self.replica()] = weight
         return [(total, variable) for total, (_, variable) in zip(sums, pairs)]
 
     def reduce(self, tensors, variables):

@@ -240,11 +240,12 @@ class BigBatch:
         return given(self.updates) if callable(given) else given
 
     def micro_batch(self, gradients, weight=1.0, closes=False):
-        if not self.skips or all(np.isfinite(g).all() for g in gradients.values()):
-            if not self.window:
-                self.length = self.accum_iters
-            self.window.append((gradients, weight))
-        if closes or self.window and len(self.window) >= self.length:
+        if self.skips and not all(np.isfinite(g).all() for g in gradients.values()):
+            return
+        if not self.window:
+            self.length = self.accum_iters
+        self.window.append((gradients, weight))
+        if closes or len(self.window) >= self.length:
             self.update()
 
     def update(self):

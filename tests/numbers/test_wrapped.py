@@ -92,18 +92,6 @@ def test_loaded_where_the_policy_is_not_set(tmp_path, accum_iters):
     go_on(loaded)
 
 
-@pytest.mark.skipif(hosts.IS_KERAS3 and hosts.BACKEND == "jax", reason="about a loop in Python")
-def test_close_window_of_a_skipped_micro_batch_is_dropped():
-    ours, w = hosts.ours("SGD", accum_iters=4), hosts.variable([1.0, 2.0], "w")
-    optimizer = hosts.loss_scaled(ours, 1.0)
-    micro_batches = [(1.0, False, 1), (np.nan, True, 1), (1.0, False, 2), (1.0, True, 0)]
-    for gradient, closes, position in micro_batches:
-        if closes:
-            ours.close_window()
-        hosts.apply(optimizer, [np.full(2, gradient, hosts.FLOATX)], [w])
-        assert ours.window_position == position
-
-
 # -- one optimizer around several of ours: callbacks reach all of them, or raise an error ----------
 
 

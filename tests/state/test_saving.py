@@ -71,8 +71,9 @@ def test_the_loss_scale_optimizer_of_a_policy(tmp_path):
     with zipfile.ZipFile(path, "w") as file:
         for name, content in {**parts, "config.json": json.dumps(config)}.items():
             file.writestr(name, content)
-    with pytest.warns(UserWarning, match="holds no state of Adam.*LossScaleOptimizer"):
-        FORMATS["keras"].load(tmp_path, fresh)
+    if hosts.IS_LEGACY:  # a LossScaleOptimizer of the newer style writes the state, too
+        with pytest.warns(UserWarning, match="holds no state of Adam.*LossScaleOptimizer"):
+            FORMATS["keras"].load(tmp_path, fresh)
     policy("mixed_float16")
     assert_same(everything(FORMATS["keras"].load(tmp_path, fresh)), before)
 

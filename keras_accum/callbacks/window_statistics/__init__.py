@@ -26,8 +26,7 @@ class WindowStatistics(InTrainFunction):
     optimizer drops is dropped from the statistics. The train step has no conditional.
     `train_on_batch` isn't affected: there the layer raises an error.
 
-    The model must be built, and can't be trained with MicroBatches, or with `close_window` and
-    `skip_nonfinite` or `skip_norm`.
+    The model must be built, and can't be trained with MicroBatches.
 
     Example:
 

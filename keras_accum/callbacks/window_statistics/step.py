@@ -6,11 +6,6 @@ from keras import ops
 from keras_accum.callbacks.window_statistics.layer import layers_of, moments_are
 from keras_accum.convert import inner
 
-_CLOSED = (
-    "WindowStatistics can't be used with `close_window` and skip_nonfinite or skip_norm, because "
-    "the window's last micro-batch may have been dropped. Received: optimizer={!r}"
-)
-
 
 class Step:
     """A model's train step that tells the layers what became of its micro-batch.
@@ -35,13 +30,8 @@ class Step:
         if not accumulation.options.accumulates:
             with moments_are("moved", self.layers):
                 return self.own(*arguments)
-        closings = accumulation.said.uses["close_window"]
         run = self._with_state if accumulation.port.steps_return_state else self._in_place
-        results = run(*arguments)
-        is_closed_by_hand = accumulation.said.uses["close_window"] != closings
-        if is_closed_by_hand and accumulation.options.drops:
-            raise ValueError(_CLOSED.format(inner(self.model.optimizer)))
-        return results
+        return run(*arguments)
 
     def _in_place(self, *arguments):
         before = self._look()
