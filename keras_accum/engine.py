@@ -55,8 +55,6 @@ class Accumulation:
         self.state, self.said = State(self), Said(self)
         self.norms = Norms(self.port)
         self.warned = set()  # the warnings that are given once
-        # True after a train step was run or traced: from then on its variables are fixed.
-        self.has_stepped = False
         # A Counter of the micro-batches that were run or traced, by replica; None if nobody counts,
         # because `torch.compile` compiles again where a number changes with each micro-batch.
         self.micro_batches = None

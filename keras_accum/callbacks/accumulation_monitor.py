@@ -4,7 +4,7 @@ import math
 
 from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import inner
-from keras_accum.schedule import ENDLESS, is_length, is_number
+from keras_accum.schedule import ENDLESS, is_count, is_number
 from keras_accum.training import MICRO_BATCH_NORM, SKIPPED, UPDATE_NORM
 
 # The logs that are a state, and no average over micro-batches.
@@ -111,7 +111,7 @@ class AccumulationMonitor(InTrainFunction):
 
     def __init__(self, batch_size=None, noise_scale=False, smoothing=0.99):
         super().__init__()
-        if not (batch_size is None or is_length(batch_size)):
+        if not (batch_size is None or is_count(batch_size, 1)):
             raise ValueError(
                 "`batch_size` must be an integer >= 1, the samples of a micro-batch, or None. "
                 f"Received: batch_size={batch_size!r}"

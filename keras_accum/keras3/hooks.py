@@ -152,7 +152,6 @@ class Hooks(MovingAverages):
 
     def apply(self, grads, trainable_variables=None):
         accumulation = self._accumulation
-        accumulation.has_stepped = True
         if self.built and accumulation.state.waiting is not None:
             accumulation.state.built()  # raises once more what `build` has raised
         if self._is_stock:

@@ -181,7 +181,8 @@ class Loader:
             raise ValueError(
                 f"with_accum_iters({self.accum_iters}) for a file that holds "
                 f"accum_iters={config['accum_iters']}: load the file with {self.__name__} itself, "
-                "and then set `model.optimizer.accum_iters`."
+                f"and compile the model with `{self.__name__}.from_optimizer(model.optimizer, "
+                f"accum_iters={self.accum_iters})`."
             )
         is_of_copied_class = "accum_iters" not in config and not self.stock
         config = {**config, "accum_iters": check_length(self.accum_iters)}

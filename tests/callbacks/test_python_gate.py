@@ -151,7 +151,6 @@ REFUSED = {
     "skip_nonfinite=True": (lambda: adam(skip_nonfinite=True), {}),
     "skip_norm": (lambda: adam(skip_norm=1.0), {}),
     "accum_iters=None": (lambda: adam(accum_iters=None), {}),
-    "accum_iters=<function": (lambda: adam(accum_iters=lambda updates: 2 + 0 * updates), {}),
     "a LossScaleOptimizer": (loss_scaled, {}),
     "steps_per_execution=3": (adam, {"steps_per_execution": 3}),
 }

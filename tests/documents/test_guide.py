@@ -75,12 +75,6 @@ def test_schedules_of_the_learning_rate():
     assert float(names["schedule"](400)) == 0 < float(names["schedule"](399))
     grows = run("windows that grow")
     assert (grows["optimizer"].accum_iters, grows["updates"]) == (1, 100 + 200 + 1100 // 16)
-    names = run("a schedule of samples", __name__="guide")
-    cosine = keras.optimizers.schedules.CosineDecay(1e-3, 2000)
-    for updates, micro_batches in ((99, 99), (200, 100 + 100 * 4), (301, 100 + 200 * 4 + 16)):
-        assert float(names["schedule"](updates)) == float(cosine(micro_batches))
-    go_on(compiled(dense_model(), names["optimizer"]), 0, 2)  # the schedule can be traced
-    assert names["optimizer"].completed_updates == 2
 
 
 def test_a_loop_for_tensorflow_or_jax():

@@ -138,7 +138,7 @@ def test_a_class_or_a_name_in_compile():
 
 
 def test_accum_iters_can_be_set():
-    optimizer = hosts.ours("SGD")
+    optimizer = hosts.ours("SGD", accum_iters=2)
     optimizer.accum_iters = 4
     fit(compiled(dense_model(), optimizer), 2, epochs=1)
     assert optimizer.completed_updates == len(data()[0]) / 8

@@ -478,7 +478,6 @@ class Training(RuleBasedStateMachine):
     @precondition(lambda self: self.accumulates and self.plan["ours"]["accum_iters"] is not LENGTHS)
     @rule(accum_iters=st.integers(1, 9))
     def set_accum_iters(self, accum_iters):
-        self.build()  # without variables, the optimizer would be one that never accumulates
         self.optimizer.accum_iters = self.big_batch.set_accum_iters = accum_iters
 
     @rule()

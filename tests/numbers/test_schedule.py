@@ -1,4 +1,4 @@
-"""Windows of other lengths as the number of updates grows: `accum_iters` is a function.
+"""Windows of other lengths as the number of updates grows: `accum_iters` is a schedule.
 
 The random trainings of test_fuzz.py have a schedule among their values of `accum_iters`.
 """
@@ -10,9 +10,9 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, LATE, keras2_has_no, on_adam_and_amsgrad, quick_first, thorough
+from cases import CASES, LATE, keras2_has_no, on_adam_and_amsgrad, thorough
 from hosts import keras
-from steps import assert_windows_equal_big_batches, gradients, made, stepper
+from steps import assert_windows_equal_big_batches, gradients, made
 from training import assert_equal, compiled, data, dense_model, state, weights
 
 from keras_accum import AccumulationSchedule
@@ -21,26 +21,16 @@ LENGTHS = [1, 3, 3, 2, 2]  # of the windows, by the number of completed updates
 SCHEDULE = AccumulationSchedule({0: 1, 1: 3, 3: 2})
 
 
-def by_operators(updates):
-    """The same lengths by operators, which every Keras has."""
-    return 1 + 2 * at_most_1(updates) - at_most_1(updates // 3)
-
-
-def at_most_1(number):
-    return (number + 1 - abs(number - 1)) // 2
-
-
-def adam(accum_iters=SCHEDULE, **more):
-    return hosts.ours("Adam", **CASES["adam"].arguments, accum_iters=accum_iters, **more)
+def adam(**more):
+    return hosts.ours("Adam", **CASES["adam"].arguments, accum_iters=SCHEDULE, **more)
 
 
 @on_adam_and_amsgrad
-@quick_first("accum_iters", [SCHEDULE, by_operators])
 @pytest.mark.usefixtures("every_gate")
-def test_each_window_has_the_length_of_its_update(case, accum_iters):
-    """In a step that is traced once, so the function gets a tensor."""
-    assert [accum_iters(updates) for updates in range(5)] == LENGTHS
-    ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=accum_iters))
+def test_each_window_has_the_length_of_its_update(case):
+    """In a step that is traced once."""
+    assert [SCHEDULE(updates) for updates in range(5)] == LENGTHS
+    ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=SCHEDULE))
     stock, theirs = made(hosts.stock(case.name, **case.arguments))
     assert_windows_equal_big_batches(ours, stock, mine, theirs, gradients(LENGTHS))
 
@@ -119,9 +109,8 @@ def test_a_state_of_the_stock_optimizer_goes_on_with_its_window():
     assert (ours.accum_iters, ours.completed_updates) == (LENGTHS[1], 1)
 
 
-@pytest.mark.parametrize("accum_iters", [SCHEDULE, by_operators], ids=["schedule", "function"])
-def test_copies_and_conversions_keep_it(accum_iters):
-    optimizer = adam(accum_iters)
+def test_copies_and_conversions_keep_it():
+    optimizer = adam()
     for other in (
         copy.deepcopy(optimizer),
         pickle.loads(pickle.dumps(optimizer)),
@@ -134,67 +123,20 @@ def test_copies_and_conversions_keep_it(accum_iters):
     assert "accum_iters" not in optimizer.to_stock().get_config()
 
 
-def test_a_config_has_a_schedule_and_no_function():
+def test_a_config_has_it():
     optimizer = adam()
     config = json.loads(json.dumps(optimizer.get_config()))
     assert config["accum_iters"]["config"] == json.loads(json.dumps(SCHEDULE.get_config()))
     assert type(optimizer).from_config(config).get_config() == optimizer.get_config()
-    with pytest.raises(ValueError, match="can't hold a function.*Schedule.*accum_iters=<"):
-        adam(by_operators).get_config()
 
 
 # -- refusals --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [0, 2.5, None])
-def test_a_function_must_return_a_length(value):
-    """At construction, and whenever Python sees the value."""
-    said = "must return an integer >= 1.*Received: "
-    with pytest.raises((ValueError, TypeError), match=said):
-        adam(lambda updates: value)
-    optimizer = adam(lambda updates: 2 if updates < 1 else value)
-    with pytest.raises((ValueError, TypeError), match=said):
-        optimizer.set_state({"completed_updates": 1})
-        print(optimizer.accum_iters)
-
-
-def test_a_traced_step_takes_a_number_below_1_as_1():
-    ours, mine = made(adam(lambda updates: 2 - 2 * updates))
-    step, window = stepper(ours, mine), gradients()[0]
-    step(window[0])
-    step(window[1])
-    if hosts.IS_TORCH:
-        with pytest.raises(ValueError, match="must return an integer >= 1.*Received: 0"):
-            step(window[2])
-        return
-    step(window[2])
-    assert (ours.completed_updates, ours.window_position) == (2, 0)
-    with pytest.raises(ValueError, match="Received: -2"):
-        print(ours.accum_iters)
-    assert int(ours.get_state()["window_length"]) == 1
-
-
-@pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
-def test_a_function_that_cannot_be_traced():
-    for function, said in (
-        (lambda updates: 2 if updates < 5 else 3, "can't be part of a train step"),
-        (lambda updates: 2 if isinstance(updates, int) else updates / 2, "must return an integer"),
-    ):
-        with pytest.raises(TypeError, match=said):
-            stepper(*made(adam(function)))(gradients()[0][0])
-
-
 def test_accum_iters_of_a_schedule_cannot_be_set():
     optimizer = adam()
-    with pytest.raises(AttributeError, match=r"can't be set.*from_optimizer.*accum_iters=3"):
+    said = r"constructed with an AccumulationSchedule.*from_optimizer.*accum_iters=3"
+    with pytest.raises(AttributeError, match=said):
         optimizer.accum_iters = 3
-    for value in (SCHEDULE, by_operators):
-        with pytest.raises(TypeError, match="`accum_iters` must be an integer >= 1"):
-            adam(2).accum_iters = value
-
-
-@keras2_has_no("PythonGate")
-@pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch needs no PythonGate")
-def test_python_gate_refuses_a_function():
-    with pytest.raises(ValueError, match="PythonGate can't be used with accum_iters=<function"):
-        fit(compiled(dense_model(), adam(by_operators)), hosts.accum.PythonGate())
+    with pytest.raises(TypeError, match="`accum_iters` must be an integer >= 1"):
+        hosts.ours("Adam", accum_iters=2).accum_iters = SCHEDULE
