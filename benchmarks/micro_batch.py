@@ -6,7 +6,8 @@ two ratios as JSON. One is the time of a micro-batch divided by that of stock Ad
 every micro-batch. The other is the time divided by the floor, the least that is possible: for a
 window of k micro-batches, k - 1 bare accumulations `acc += g` and one stock update.
 
-With `--slices`, the contender is `MicroBatches`, which takes a batch of k micro-batches in slices.
+With `--slices`, on Keras 3, the contender is `MicroBatches`, which takes a batch of k micro-batches
+in slices.
 
 Only ratios of medians are kept, from rounds in which all contenders take turns in one process: a
 single time says more about the machine than about the code. A peer that fails has null ratios.

@@ -264,14 +264,6 @@ def loss_scale(optimizer):
     return optimizer.dynamic_scale if IS_KERAS3 else optimizer.loss_scale
 
 
-def ops_of_tensorflow():
-    """The functions of `keras.ops` that tests of losses use, for tf_keras."""
-    names = {"mean": tf.reduce_mean, "sum": tf.reduce_sum, "logsumexp": tf.reduce_logsumexp}
-    same = {name: getattr(tf, name) for name in ("square", "sqrt", "cast", "matmul", "transpose")}
-    norm = {"norm": lambda x, axis, keepdims: tf.norm(x, axis=axis, keepdims=keepdims)}
-    return types.SimpleNamespace(**names, **same, **norm, diagonal=tf.linalg.diag_part)
-
-
 def mixed_float16():
     policy = keras.DTypePolicy if IS_KERAS3 else keras.mixed_precision.Policy
     return policy("mixed_float16")

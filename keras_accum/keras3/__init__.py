@@ -26,7 +26,7 @@ from keras_accum.callbacks import (  # noqa: E402
     together,
     window_statistics,
 )
-from keras_accum.callbacks.micro_batches.keras3 import Step as StepInSlices  # noqa: E402
+from keras_accum.callbacks.micro_batches.losses import get_keras_mask  # noqa: E402
 from keras_accum.callbacks.window_statistics import (  # noqa: E402, F401
     WindowBatchNormalization,
     with_window_statistics,
@@ -41,7 +41,7 @@ class _Host(callbacks.Host):
 
     name, keras, ops = "keras3", keras, keras.ops
     is_traced = keras.backend.backend() != "torch"
-    flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(StepInSlices.mask_of)
+    flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(get_keras_mask)
 
     def hides_train_steps(self):
         # Keras 3.10 has no NNX mode.
@@ -57,7 +57,7 @@ family.hand_on(keras.optimizers.LossScaleOptimizer)
 AccumulateInBackward = _callback(in_backward.AccumulateInBackward)
 AccumulationMonitor = _callback(accumulation_monitor.AccumulationMonitor)
 ApplyPartialWindow = _callback(apply_partial_window.ApplyPartialWindow)
-MicroBatches = _callback(micro_batches.MicroBatches, _step_class=StepInSlices)
+MicroBatches = _callback(micro_batches.MicroBatches)
 MicroBatchWeights = _callback(micro_batch_weights.MicroBatchWeights)
 OnUpdates = _callback(on_updates.OnUpdates)
 PythonGate = _callback(python_gate.PythonGate)

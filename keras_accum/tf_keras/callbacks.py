@@ -1,5 +1,7 @@
 """The callbacks for this Keras, and what it tells them."""
 
+import types
+
 import tensorflow as tf
 
 from keras_accum import callbacks
@@ -7,23 +9,30 @@ from keras_accum.callbacks import (
     accumulation_monitor,
     apply_partial_window,
     micro_batch_weights,
-    micro_batches,
     on_updates,
     python_gate,
 )
 from keras_accum.callbacks.base import is_named
-from keras_accum.callbacks.micro_batches import tf_keras as in_slices
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 
-__all__ = ["ApplyPartialWindow", "AccumulationMonitor", "MicroBatches", "MicroBatchWeights"]
-__all__ += ["OnUpdates", "PythonGate"]
+__all__ = ["ApplyPartialWindow", "AccumulationMonitor", "MicroBatchWeights", "OnUpdates"]
+__all__ += ["PythonGate"]
+
+# TensorFlow's operations by their names in `keras.ops` of Keras 3.
+_OPS = types.SimpleNamespace(
+    cast=tf.cast, shape=tf.shape, expand_dims=tf.expand_dims, sum=tf.reduce_sum
+)
+
+
+def _mask_of(output):
+    return getattr(output, "_keras_mask", None)  # of no version does each output have one
 
 
 class Host(callbacks.Host):
     """What the callbacks must know of this Keras."""
 
-    name, keras, ops, import_keras = "tf_keras", keras, in_slices.OPS, IMPORT_KERAS
-    flatten, mask_of = staticmethod(tf.nest.flatten), staticmethod(in_slices.mask_of)
+    name, keras, ops, import_keras = "tf_keras", keras, _OPS, IMPORT_KERAS
+    flatten, mask_of = staticmethod(tf.nest.flatten), staticmethod(_mask_of)
 
     def waits(self, model):
         servers = tf.distribute.experimental.ParameterServerStrategy
@@ -47,7 +56,6 @@ _callback = callbacks.of_host(Host())
 
 AccumulationMonitor = _callback(accumulation_monitor.AccumulationMonitor)
 ApplyPartialWindow = _callback(apply_partial_window.ApplyPartialWindow)
-MicroBatches = _callback(micro_batches.MicroBatches, _step_class=in_slices.Step)
 MicroBatchWeights = _callback(micro_batch_weights.MicroBatchWeights)
 OnUpdates = _callback(on_updates.OnUpdates)
 PythonGate = _callback(python_gate.PythonGate)

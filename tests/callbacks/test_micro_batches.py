@@ -7,18 +7,19 @@ from cases import quick_first, thorough
 from hosts import keras
 from training import DenseEmbedding, assert_equal, embedding_model, initialize
 
-if hosts.IS_KERAS2:
-    pytest.skip("Keras 2.0 to 2.3 has no MicroBatches", allow_module_level=True)
+if not hosts.IS_KERAS3:
+    pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
 
-layers = keras.layers
-ops = keras.ops if hosts.IS_KERAS3 else hosts.ops_of_tensorflow()
+from keras_accum.callbacks.micro_batches import Step
+
+layers, ops = keras.layers, keras.ops
 MicroBatches = hosts.accum.MicroBatches
 
 SAMPLES, BATCH, SIZE, STEPS = 19, 7, 3, 5  # the last batch is short, and so are last slices
 HALF = {"rtol": 2e-2, "atol": 2e-3}
 WITHOUT_XLA = {"jit_compile": False} if hosts.IS_TENSORFLOW else {}
 WITH_XLA = {"jit_compile": True} if hosts.IS_TENSORFLOW else {}
-WEIGHTED_MEAN = "mean_with_sample_weight" if hosts.IS_KERAS3 else "sum_over_batch_size"
+WEIGHTED_MEAN = "mean_with_sample_weight"
 
 
 def uniform(*shape):
@@ -180,13 +181,8 @@ COUPLED = {
     "a short last batch": (sequential, SHORT, {}, {"loss": contrastive, **WITH_XLA}),
     "frozen normalization": (lambda: normalized(False), (X, Y), {}, {"loss": contrastive}),
 }  # fmt: skip
-if not hosts.IS_KERAS3:
-    del DIVIDED["weighted mean"], COUPLED["circle"]
 
-QUICK = ["masks and weights", "contrastive"]
-QUICK += ["sample weights", "penalties"] if hosts.IS_KERAS3 else []
-# Tests of code that tf_keras shares with Keras 3 on TensorFlow.
-shared = (lambda test: test) if hosts.IS_KERAS3 else thorough
+QUICK = ["masks and weights", "contrastive", "sample weights", "penalties"]
 
 
 def each_of(table):
@@ -234,7 +230,6 @@ def assert_same(case, optimizer=adam, loss="sample", of_plain=None, **arguments)
 # -- equal to the whole batch ----------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:MicroBatches.* changes nothing")
 @each_of(CASES)
 def test_equals_the_whole_batch(name):
     assert_same(CASES[name])
@@ -280,7 +275,7 @@ def test_variables_of_the_same_path():
 
 def scheduled():
     rates = keras.optimizers.schedules.ExponentialDecay(0.02, 2, 0.5)
-    averaged = {"use_ema": True, "ema_overwrite_frequency": 2} if hosts.HAS_EMA else {}
+    averaged = {"use_ema": True, "ema_overwrite_frequency": 2}
     return hosts.stock("Adam", learning_rate=rates, **averaged)
 
 
@@ -322,8 +317,6 @@ def test_mixed_precision(dtype):
     """The loss of each slice is scaled; the scale moves as in plain `fit`."""
 
     def build():
-        if not hosts.IS_KERAS3:
-            return sequential(dtype=keras.mixed_precision.Policy(dtype))
         model = sequential(dtype=keras.DTypePolicy(dtype))
         model.dtype_policy = keras.DTypePolicy(dtype)
         return model
@@ -344,7 +337,6 @@ def test_a_loss_scale_acts_on_the_loss_of_the_batch():
     assert_same(COUPLED["contrastive"], lambda: hosts.loss_scaled(sgd(), 64), "batch")
 
 
-@shared
 def test_sums_of_half_precision_do_not_stall():
     """The gradient is 1: in bfloat16, a sum of 512 parts of it would end at a half."""
 
@@ -359,7 +351,6 @@ def test_sums_of_half_precision_do_not_stall():
     assert float(model.get_weights()[0][0, 0]) == -1
 
 
-@shared
 def test_compiled_again():
     """The callback that trained the model with one loss trains it with another loss."""
     found = []
@@ -374,7 +365,6 @@ def test_compiled_again():
 # -- layers see slices -----------------------------------------------------------------------------
 
 
-@shared
 def test_batch_normalization_moves_with_each_slice():
     def build():
         return sequential(layers.BatchNormalization(momentum=0.5, name="norm"))
@@ -394,7 +384,6 @@ def with_dropout(kernel):
     return keras.Sequential([layers.Input((64,)), layers.Dropout(0.5, seed=1), dense])
 
 
-@shared
 def test_dropout_draws_for_each_slice():
     """The gradient of a kernel counts how many of its input's samples are kept."""
     ones, count = np.ones((4 * SIZE, 64), hosts.FLOATX), 4
@@ -413,10 +402,6 @@ def test_both_passes_have_the_same_dropout():
     loss = {"loss": lambda y_true, y_pred: ops.mean(y_pred**2)}
     case = (lambda: with_dropout("ones")), (ones, ones[:, :1]), {}, loss
     slices, rate = MicroBatches(SIZE, loss="batch"), hosts.stock("SGD", learning_rate=2**-10)
-    if hosts.IS_TF_KERAS:
-        with pytest.raises(ValueError, match="layers that draw random numbers on tf_keras"):
-            train(case, [slices])
-        return
     model, found = train(case, [slices], rate, epochs=1)
     product = np.sum(1 - model.get_weights()[0]) * 2**10
     np.testing.assert_allclose(product, 2 * found["history loss"][0], rtol=1e-3)
@@ -510,19 +495,6 @@ def test_after_train_on_batch():
     assert_equal(*found)
 
 
-@shared
-def test_a_batch_that_is_one_slice_is_said():
-    """At the first batch, and not of a last one."""
-    model = sequential()
-    model.compile("sgd", "mse")
-    with pytest.warns(UserWarning, match=r"MicroBatches\(7\) changes nothing") as found:
-        model.fit(X[: 2 * BATCH], Y[: 2 * BATCH], BATCH, verbose=0, callbacks=[MicroBatches(BATCH)])
-    assert [w.filename for w in found if "MicroBatches" in str(w.message)] == [__file__]
-    callback = MicroBatches(SAMPLES % BATCH)
-    for _ in range(2):  # the last batch is one slice
-        model.fit(X, Y, BATCH, verbose=0, callbacks=[callback])
-
-
 @pytest.mark.parametrize(
     "arguments, error",
     [((0,), ValueError), ((2.0,), TypeError), ((True,), TypeError), ((2, "mse"), ValueError)],
@@ -532,17 +504,10 @@ def test_arguments(arguments, error):
         MicroBatches(*arguments)
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 has `compute_loss`")
-def test_versions_without_compute_loss_are_refused(monkeypatch):
-    monkeypatch.delattr(keras.Model, "compute_loss")
-    with pytest.raises(ValueError, match="needs TensorFlow 2.9 or newer"):
-        train(CASES["plain"], [MicroBatches(SIZE)])
-
-
 def test_arrays_of_different_lengths_are_refused():
     model = sequential()
     model.compile("sgd", "mse")
-    step = MicroBatches._step_class(model, SIZE, "sample")
+    step = Step(model, SIZE, "sample")
     arrays = [hosts.tf.constant(a) if hosts.IS_TENSORFLOW else a for a in (X[:4], Y[:6])]
     with pytest.raises(ValueError, match="the first dimension of all arrays"):
         step.rows_of(arrays)
@@ -553,7 +518,6 @@ class Stop(keras.callbacks.Callback):
         raise KeyboardInterrupt
 
 
-@shared
 def test_the_model_gets_back_its_train_function():
     """After a training that was broken off, the model trains by whole batches."""
     model, _ = train(CASES["plain"])
@@ -611,7 +575,7 @@ class Small(layers.Layer):
         self.built = True
 
     def call(self, x, training=False):
-        if training:  # not when Keras 3 builds the model
+        if training:  # not when Keras builds the model
             x = raising(x, 1 if hosts.BACKEND == "jax" else self.count, self.fits)
             self.count.assign(self.count + 1)
         return x
@@ -720,7 +684,7 @@ def program_of(model, size, loss, *arrays):
 
     kinds = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
     state = tuple([v.value for v in kind] for kind in (*kinds, model.metrics_variables))
-    step = MicroBatches._step_class(model, size, loss)
+    step = Step(model, size, loss)
     step.check()
     return jax.jit(lambda *arguments: step(*arguments)).lower(state, arrays).compile()
 

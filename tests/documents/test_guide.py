@@ -42,7 +42,7 @@ def row(block, updates, position, only_on=True):
     "block, updates, position",
     [
         row("the noise scale", 17, 1),
-        row("the big batch in one train step", 2, None),
+        row("the big batch in one train step", 2, None, hosts.IS_KERAS3),
         row("weights in fit", 1, 2),
         row("the statistics of the window", 1, 2, hosts.IS_KERAS3),
         row("first the head, then everything", 4, 0, HAS_ADAMW),

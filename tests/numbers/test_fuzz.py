@@ -45,7 +45,6 @@ from keras_accum import AccumulationSchedule
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
     pytest.mark.filterwarnings("ignore:Gradients do not exist"),
-    pytest.mark.filterwarnings("ignore:MicroBatches.* changes nothing"),
 ]
 
 if hosts.BACKEND == "jax":
@@ -310,8 +309,9 @@ CALLBACKS = {"partial": lambda plan: hosts.accum.ApplyPartialWindow()}
 if not hosts.IS_KERAS2:
     CALLBACKS["monitor"] = lambda plan: hosts.accum.AccumulationMonitor(batch_size=1)
     CALLBACKS["updates"] = lambda plan: hosts.accum.OnUpdates([Seen()])
-    CALLBACKS["slices"] = lambda plan: hosts.accum.MicroBatches(1, loss=plan["loss"])
     CALLBACKS["gate"] = lambda plan: hosts.accum.PythonGate()
+if hosts.IS_KERAS3:
+    CALLBACKS["slices"] = lambda plan: hosts.accum.MicroBatches(1, loss=plan["loss"])
 if hosts.IS_TORCH:
     CALLBACKS["in_backward"] = lambda plan: hosts.accum.AccumulateInBackward()
 DRAWN = list(CALLBACKS)

@@ -1,23 +1,23 @@
-"""The callback `MicroBatches`, for all hosts, and its train steps. No Keras is imported here.
+"""The callback `MicroBatches`, and its train steps. This is a room of Keras 3.
 
 `step` has a train step in slices, `losses` the losses of a slice, and `halving` what is undone.
-`keras3` and `tf_keras` know a model, its losses and its metrics. `jax`, `tensorflow` and `torch`
-have the loop over slices.
+`jax`, `tensorflow` and `torch` have the loop over slices.
 """
 
-from keras_accum.callbacks.base import definer, own_methods
+import importlib
+
+import keras
+
+from keras_accum.callbacks.base import own_methods
 from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import accumulates, inner
-from keras_accum.host import is_of_keras
-from keras_accum.training import warn
+
+# A train step in slices, on the backend that is in use.
+Step = importlib.import_module(f"{__name__}.{keras.backend.backend()}").Step
 
 _MIGHT_DIFFER = (
     ": the training might differ from that of the whole batch. Leave the callback out, and use "
     "micro-batches as batches with an optimizer of keras_accum."
-)
-_ONE_SLICE = (
-    "MicroBatches({}) changes nothing: a batch of this training is one slice. Give `fit` the big "
-    "batch as `batch_size`, and MicroBatches the number of samples that fit into memory."
 )
 
 
@@ -70,7 +70,6 @@ class MicroBatches(InTrainFunction):
     """
 
     replaces = True
-    _step_class = None  # of the host
     _step = None
 
     def __init__(self, size="auto", loss="sample"):
@@ -99,9 +98,9 @@ class MicroBatches(InTrainFunction):
         super().on_train_begin(logs)
         self._check_model()
         if self._step is None or self._step.model is not self.model:
-            self._step = self._step_class(self.model, self._size, self._loss)
+            self._step = Step(self.model, self._size, self._loss)
         self._step.check()
-        self.takes_part = self._is_first = True
+        self.takes_part = True
 
     def around(self, train_step):
         return self._step
@@ -109,37 +108,24 @@ class MicroBatches(InTrainFunction):
     def run(self, run, *arguments):
         if self._size == "auto":
             return self._step.run_in_halves(run, *arguments)
-        results, is_first, self._is_first = run(*arguments), self._is_first, False
-        # Not `self.model`, which on JAX gives the model the state of an earlier step.
-        steps = self.host.steps_per_execution(self._step.model)
-        if is_first and self._step.was_one_slice(steps):
-            warn(_ONE_SLICE.format(self._size))
-        return results
+        return run(*arguments)
 
     def _check_optimizer(self, optimizer):
         """Take any optimizer."""
 
     def _check_model(self):
-        """Raise an error if the model's own code, or the optimizer's, would not run."""
-        model, steps = self.model, self.host.steps_per_execution(self.model)
-        methods = "train_step", "compute_loss", "compute_metrics"
-        own = own_methods(model, self.host.keras.Model, *methods)
+        """Raise an error if the model's own code would not run, or a variable sees batches."""
+        model, optimizer = self.model, inner(self.model.optimizer)
+        steps = model.steps_per_execution
+        own = own_methods(model, keras.Model, "train_step", "compute_loss", "compute_metrics")
         found = {f"a model that has its own `{name}`": True for name in own}
         found[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
-        for optimizer in (model.optimizer, inner(model.optimizer)):
-            for name in self._step_class.of_optimizer:
-                of = definer(type(optimizer), name)
-                is_own = of is not None and not is_of_keras(of)
-                found[f"an optimizer that has its own `{name}`"] = is_own
-            weighs = accumulates(optimizer) and optimizer.reduction == "weighted"
-            found["an optimizer with reduction='weighted', whose weights are of batches"] = weighs
-            self._refuse(found, _MIGHT_DIFFER)
+        weighs = accumulates(optimizer) and optimizer.reduction == "weighted"
+        found["an optimizer with reduction='weighted', whose weights are of batches"] = weighs
         for layer in model._flatten_layers():
-            is_stateful = isinstance(layer, self.host.keras.layers.RNN) and layer.stateful
+            is_stateful = isinstance(layer, keras.layers.RNN) and layer.stateful
             found[f"the stateful layer {layer.name}, whose states are of batches"] = is_stateful
-        # A model of tf_keras that isn't built has no list of variables.
-        for variable in model.trainable_variables if model.built else []:
-            # Only Keras 3 has such variables, as the scales of float8.
-            is_overwritten = getattr(variable, "overwrite_with_gradient", False)
+        for variable in model.trainable_variables:  # such as the scales of float8
+            is_overwritten = variable.overwrite_with_gradient
             found[f"{variable.name}, which is overwritten by its gradient"] = is_overwritten
         self._refuse(found, _MIGHT_DIFFER)

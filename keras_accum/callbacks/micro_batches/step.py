@@ -1,4 +1,9 @@
-"""A model's train step that takes its batch in slices: the outline, for every Keras and backend."""
+"""A model's train step that takes its batch in slices: what is the same on all backends."""
+
+import keras
+from keras import ops
+from keras.src.backend import get_keras_mask, set_keras_mask
+from keras.utils import unpack_x_y_sample_weight
 
 from keras_accum.callbacks.base import normalizes_batches
 from keras_accum.callbacks.micro_batches.halving import Halving
@@ -21,21 +26,15 @@ _NORMALIZES = (
 
 
 class Step(Halving):
-    """A train step in slices.
-
-    A Keras (`keras3`, `tf_keras`) says how a model computes its losses and metrics: `keras`, `ops`,
-    `tree` and the methods there. A backend has the loop over slices, and a gradient:
+    """A train step in slices. A subclass for each backend has the loop over slices, and a gradient:
 
         scan(function, carry, data, rows)   function(carry, slice, samples of the slice), which
                                             returns the next carry and arrays, to be joined
         gradients_of(objective, arrays)     gradients of objective(arrays) with respect to arrays,
                                             or to the weights; and what else `objective` returns
 
-    rows: the number of samples of the first batch, None if Python doesn't know it.
+    is_first: True until a training has taken its first batch.
     """
-
-    of_optimizer = ()  # the methods of an optimizer that are called in a train step, and not here
-    coupling = ()  # the functions of Keras's losses that compare the samples of a batch
 
     def __init__(self, model, size, loss):
         self.model, self.loss, self.own = model, loss, model.train_step
@@ -44,7 +43,7 @@ class Step(Halving):
 
     def check(self):
         """Raise an error if this model can't be trained in slices, at the start of a training."""
-        self.is_built, self.optimizer, self.rows = False, self.model.optimizer, None
+        self.is_first, self.optimizer = True, self.model.optimizer
         self.ended = int(self.begun)  # a training may have been broken off in an update
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
@@ -58,7 +57,7 @@ class Step(Halving):
 
     def __call__(self, data):
         """Run the step as Keras does; JAX has the state, too."""
-        self.rows = rows = self.rows_of(data)
+        rows = self.rows_of(data)
         self.build(data)
         is_whole = self.is_one_slice(rows)
         if not self.model.trainable_weights or (is_whole and not self.searches):
@@ -68,23 +67,14 @@ class Step(Halving):
         return self.model.get_metrics_result()
 
     def build(self, data):
-        """Make all variables of the model, because a loop of a program can't."""
-        if not self.is_built:
-            self.make_variables(data)
-            self.is_built = True
-
-    def make_variables(self, data):
-        """Nothing, where Keras makes them before a training."""
-
-    def unpack(self, data):
-        return self.keras.utils.unpack_x_y_sample_weight(data)
+        """Nothing, where Keras makes all variables before a training."""
 
     def rows_of(self, batch):
         """Return the number of samples of a batch, on which its arrays must agree.
 
         It is None if TensorFlow knows it only when the program runs.
         """
-        arrays = [array for array in self.tree.flatten(batch) if array is not None]
+        arrays = [array for array in keras.tree.flatten(batch) if array is not None]
         counts = {array.shape[0] if len(array.shape) else 1 for array in arrays}
         if len(counts - {None}) > 1:
             raise ValueError(_LENGTHS.format(counts))
@@ -100,9 +90,23 @@ class Step(Halving):
     def is_one_slice(self, rows):
         return self.size is None or (rows is not None and rows <= self.size)
 
-    def was_one_slice(self, steps):
-        """Return whether the first call, of these steps, had one slice, as far as it is known."""
-        return self.rows is not None and self.is_one_slice(self.rows)
+    def apply(self, gradients):
+        self.optimizer.apply(gradients, self.model.trainable_weights)
+
+    # -- the model ---------------------------------------------------------------------------------
+
+    def call(self, x):
+        return self.model(x, training=True) if self.model._call_has_training_arg else self.model(x)
+
+    def penalties(self, share):
+        """Return a slice's share of the losses that layers add."""
+        losses = map(self.model._aggregate_additional_loss, self.model.losses)
+        return _share(sum(losses, ops.zeros(())), share)
+
+    def track(self, loss, rows, x, y, y_pred, sample_weight):
+        """Update the metrics with a slice, or with a batch."""
+        self.model._loss_tracker.update_state(loss * self.replicas(), sample_weight=rows)
+        self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     # -- gradients ---------------------------------------------------------------------------------
 
@@ -113,17 +117,17 @@ class Step(Halving):
             data, of_slice = (data, self._of_outputs(data, rows)), self._by_outputs
         sums = self.sums(lambda data, count: of_slice(data, count, rows), data, rows)
         pairs = zip(sums, self.model.trainable_weights)
-        return [g if g is None else self.ops.cast(g, weight.dtype) for g, weight in pairs]
+        return [g if g is None else ops.cast(g, weight.dtype) for g, weight in pairs]
 
     def of_samples(self, data, count, share=1.0):
         """Return the gradients of a share of the loss of samples, and update the metrics."""
-        x, y, sample_weight = self.unpack(data)
+        x, y, sample_weight = unpack_x_y_sample_weight(data)
 
         def objective(_):
             y_pred = self.call(x)
             loss = self.model.compute_loss(x, y, y_pred, sample_weight)
             # The loss is scaled, and not the gradient, so that XLA adds sparse rows in place.
-            return self.scaled(self.part(loss, share)), (loss, y_pred)
+            return self.optimizer.scale_loss(_share(loss, share)), (loss, y_pred)
 
         gradients, (loss, y_pred) = self.gradients_of(objective)
         self.track(loss, count, x, y, y_pred, sample_weight)
@@ -131,33 +135,33 @@ class Step(Halving):
 
     def _of_part(self, data, count, of):
         """Return the gradients of a slice's part of a loss that is a mean over samples."""
-        with in_parts(self, count, of):
+        with in_parts(self.model, count, of):
             return self.of_samples(data, count, count / of)
 
     def _of_outputs(self, data, rows):
         """Return the gradients of the loss with respect to the joined outputs of all slices."""
-        x, y, sample_weight = self.unpack(data)
+        x, y, sample_weight = unpack_x_y_sample_weight(data)
         structure, masked = [], []
 
         def forward(total, data, count):
             """Return, with the sum of penalties, the outputs and the masks of some of them."""
-            y_pred = self.call(self.unpack(data)[0])
-            arrays = self.tree.flatten(y_pred)
-            masks = [self.mask_of(array) for array in arrays]
-            structure[:] = [self.tree.map_structure(lambda _: None, y_pred)]
+            y_pred = self.call(unpack_x_y_sample_weight(data)[0])
+            arrays = keras.tree.flatten(y_pred)
+            masks = list(map(get_keras_mask, arrays))
+            structure[:] = [keras.tree.map_structure(lambda _: None, y_pred)]
             masked[:] = [i for i, mask in enumerate(masks) if mask is not None]
             return total + self.penalties(count / rows), [*arrays, *(masks[i] for i in masked)]
 
         with self.restored():  # so that the second pass draws the same
-            penalties, found = self.scan(forward, self.ops.zeros(()), data, rows)
+            penalties, found = self.scan(forward, ops.zeros(()), data, rows)
         count = len(found) - len(masked)
 
         def objective(arrays):
             for i, mask in zip(masked, found[count:]):
-                self.set_mask(arrays[i], mask)
-            y_pred = self.tree.pack_sequence_as(structure[0], arrays)
-            loss = self.loss_of_outputs(y, y_pred, sample_weight, penalties)
-            return self.scaled(loss), (loss, y_pred)
+                set_keras_mask(arrays[i], mask)
+            y_pred = keras.tree.pack_sequence_as(structure[0], arrays)
+            loss = self.model._compile_loss(y, y_pred, sample_weight) + penalties
+            return self.optimizer.scale_loss(loss), (loss, y_pred)
 
         gradients, (loss, y_pred) = self.gradients_of(objective, found[:count])
         self.track(loss, rows, x, y, y_pred, sample_weight)
@@ -166,17 +170,18 @@ class Step(Halving):
     def _by_outputs(self, data, count, of):
         """Return the gradients of a slice, from those of its outputs."""
         data, of_outputs = data
-        floatx = self.keras.backend.floatx()
+        floatx = keras.backend.floatx()
 
         def objective(_):
             """Return a loss whose gradient with respect to the outputs is `of_outputs`."""
-            arrays = self.tree.flatten(self.call(self.unpack(data)[0]))
+            arrays = keras.tree.flatten(self.call(unpack_x_y_sample_weight(data)[0]))
             products = [
-                self.ops.sum(self.ops.cast(array, floatx) * self.ops.cast(g, floatx))
+                ops.sum(ops.cast(array, floatx) * ops.cast(g, floatx))
                 for array, g in zip(arrays, of_outputs)
                 if g is not None
             ]
-            return sum(products) + self.scaled(self.penalties(count / of)), None
+            penalties = self.optimizer.scale_loss(self.penalties(count / of))
+            return sum(products) + penalties, None
 
         return self.gradients_of(objective)[0]
 
@@ -192,7 +197,7 @@ class Step(Halving):
 
         # Sums in half precision would stall.
         types = ["float32" if "float16" in str(w.dtype) else w.dtype for w in weights]
-        zeros = [self.ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
+        zeros = [ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
         sums = self.fold(add, zeros, data, rows)
         return [None if i in missing else total for i, total in enumerate(sums)]
 
@@ -201,8 +206,9 @@ class Step(Halving):
         return self.scan(lambda *arguments: (function(*arguments), []), carry, data, rows)[0]
 
     def plus(self, total, gradient):
-        return total + self.ops.cast(gradient, total.dtype)
+        return total + ops.cast(gradient, total.dtype)
 
-    def part(self, loss, share):
-        """Return a slice's share of a loss."""
-        return self.ops.convert_to_tensor(share, loss.dtype) * loss
+
+def _share(loss, share):
+    """Return a slice's share of a loss."""
+    return ops.convert_to_tensor(share, loss.dtype) * loss
