@@ -10,7 +10,7 @@ from keras_accum import window
 from keras_accum.gradients import check_once, count, transform, weigh
 from keras_accum.said import Said
 from keras_accum.state import State
-from keras_accum.training import Norms
+from keras_accum.training import Watched
 from keras_accum.window import OpenWindow
 
 
@@ -53,7 +53,7 @@ class Accumulation:
         self.port = make_port(self)
         self.window = None
         self.state, self.said = State(self), Said(self)
-        self.norms = Norms(self.port)
+        self.watched = Watched(self.port)
         self.warned = set()  # the warnings that are given once
         # A Counter of the micro-batches that were run or traced, by replica; None if nobody counts,
         # because `torch.compile` compiles again where a number changes with each micro-batch.

@@ -6,7 +6,6 @@ No Keras is imported here.
 from itertools import compress
 
 from keras_accum import window
-from keras_accum.training import MICRO_BATCH_NORM, SKIPPED
 
 
 def check_once(port, variables):
@@ -53,11 +52,11 @@ def weigh(accumulation, gradients, variables):
 
 def count(accumulation, gradients, weight, variables):
     """Return 1 and the gradients, or 0 and zero gradients if the micro-batch is dropped."""
-    port, options, norms = accumulation.port, accumulation.options, accumulation.norms
-    summed = [not port.overwrites(variable) for variable in variables]
+    port, options = accumulation.port, accumulation.options
     counted = (port.all_finite if options.skip_nonfinite else port.one_after)(gradients)
     if options.skip_norm is not None:
-        norm = port.norm(list(compress(gradients, summed))) / port.loss_scale
+        summed = [g for g, v in zip(gradients, variables) if not port.overwrites(v)]
+        norm = port.norm(summed) / port.loss_scale
         if weight is not None:
             norm = norm / port.cast(weight, norm.dtype)
         if callable(options.skip_norm):
@@ -66,8 +65,7 @@ def count(accumulation, gradients, weight, variables):
             counted = counted * port.count_if(norm <= options.skip_norm)  # false for NaN
     if options.drops:
         gradients = port.kept(gradients, counted)
-    norms.write(MICRO_BATCH_NORM, list(compress(gradients, summed)), counted)
-    norms.count(SKIPPED, 1 - counted)
+    accumulation.watched.count_skipped(1 - counted)
     return counted, gradients
 
 

@@ -1,13 +1,12 @@
-"""What a training tells: norms for a monitor, and warnings. No Keras is imported here."""
+"""What a training tells: what a monitor logs, and warnings. No Keras is imported here."""
 
 import math
 import sys
 import warnings
 
-# The norm of the averages that make the updates, and the norm of each micro-batch's gradient.
+# What a monitor can watch: the norm of the averages that made the last update, and the number of
+# micro-batches that were dropped.
 UPDATE_NORM = "gradient_norm"
-MICRO_BATCH_NORM = "micro_batch_norm"
-# The number of micro-batches that were dropped.
 SKIPPED = "skipped_micro_batches"
 
 _NOT_THE_USER = ("keras_accum", "keras", "tf_keras", "tensorflow", "importlib")
@@ -26,47 +25,44 @@ def warn(message):
     warnings.warn(message, stacklevel=level)
 
 
-class Norms:
-    """The norms that train steps write, in variables that aren't part of the state.
+class Watched:
+    """What train steps write for a monitor, in variables that aren't part of the state.
 
-    A norm is negative before its first value: code that searches variables for NaN must not find
-    one.
+    names: what train steps write that are run or traced from now on.
     """
 
     def __init__(self, port):
-        self._port, self._variables, self.watched = port, {}, ()
+        self._port, self._made, self.names = port, {}, ()
 
     def watch(self, names):
-        """Make the train steps that are run or traced from now on write these norms."""
+        """Watch these from now on, and nothing else; drops are counted from 0."""
         for name in names:
-            if name not in self._variables:
-                self._variables[name] = self._port.add_norm(name)
-        self.watched = tuple(names)
+            if name not in self._made:
+                self._made[name] = self._port.add_watched(name)
+            if name == SKIPPED:
+                self._port.write(self._made[name], 0.0)
+        self.names = tuple(names)
 
     @property
     def variables(self):
-        """The variables of the watched norms."""
-        return [self._variables[name] for name in self.watched]
+        """The variables of what is watched."""
+        return [self._made[name] for name in self.names]
 
-    def write(self, name, tensors, switch):
-        """Write the global norm of these tensors if the norm is watched and the switch is 1."""
-        if name in self.watched:
-            variable = self._variables[name]
-            norm, old = self._port.norm(tensors), self._port.value(variable)
+    def write_norm(self, averages, switch):
+        """Write the global norm of the averages that make an update if the switch is 1."""
+        if UPDATE_NORM in self.names:
+            variable = self._made[UPDATE_NORM]
+            norm, old = self._port.norm(averages), self._port.value(variable)
             variable.assign(self._port.ops.where(switch > 0, norm, old))
 
-    def count(self, name, one):
-        """Add 1 or 0 to this count if the count is watched."""
-        if name in self.watched:
-            variable = self._variables[name]
+    def count_skipped(self, skipped):
+        """Add 1 or 0 to the number of micro-batches that were dropped."""
+        if SKIPPED in self.names:
+            variable = self._made[SKIPPED]
             old = self._port.value(variable)
-            variable.assign(old + self._port.cast(one, old.dtype))
-
-    def start(self, name):
-        """Begin to count from 0."""
-        self._port.write(self._variables[name], 0.0)
+            variable.assign(old + self._port.cast(skipped, old.dtype))
 
     def read(self, name):
-        """Return a norm as a float, NaN before its first value."""
-        norm = float(self._port.read(self._variables[name]))
-        return math.nan if norm < 0 else norm
+        """Return a watched value as a float, NaN for a norm before its first value."""
+        value = float(self._port.read(self._made[name]))
+        return math.nan if value < 0 else value

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_accum import optimizer, schedule
-from keras_accum.training import UPDATE_NORM, warn
+from keras_accum.training import warn
 
 
 class MovingAverages(optimizer.Accumulating):
@@ -145,8 +145,8 @@ class Hooks(MovingAverages):
         accumulation = self._accumulation
         if not self.built and accumulation.state.waiting is not None:
             accumulation.state.check_is_built("variables")
-        norms = accumulation.norms.variables if accumulation.port.steps_return_state else []
-        return self._variables + norms
+        watched = accumulation.watched.variables if accumulation.port.steps_return_state else []
+        return self._variables + watched
 
     # -- a micro-batch -----------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Hooks(MovingAverages):
     def _clip_gradients(self, grads):
         selection = self._accumulation.port.selection
         if selection is not None:
-            self._accumulation.norms.write(UPDATE_NORM, grads, selection.switch)
+            self._accumulation.watched.write_norm(grads, selection.switch)
         return super()._clip_gradients(grads)
 
     def update_step(self, gradient, variable, learning_rate):
@@ -211,7 +211,7 @@ class Hooks(MovingAverages):
     # -- after a training --------------------------------------------------------------------------
 
     def finalize_variable_values(self, var_list):
-        self._accumulation.norms.watch(())  # Keras calls this after a training that failed, too
+        self._accumulation.watched.watch(())  # Keras calls this after a training that failed, too
         # After an error in a train step on JAX, the variables have no values.
         if self._iterations._value is not None:
             super().finalize_variable_values(var_list)

@@ -105,10 +105,6 @@ class Port(port.Port):
         taking = super().taking if self.in_backward is None else self.in_backward.taking
         return taking(gradients, variables)
 
-    def check_whole(self):
-        if self.in_backward is not None:
-            self.in_backward.check_whole()
-
 
 class Accumulating(hooks.Hooks):
     """What Keras calls of an optimizer on PyTorch."""

@@ -15,7 +15,6 @@ from keras_accum.host import is_of_keras
 from keras_accum.tensorflow import chosen, port
 from keras_accum.tf_keras.library import utilities
 from keras_accum.tf_keras.state import StatePort, dtype_of
-from keras_accum.training import UPDATE_NORM
 
 
 class Port(StatePort):
@@ -102,7 +101,7 @@ class Port(StatePort):
         return [(each, switch) for each, switch in pairs if not window.is_certain(switch)]
 
     def update(self, step, averages, variables, switches):
-        self.accumulation.norms.write(UPDATE_NORM, averages, step.switch)
+        self.accumulation.watched.write_norm(averages, step.switch)
         averages = [tf.cast(a, dtype_of(v)) for a, v in zip(averages, variables)]
         self.is_choosing = self.chooses(step.switch)
         written = self.written(variables, switches, step.switch)

@@ -128,7 +128,7 @@ class StatePort(port.Port):
     def add_scalar(self, name, value):
         return self.add_variable(name, value, self.scalar_dtype, ())
 
-    def add_norm(self, name):
+    def add_watched(self, name):
         with tf.init_scope(), self.variable_scope():
             aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
             value = tf.constant(-1.0, self.scalar_dtype)

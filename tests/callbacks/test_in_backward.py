@@ -167,7 +167,7 @@ def test_equals_the_ordinary_way_in_fit(arguments, build):
     def fitted(*callbacks):
         model = compiled(build(), adam(**arguments))
         fit(model, MICRO, callbacks=[accum.ApplyPartialWindow(), *callbacks], epochs=1)
-        monitor = accum.AccumulationMonitor(batch_size=MICRO)
+        monitor = accum.AccumulationMonitor()
         logs = fit(model, MICRO, callbacks=[monitor, *callbacks], epochs=2).history
         return model, logs
 
@@ -237,14 +237,11 @@ def in_a_scope():
 
 
 REFUSED = {
-    "skip_nonfinite=True, which needs all gradients": in_both(lambda: adam(skip_nonfinite=True)),
-    "skip_norm, which needs all gradients": in_both(lambda: adam(skip_norm=10.0)),
+    "skip_nonfinite or": in_both(lambda: adam(skip_nonfinite=True)),
+    "or skip_norm, which need all gradients": in_both(lambda: adam(skip_norm=10.0)),
     "reduction='weighted', whose weights": in_both(lambda: adam(reduction="weighted")),
     "LossScaleOptimizer": in_both(lambda: hosts.loss_scaled(adam(), 4.0)),
     "can't be used with MicroBatches": with_callback(lambda: accum.MicroBatches(1)),
-    "can't be used with AccumulationMonitor": with_callback(
-        lambda: accum.AccumulationMonitor(batch_size=MICRO, noise_scale=True)
-    ),
     "`optimizer` must be an optimizer of keras_accum": [lambda: in_scope(hosts.stock("Adam"))],
     "call `optimizer.build": [lambda: in_scope(adam())],
     "in use already": [in_a_scope],
@@ -329,18 +326,6 @@ def test_an_error_before_the_first_step_leaves_no_hook(monkeypatch):
         in_scope(model.optimizer)
     backward(model, batches(MICRO)[0])
     assert all(variable.value.grad is not None for variable in model.trainable_variables)
-
-
-def test_between_backward_and_the_optimizer():
-    """The state has a part of a micro-batch then, and no counter says so."""
-    model = built()
-    with scope(model.optimizer):
-        left_open(model)
-        for call in (model.optimizer.get_state, model.optimizer.apply_partial_window):
-            with pytest.raises(RuntimeError, match="a part of a micro-batch"):
-                call()
-        apply(model)
-        assert model.optimizer.get_state()["window_position"] == 2
 
 
 def test_an_interrupted_fit():

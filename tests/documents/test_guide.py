@@ -41,7 +41,6 @@ def row(block, updates, position, only_on=True):
 @pytest.mark.parametrize(
     "block, updates, position",
     [
-        row("the noise scale", 17, 1),
         row("the big batch in one train step", 2, None, hosts.IS_KERAS3),
         row("weights in fit", 1, 2),
         row("the statistics of the window", 1, 2, hosts.IS_KERAS3),
@@ -55,8 +54,6 @@ def test_a_block_with_a_model(block, updates, position, tmp_path):
     model = initialize(dense_model())
     if block == "the statistics of the window":
         model = hosts.sequential((3,), [keras.layers.BatchNormalization(), *model.layers[-2:]])
-    elif block == "the noise scale":
-        compiled(model, hosts.ours("SGD", accum_iters=2))
     elif block == "half trained: Keras's own":
         own = run("before: Keras's own", keras=keras)["optimizer"]
         go_on(compiled(model, own), 0, 7)

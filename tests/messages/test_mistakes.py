@@ -36,12 +36,6 @@ def test_a_callback_in_the_place_of_an_optimizer():
         dense_model().compile(accum.ApplyPartialWindow(), "mse")
 
 
-def test_the_class_of_a_callback():
-    model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2))
-    with pytest.raises(TypeError, match=r"give ApplyPartialWindow\(\)"):
-        fit(model, 2, callbacks=[accum.ApplyPartialWindow])
-
-
 @pytest.mark.skipif(hosts.keras.__name__ != "tf_keras", reason="needs two versions of Keras")
 def test_a_callback_of_another_keras():
     other = pytest.importorskip("keras_accum.keras3")

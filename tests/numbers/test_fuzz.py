@@ -307,7 +307,7 @@ def weight_of(x, y, y_pred, sample_weight):
 
 CALLBACKS = {"partial": lambda plan: hosts.accum.ApplyPartialWindow()}
 if not hosts.IS_KERAS2:
-    CALLBACKS["monitor"] = lambda plan: hosts.accum.AccumulationMonitor(batch_size=1)
+    CALLBACKS["monitor"] = lambda plan: hosts.accum.AccumulationMonitor()
     CALLBACKS["updates"] = lambda plan: hosts.accum.OnUpdates([Seen()])
     CALLBACKS["gate"] = lambda plan: hosts.accum.PythonGate()
 if hosts.IS_KERAS3:

@@ -11,7 +11,6 @@ import hosts
 import numpy as np
 import pytest
 from cases import CASES, LATE, keras2_has_no, on_adam_and_amsgrad, thorough
-from hosts import keras
 from steps import assert_windows_equal_big_batches, gradients, made
 from training import assert_equal, compiled, data, dense_model, state, weights
 
@@ -58,19 +57,6 @@ def test_python_gate():
     model = fit(compiled(dense_model(), adam()), hosts.accum.PythonGate())
     assert model.optimizer.completed_updates == len(LENGTHS)
     assert_equal(state(model), state(big_batches()))
-
-
-@keras2_has_no("AccumulationMonitor")
-def test_the_monitor_logs_the_batch_of_each_window():
-    found = []
-
-    class Log(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            found.append(logs["effective_batch"])
-
-    monitor = hosts.accum.AccumulationMonitor(batch_size=2, noise_scale=True)
-    fit(compiled(dense_model(), adam()), monitor, Log())
-    assert found == [2 * length for length in LENGTHS for _ in range(length)]
 
 
 @thorough

@@ -105,7 +105,7 @@ def looking_for_nan():
 @pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch's debugger looks at `backward` alone")
 @pytest.mark.parametrize("gate", ["select", "conditional"])
 def test_a_monitor_with_nan_debuggers_switched_on(gate):
-    monitor = hosts.accum.AccumulationMonitor(MICRO, noise_scale=True)
+    monitor = hosts.accum.AccumulationMonitor()
     model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, gate=gate))
     arrays = [array[: (LENGTH + 1) * MICRO] for array in data()]
     with looking_for_nan():

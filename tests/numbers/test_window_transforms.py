@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import steps
 from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first
-from training import assert_equal, compiled, data, dense_model
+from training import assert_equal
 
 
 def doubled(gradients, variables):
@@ -93,12 +93,3 @@ def test_no_config_and_no_stock_optimizer_has_them():
     assert type(ours).from_optimizer(ours, accum_iters=3).window_transforms == [doubled]
     assert hosts.ours("Adam", window_transforms=[]).window_transforms is None
     assert hosts.ours("Adam").get_config()["window_transforms"] is None
-
-
-@keras2_has_no("AccumulationMonitor")
-def test_the_noise_scale_is_refused():
-    x, y = data()
-    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2, window_transforms=[decayed]))
-    monitor = hosts.accum.AccumulationMonitor(batch_size=2, noise_scale=True)
-    with pytest.raises(ValueError, match="window_transforms: `noise_scale` compares windows"):
-        model.fit(x, y, batch_size=2, verbose=0, callbacks=[monitor])

@@ -125,7 +125,7 @@ def test_tensorboard(tmp_path):
 
     board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False, update_freq=EVERY)
     trained = model()
-    monitor = hosts.accum.AccumulationMonitor(batch_size=MICRO)
+    monitor = hosts.accum.AccumulationMonitor()
     fit(trained, MICRO, epochs=2, validation_data=data(), callbacks=[monitor, board])
     steps = {}
     for path in tmp_path.glob("*/events*"):

@@ -32,7 +32,7 @@ def test_search(tmp_path):
     )
     callbacks = [
         hosts.accum.ApplyPartialWindow(),
-        hosts.accum.AccumulationMonitor(batch_size=MICRO),
+        hosts.accum.AccumulationMonitor(),
     ]
     settings = {"batch_size": MICRO, "epochs": 2, "shuffle": False, "verbose": 0}
     tuner.search(x, y, validation_data=(x, y), callbacks=callbacks, **settings)

@@ -12,7 +12,6 @@ _NEEDS_TORCH = (
     "is kept. Leave the callback out: the numbers are the same."
 )
 CANT = "AccumulateInBackward can't be used with {}. Leave one of them out."
-_SCALES = "a LossScaleOptimizer, whose gradients are scaled when `backward` makes them"
 
 
 class AccumulateInBackward(InTrainFunction):
@@ -62,10 +61,14 @@ class AccumulateInBackward(InTrainFunction):
                 for x, y in batches:
                     loss_of(model(x), y).backward()
                     optimizer.apply([v.value.grad for v in variables], variables)
+
+        Between the two, the window has a part of a micro-batch: don't read the state there, and
+        don't close the window.
         """
         cls._check_backend()
         if inner(optimizer) is not optimizer:
-            raise ValueError(CANT.format(_SCALES))
+            scales = "a LossScaleOptimizer, whose gradients are scaled when `backward` makes them"
+            raise ValueError(CANT.format(scales))
         if accumulating_in(optimizer) != [optimizer]:
             raise TypeError(
                 "`optimizer` must be an optimizer of keras_accum. "
@@ -86,7 +89,6 @@ class AccumulateInBackward(InTrainFunction):
         super().on_train_begin(logs)
         if self.model.jit_compile:
             raise ValueError(CANT.format("jit_compile=True"))
-        self.scope(self.model.optimizer)  # raises its errors now
         self.takes_part = True
 
     def run(self, run, *arguments):

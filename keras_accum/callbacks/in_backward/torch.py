@@ -12,13 +12,11 @@ import torch
 from keras_accum import state, window
 from keras_accum.callbacks.in_backward import CANT
 from keras_accum.host import is_of_keras
-from keras_accum.training import MICRO_BATCH_NORM, warn
+from keras_accum.training import warn
 
 # Stands for a gradient that is in its sum already. A missing gradient is None.
 IN_SUM = object()
 
-_NEEDS_ALL = "which needs all gradients of a micro-batch before one is added"
-_COMPILED = "torch.compile, which compiles a program that has all gradients at once"
 _ONCE = (
     "`backward` has added the gradient of {} to its sum already. With AccumulateInBackward, each "
     "train step calls `backward` once, and then the optimizer with `variable.value.grad`."
@@ -30,11 +28,6 @@ _ELSEWHERE = (
 _DROPPED = (
     "The open window was dropped, because AccumulateInBackward.scope ended after `backward` and "
     "before the optimizer was called. The next micro-batch starts a new window."
-)
-_IN_USE = "AccumulateInBackward is in use already for this optimizer: use it once."
-_IN_A_MICRO_BATCH = (
-    "With AccumulateInBackward, the window has a part of a micro-batch between `backward` and the "
-    "call of the optimizer. Read the state and close windows after that call."
 )
 
 
@@ -69,23 +62,22 @@ class InBackward:
             warn(_DROPPED)
 
     def _check(self):
-        port, options = self._port, self._accumulation.options
-        sees_each = MICRO_BATCH_NORM in self._accumulation.norms.watched
+        options = self._accumulation.options
         is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         for what, is_there in {
-            _COMPILED: port.is_traced(),
-            f"skip_nonfinite=True, {_NEEDS_ALL}": options.skip_nonfinite,
-            f"skip_norm, {_NEEDS_ALL}": options.skip_norm is not None,
+            "skip_nonfinite or skip_norm, which need all gradients of a micro-batch before one is "
+            "added": options.drops,
             "reduction='weighted', whose weights come with the optimizer's call": options.weighs,
-            f"AccumulationMonitor(noise_scale=True), {_NEEDS_ALL}": sees_each,
             "torch.distributed, such as DistributedDataParallel, which averages gradients over "
             "processes after `backward` has made them": is_distributed,
         }.items():
             if is_there:
                 raise ValueError(CANT.format(what))
         self._accumulation.state.check_is_built("AccumulateInBackward.scope")
-        if port.in_backward is not None:
-            raise ValueError(_IN_USE)
+        if self._port.in_backward is not None:
+            raise ValueError(
+                "AccumulateInBackward is in use already for this optimizer: use it once."
+            )
 
     def _hook_of(self, variable):
         port, key = self._port, self._port.key(variable)
@@ -104,7 +96,8 @@ class InBackward:
     def taking(self, gradients, variables):
         """Return a scope for the gradients of a micro-batch; see the port."""
         if self._port.is_traced():  # torch.compile doesn't show an error inside of the scope
-            raise ValueError(CANT.format(_COMPILED))
+            compiled = "torch.compile, which compiles a program that has all gradients at once"
+            raise ValueError(CANT.format(compiled))
         return self._taking(gradients, variables)
 
     @contextlib.contextmanager
@@ -117,11 +110,6 @@ class InBackward:
                 raise ValueError(_ONCE.format(self._port.name_of(variable)))
         yield [IN_SUM if key in self.added else g for key, g in zip(keys, gradients)]
         self.added.clear()  # not after an error: then the sums have what no counter counts
-
-    def check_whole(self):
-        """Raise an error if the window has a part of a micro-batch."""
-        if self.added:
-            raise RuntimeError(_IN_A_MICRO_BATCH)
 
     # -- the update --------------------------------------------------------------------------------
 
