@@ -93,6 +93,5 @@ setup(
     packages=find_packages(include=["keras_accum*"]),
     package_data={"keras_accum": ["py.typed"]},
     python_requires=">=3.7",
-    install_requires=["importlib_metadata; python_version < '3.8'"],
     extras_require=EXTRAS,
 )

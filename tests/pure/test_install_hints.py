@@ -27,8 +27,7 @@ def hinted(error):
 
 
 def test_no_keras(monkeypatch):
-    monkeypatch.setattr(host, "uses_legacy_keras", lambda: False)
-    monkeypatch.setattr(host, "_keras_version", lambda: None)
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
     monkeypatch.setattr(importlib.util, "find_spec", lambda package: None)
     with pytest.raises(ImportError, match="found no Keras. Install one") as error:
         host.module_name()
@@ -46,7 +45,7 @@ def test_no_tf_keras(monkeypatch):
 
 
 def test_keras_3_before_3_10(monkeypatch):
-    monkeypatch.setattr(host, "_keras_version", lambda: (3, 6))
+    monkeypatch.setitem(sys.modules, "keras", module("keras", "3.6.0"))
     with pytest.raises(ImportError, match="needs Keras 3.10 or newer.*Found: keras 3.6"):
         host.import_keras("keras3")
 
@@ -57,7 +56,7 @@ def test_a_document_names_the_variable_of_the_backend(document):
     assert "KERAS_BACKEND=jax" in (PROJECT / document).read_text("utf-8")
 
 
-# No module of a framework can be found or imported, and no distribution says that one is there.
+# No module of a framework can be found or imported.
 CLEAN = """
 import importlib.util
 import sys
@@ -69,7 +68,6 @@ class Without:
 
 sys.meta_path.insert(0, Without())
 from keras_accum import host
-host._keras_version = lambda: None
 importlib.util.find_spec = lambda name, find=importlib.util.find_spec: (
     None if name in ("tensorflow", "keras") else find(name)
 )
@@ -96,15 +94,9 @@ VERSIONS = {"3.99.0.dev2026010101": "keras3", "2.15.1.dev2023": "tf_keras", "2.3
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_keras_of_another_distribution(version, monkeypatch):
-    """Keras's nightly is the distribution keras-nightly: only its module has the name keras."""
-
-    def no_distribution(name):
-        raise host.metadata.PackageNotFoundError(name)
-
+def test_the_version_of_keras(version, monkeypatch):
     backend = module("keras.backend", version, backend=lambda: "jax")
     keras = module("keras", version, backend=backend)
-    monkeypatch.setattr(host.metadata, "version", no_distribution)
     monkeypatch.setitem(sys.modules, "keras", keras)
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
     assert host.module_name() == f"keras_accum.{VERSIONS[version]}"
@@ -113,3 +105,12 @@ def test_keras_of_another_distribution(version, monkeypatch):
     else:
         with pytest.raises(ImportError, match=f"Found: keras {version[:3]}"):
             host.import_keras("keras3")
+
+
+def test_a_folder_named_keras_is_no_keras(tmp_path):
+    (tmp_path / "keras").mkdir()
+    program = "from keras_accum import host; print(host._keras_version())"
+    command = [sys.executable, "-S", "-c", program]  # without installed packages
+    project = str(Path(host.__file__).resolve().parents[1])
+    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), project])}
+    assert subprocess.check_output(command, env={**os.environ, **path}) == b"None\n"
