@@ -169,13 +169,6 @@ class Loader:
         self.cls, self.accum_iters, self.stock = cls, accum_iters, stock
         self.__name__ = cls.__name__
 
-    def __repr__(self):
-        more = f"{self.accum_iters}, stock=True" if self.stock else self.accum_iters
-        return (
-            f"{self.__name__}.with_accum_iters({more})  # for `custom_objects`, to load a file; "
-            f"`compile` needs an optimizer: {self.__name__}(accum_iters={self.accum_iters})"
-        )
-
     def from_config(self, config, custom_objects=None):
         if config.get("accum_iters", self.accum_iters) != self.accum_iters:
             raise ValueError(

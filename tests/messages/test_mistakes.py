@@ -16,13 +16,6 @@ def test_the_callback_in_the_place_of_the_gate():
             hosts.ours("Adam", gate=gate, accum_iters=5)
 
 
-def test_what_loads_files_in_compile():
-    loader = accum.AdamAccumulate.with_accum_iters(5, stock=True)
-    assert repr(loader).startswith("AdamAccumulate.with_accum_iters(5, stock=True)  #")
-    with pytest.raises(ValueError, match=r"`compile` needs an optimizer: AdamAccumulate\("):
-        dense_model().compile(loader, "mse")
-
-
 @pytest.mark.skipif(not hosts.IS_KERAS3 or hosts.IS_TORCH, reason="about JAX and TensorFlow")
 def test_accumulate_in_backward_is_of_pytorch():
     made = hosts.ours("Adam", accum_iters=2)
