@@ -7,7 +7,6 @@ import keras
 from keras import ops
 
 from keras_accum import optimizer, schedule
-from keras_accum.training import warn
 
 
 class MovingAverages(optimizer.Accumulating):
@@ -72,7 +71,17 @@ class Hooks(MovingAverages):
         port.decay = kwargs.pop("decay", 0.0)
         if not (schedule.is_number(port.decay) and port.decay >= 0):
             raise ValueError(f"`decay` must be a number >= 0. Received: decay={port.decay!r}")
+        self._check_one_accumulation(kwargs.get("gradient_accumulation_steps"))
         return kwargs
+
+    def _check_one_accumulation(self, steps):
+        if steps and not self._is_stock:
+            accum_iters = self._accumulation.options.accum_iters
+            raise ValueError(
+                "`gradient_accumulation_steps` is Keras's own accumulation, and can't be combined "
+                "with the arguments of this package: leave it out, and give `accum_iters`. "
+                f"Received: gradient_accumulation_steps={steps}, accum_iters={accum_iters}"
+            )
 
     def get_config(self):
         return {**super().get_config(), "decay": self.decay}
@@ -98,24 +107,6 @@ class Hooks(MovingAverages):
         rate, port = super()._get_current_learning_rate(), self._accumulation.port
         return rate if port.selection is None else port.decayed(rate)
 
-    # -- Keras's own accumulation, for an optimizer with accum_iters=1 -----------------------------
-
-    @property
-    def gradient_accumulation_steps(self):
-        """The argument of the stock class, None with an accumulation of ours."""
-        return self._accumulation.port.steps_of_keras
-
-    @gradient_accumulation_steps.setter
-    def gradient_accumulation_steps(self, steps):
-        self._accumulation.port.check_one_accumulation(steps)
-        self._accumulation.port.steps_of_keras = steps
-        if steps:
-            warn(
-                f"gradient_accumulation_steps={steps} is Keras's own accumulation, in which "
-                "schedules, constraints and averages of weights count micro-batches. For the "
-                f"accumulation of this package, give accum_iters={steps}."
-            )
-
     # -- variables ---------------------------------------------------------------------------------
 
     def build(self, variables):
@@ -125,6 +116,8 @@ class Hooks(MovingAverages):
             accumulation.state.is_promised = not self.built
             return
         accumulation.state.check_promise()
+        # If the attribute was set since, Keras would accumulate the averages of windows.
+        self._check_one_accumulation(self.gradient_accumulation_steps)
         with port.build_scope(variables):
             super().build(variables)
             port.variables = self._trainable_variables
@@ -156,7 +149,6 @@ class Hooks(MovingAverages):
             accumulation.state.built()  # raises once more what `build` has raised
         if self._is_stock:
             return super().apply(grads, trainable_variables)
-        accumulation.port.check_one_accumulation(self.gradient_accumulation_steps)
         grads, known = list(grads), accumulation.port.variables
         if not grads:
             return None

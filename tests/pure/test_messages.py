@@ -77,9 +77,9 @@ WRONG = [
     (lambda: bind(cls=FIXED, momentum=0.25), "not recognized: StockAccumulate has {'momentum': 0"),
     (lambda: bind(0.25, lr=0.5), "another name of `learning_rate`.*lr=0.5, learning_rate"),
     (lambda: bind(0.5, learning_rate=0.25), "multiple values.*'learning_rate'"),
-    (lambda: bind(5), "Argument 1 is `learning_rate`. Did you mean `accum_iters=5`"),
-    (lambda: bind(0.1, 5), r"Argument 2 is `momentum`.*StockAccumulate\(0.1, 5\)"),
-    (lambda: bind(0.5, 0.5, 1e-7, "name", 6, "x"), "takes 4 arguments.*in addition: 6, 'x'"),
+    (lambda: bind(5), r"`learning_rate=5` by.*`accum_iters=5`.*StockAccumulate\(5,\)"),
+    (lambda: bind(0.1, 5), r"`momentum=5` by position.*StockAccumulate\(0.1, 5\)"),
+    (lambda: bind(0.5, 0.5, 1e-7, "name", 6), "too many positional arguments"),
     (lambda: bind(Optimizer), "not an optimizer.*StockAccumulate.from_optimizer"),
     (lambda: bind(lr=Optimizer()), "not an optimizer.*StockAccumulate.from_optimizer"),
 ]
@@ -91,16 +91,11 @@ def test_wrong_calls(call, said):
         call()
 
 
-NEAR = {
-    **dict.fromkeys(["accum_iter", "accum_steps", "accumulate", "grad_accum"], "accum_iters"),
-    **dict.fromkeys(["accumulation_steps", "gradient_accumulation_steps"], "accum_iters"),
-    **{"learnig_rate": "learning_rate", "clip_norm": "clipnorm", "eps": "epsilon"},
-}
-
-
-@pytest.mark.parametrize("name", NEAR)
-def test_an_unknown_argument_near_one_that_is_known(name):
-    with pytest.raises(ValueError, match=f"{{'{name}': 5}}. Did you mean `{NEAR[name]}`[?]"):
+@pytest.mark.parametrize(
+    "name", ["accum_iter", "accum_steps", "accumulate", "grad_accum", "gradient_accumulation_steps"]
+)
+def test_a_name_that_other_packages_have(name):
+    with pytest.raises(ValueError, match=f"{{'{name}': 5}}. Did you mean `accum_iters`[?]"):
         bind(**{name: 5})
 
 

@@ -9,6 +9,7 @@ from cases import (
     CASES,
     KINDS,
     SPECIAL,
+    keras2_has_no,
     needs_decay,
     on_adam_and_amsgrad,
     on_each_kind_of_state,
