@@ -70,10 +70,11 @@ def test_methods_reach_the_inner_optimizer_if_it_is_ours():
         optimizer.weigh(-1)
     optimizer = hosts.loss_scaled(hosts.stock("SGD"), 4.0)
     assert not hasattr(optimizer, "completed_updates")
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="SGD.*apply_partial_window"):
         optimizer.apply_partial_window()
     optimizer.accum_iters = 5
-    assert optimizer.accum_iters == 5 and not hasattr(inner(optimizer), "accum_iters")
+    assert optimizer.accum_iters == 5
+    optimizer.get_config()
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="about files of Keras 3's LossScaleOptimizer")
@@ -128,10 +129,9 @@ def test_partial_windows_of_all_are_closed(by_function):
 @has_several
 @pytest.mark.parametrize("name", ["AccumulationMonitor", "MicroBatchWeights", "PythonGate"])
 def test_callbacks_for_one_optimizer_refuse_several(name):
-    arguments = {"batch_size": MICRO} if name == "AccumulationMonitor" else {}
     model = compiled(dense_model(), several(accum_iters=LENGTH))
     with pytest.raises(TypeError, match=f"{name} needs.*one optimizer.*MultiOptimizer"):
-        fit(model, MICRO, callbacks=[getattr(accum, name)(**arguments)])
+        fit(model, MICRO, callbacks=[getattr(accum, name)()])
 
 
 # -- optimizers that call a part of an update of ours ----------------------------------------------
