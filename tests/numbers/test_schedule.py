@@ -106,7 +106,8 @@ def test_copies_and_conversions_keep_it():
         other.set_state({"completed_updates": 1})
         assert other.accum_iters == LENGTHS[1]
     assert type(optimizer).from_optimizer(optimizer, accum_iters=4).accum_iters == 4
-    assert "accum_iters" not in optimizer.to_stock().get_config()
+    if not hosts.IS_KERAS2:  # which has no `to_stock`
+        assert "accum_iters" not in optimizer.to_stock().get_config()
 
 
 def test_a_config_has_it():
