@@ -113,6 +113,7 @@ def test_a_monitor_with_nan_debuggers_switched_on(gate):
     assert history["gradient_norm"][-1] > 0
 
 
+@not_keras2
 @pytest.mark.parametrize("name", NAMES)
 def test_to_stock_of_a_subclass(name):
     cls = getattr(hosts.accum, f"{name}Accumulate")
