@@ -260,10 +260,6 @@ def loss_scaled(optimizer, initial_scale, **arguments):
     return module.LossScaleOptimizer(optimizer, initial_scale=initial_scale, **arguments)
 
 
-def loss_scale(optimizer):
-    return optimizer.dynamic_scale if IS_KERAS3 else optimizer.loss_scale
-
-
 def mixed_float16():
     policy = keras.DTypePolicy if IS_KERAS3 else keras.mixed_precision.Policy
     return policy("mixed_float16")

@@ -114,7 +114,7 @@ class MicroBatches(InTrainFunction):
         """Take any optimizer."""
 
     def _check_model(self):
-        """Raise an error if the model's own code would not run, or a variable sees batches."""
+        """Raise an error if a training in slices might differ from that of the whole batch."""
         model, optimizer = self.model, inner(self.model.optimizer)
         steps = model.steps_per_execution
         own = own_methods(model, keras.Model, "train_step", "compute_loss", "compute_metrics")

@@ -25,7 +25,7 @@ _NORMALIZES = (
 )
 
 
-class Step(Halving):
+class StepInSlices(Halving):
     """A train step in slices. A subclass for each backend has the loop over slices, and a gradient:
 
         scan(function, carry, data, rows)   function(carry, slice, samples of the slice), which
