@@ -48,19 +48,19 @@ class _Host(callbacks.Host):
         return getattr(keras.config, "is_nnx_enabled", lambda: False)()
 
 
-_callback = callbacks.of_host(_Host())
+HOST = _Host()
 
 # All that an import of this module changes in Keras.
-together.look_at_trainings(_Host())
+together.look_at_trainings(HOST)
 family.hand_on(keras.optimizers.LossScaleOptimizer)
 
-AccumulateInBackward = _callback(in_backward.AccumulateInBackward)
-AccumulationMonitor = _callback(accumulation_monitor.AccumulationMonitor)
-ApplyPartialWindow = _callback(apply_partial_window.ApplyPartialWindow)
-MicroBatches = _callback(micro_batches.MicroBatches)
-MicroBatchWeights = _callback(micro_batch_weights.MicroBatchWeights)
-OnUpdates = _callback(on_updates.OnUpdates)
-PythonGate = _callback(python_gate.PythonGate)
-WindowStatistics = _callback(window_statistics.WindowStatistics)
+AccumulateInBackward = HOST.callback(in_backward.AccumulateInBackward)
+AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)
+ApplyPartialWindow = HOST.callback(apply_partial_window.ApplyPartialWindow)
+MicroBatches = HOST.callback(micro_batches.MicroBatches)
+MicroBatchWeights = HOST.callback(micro_batch_weights.MicroBatchWeights)
+OnUpdates = HOST.callback(on_updates.OnUpdates)
+PythonGate = HOST.callback(python_gate.PythonGate)
+WindowStatistics = HOST.callback(window_statistics.WindowStatistics)
 
 __getattr__ = where_else(__name__)

@@ -28,7 +28,7 @@ def _mask_of(output):
     return getattr(output, "_keras_mask", None)  # of no version does each output have one
 
 
-class Host(callbacks.Host):
+class _Host(callbacks.Host):
     """What the callbacks must know of this Keras."""
 
     name, keras, ops, import_keras = "tf_keras", keras, _OPS, IMPORT_KERAS
@@ -52,10 +52,10 @@ class Host(callbacks.Host):
         return is_named(callback, "BackupAndRestore") and saves_in_epochs
 
 
-_callback = callbacks.of_host(Host())
+HOST = _Host()
 
-AccumulationMonitor = _callback(accumulation_monitor.AccumulationMonitor)
-ApplyPartialWindow = _callback(apply_partial_window.ApplyPartialWindow)
-MicroBatchWeights = _callback(micro_batch_weights.MicroBatchWeights)
-OnUpdates = _callback(on_updates.OnUpdates)
-PythonGate = _callback(python_gate.PythonGate)
+AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)
+ApplyPartialWindow = HOST.callback(apply_partial_window.ApplyPartialWindow)
+MicroBatchWeights = HOST.callback(micro_batch_weights.MicroBatchWeights)
+OnUpdates = HOST.callback(on_updates.OnUpdates)
+PythonGate = HOST.callback(python_gate.PythonGate)
