@@ -5,7 +5,7 @@ import contextlib
 import hosts
 import numpy as np
 import pytest
-from cases import NAMES
+from cases import NAMES, keras2_has_no
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
 
@@ -113,7 +113,7 @@ def test_a_monitor_with_nan_debuggers_switched_on(gate):
     assert history["gradient_norm"][-1] > 0
 
 
-@not_keras2
+@keras2_has_no("to_stock")
 @pytest.mark.parametrize("name", NAMES)
 def test_to_stock_of_a_subclass(name):
     cls = getattr(hosts.accum, f"{name}Accumulate")
