@@ -114,7 +114,7 @@ REFUSED = [
     ({"accum_iters": True}, ["integer >= 1", "accum_iters=True"]),
     ({"accum_iters": "5"}, ["integer >= 1", "accum_iters='5'"]),
     ({"accum_iters": 2**31}, ["below 2**31", f"accum_iters={2**31}"]),
-    ({"accum_iters": lambda updates: 2}, ["AccumulationSchedule({0: 1,", "accum_iters=<function"]),
+    ({"accum_iters": max}, ["AccumulationSchedule({0: 1,", "accum_iters=<built-in function max>"]),
     ({"reduction": "max"}, ["mean", "sum", "weighted", "reduction='max'"]),
     ({"gate": "if"}, ["select", "conditional", "callbacks=[PythonGate()]", "gate='if'"]),
     ({"all_reduce": "window"}, ["per_micro_batch", "per_window", "all_reduce='window'"]),
