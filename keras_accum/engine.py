@@ -217,6 +217,8 @@ class Accumulation:
             self._count(step)
 
         port.between_steps(update)
+        if not variables:  # without an update, the next window would have the counts of this one
+            port.write(self.window.named[window.MISSING], np.zeros_like(missing))
         for watcher in self.closing_watchers:
             watcher()
 

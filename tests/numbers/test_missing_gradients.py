@@ -283,6 +283,19 @@ def test_a_window_of_which_all_is_frozen_closes_and_moves_nothing():
     assert_equal(weights(model), before, rtol=0, atol=0)
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="on Keras 2, a variable can't be frozen by itself")
+def test_what_a_window_of_frozen_variables_lacked_is_not_missing_in_the_next():
+    optimizer, variables = in_a_window("a")
+    variables["a"].trainable = False
+    optimizer.apply_partial_window()
+    before = [hosts.array(variables[name]).copy() for name in "abc"]
+    left_out(optimizer, variables, some("bc"))
+    optimizer.apply_partial_window()
+    moved = [(hosts.array(variables[n]) != old).any() for n, old in zip("abc", before)]
+    assert moved == [False, True, True]
+    assert optimizer.completed_updates == 1
+
+
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about the optimizers of tf_keras")
 @pytest.mark.parametrize("is_built", [True, False])
 def test_a_layer_that_is_unfrozen_in_a_window(is_built):
