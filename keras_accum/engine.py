@@ -4,6 +4,8 @@ A gate decides whether a micro-batch makes an update. A gate is called with the 
 the gradients of a micro-batch, and with two functions of a step and gradients: `update` and `add`.
 """
 
+import weakref
+
 import numpy as np
 
 from keras_accum import window
@@ -58,8 +60,8 @@ class Accumulation:
         # A Counter of the micro-batches that were run or traced, by replica; None if nobody counts,
         # because `torch.compile` compiles again where a number changes with each micro-batch.
         self.micro_batches = None
-        # Functions that are called after a window was closed between train steps.
-        self.closing_watchers = []
+        # {model: function(model, optimizer)}, called after a window was closed between train steps.
+        self.closing_watchers = weakref.WeakKeyDictionary()
 
     def open_window(self):
         """Make the counters and sums of the window if the model's variables are known."""
@@ -219,8 +221,8 @@ class Accumulation:
         port.between_steps(update)
         if not variables:  # without an update, the next window would have the counts of this one
             port.write(self.window.named[window.MISSING], np.zeros_like(missing))
-        for watcher in self.closing_watchers:
-            watcher()
+        for model, watcher in list(self.closing_watchers.items()):
+            watcher(model, self.optimizer)
 
     def reached(self):
         """Return the number of completed updates, and the position in the window."""
