@@ -95,4 +95,9 @@ def transform(accumulation, totals, variables, steps):
         port.cast(next(gradients) * port.loss_scale, average.dtype) if is_summed else average
         for average, is_summed in zip(averages, summed)
     ]
-    return port.gated(averages, steps)
+    return [
+        average
+        if window.is_certain(step.switch)
+        else port.times(average, port.cast(step.switch, average.dtype))
+        for average, step in zip(averages, steps)
+    ]

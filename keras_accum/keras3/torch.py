@@ -50,9 +50,6 @@ class Port(port.Port):
             return super().kept(gradients, counted)
         return gradients if counted else list(map(torch.zeros_like, gradients))
 
-    def known(self, step):
-        return None if self.is_traced() else bool(step.switch)
-
     def add(self, sums, gradients, variables):
         summed, summands = [], []
         for total, gradient, variable in zip(sums, gradients, variables):
@@ -65,12 +62,6 @@ class Port(port.Port):
                 summands.append(gradient.to(total.value.dtype))
         if summed:
             torch._foreach_add_(summed, summands)
-
-    def totals(self, step, sums, gradients, variables):
-        if self.is_traced():
-            return super().totals(step, sums, gradients, variables)
-        self.add(sums, gradients, variables)
-        return [total.value for total in sums]
 
     def steps_of(self, step, absent):
         if self.is_traced():
@@ -94,11 +85,10 @@ class Port(port.Port):
         else:
             torch._foreach_zero_(totals)
 
-    def branch(self, step, gradients, update, add):
+    def branch(self, step, update):
         raise ValueError(
             "gate='conditional' can't be used in torch.compile. Construct "
-            f"{type(self.optimizer).__name__} with gate='select', the default: both gates have the "
-            "same state."
+            f"{type(self.optimizer).__name__} without `gate`: all gates have the same state."
         )
 
     def taking(self, gradients, variables):
