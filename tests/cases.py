@@ -126,7 +126,7 @@ def quick_first(names, values):
 # What runs where. A test's decorator says on which rows it runs; the first row of a test is in the
 # second tier, the others are in the third. On Adam:
 on_adam = over(FEW, quick=["adam"])
-# On Adam and, on TensorFlow, on AMSGrad, whose update isn't a fused kernel there.
+# On Adam and, where Adam is a fused kernel, on AMSGrad, which isn't.
 on_adam_and_amsgrad = over(KINDS, quick=["adam"])
 # On Adam and, where rules have the update switch in their scalars, on each of them. Elsewhere these
 # are stock code as all optimizers are, and SGD stands for the optimizers without slots.

@@ -187,7 +187,7 @@ for cls in NAMES:
 First = next(iter(NAMES))
 FirstAccumulate = accum.accumulating(First)
 
-GATES = {"select": {}, "conditional": {"gate": "conditional"}}
+GATES = {"auto": {}, "conditional": {"gate": "conditional"}}
 if hosts.IS_TENSORFLOW:
     GATES["late"] = LATE
 
@@ -195,7 +195,7 @@ if hosts.IS_TENSORFLOW:
 @quick_first("gate", GATES)
 @pytest.mark.parametrize("cls", NAMES)
 def test_it_equals_the_big_batch(cls, gate):
-    """So do all that it keeps; its graph has no conditional; from the stock optimizer and back."""
+    """So do all that it keeps; by default, its graph has no conditional; from stock and back."""
     made, mine, theirs = accum.accumulating(cls), variables(), variables()
     ours = prepared(made(learning_rate=2**-4, accum_iters=LENGTH, **gate), mine)
     stock = prepared(cls(learning_rate=2**-4), theirs)
@@ -303,7 +303,7 @@ on_keras3 = pytest.mark.skipif(not hosts.IS_KERAS3, reason="about classes of Ker
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 def test_a_missing_gradient_where_nothing_tells_whose_a_slot_is():
     """Its slots stay as they are. TensorFlow must know which slots these are."""
-    (ours, mine), stock, theirs = at(Scattered, 0), Scattered(2**-4), variables()
+    (ours, mine), stock, theirs = at(Scattered, 0, gate="select"), Scattered(2**-4), variables()
     stock.build(theirs)
 
     def apply(optimizer, grads, ws, missing):

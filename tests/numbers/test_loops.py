@@ -92,7 +92,7 @@ def test_torch_loop(case):
 
 @tensorflow_only
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@quick_first("how", ["select", "PythonGate", "conditional"])
+@quick_first("how", ["auto", "PythonGate", "select"])
 @pytest.mark.parametrize("name", sorted({"adam", "nadam", "adamw"} & set(CASES)))
 def test_a_step_that_finds_no_more_data(name, how):
     """A step without data may run in part before it fails. Nothing of it may be visible."""
@@ -103,7 +103,7 @@ def test_a_step_that_finds_no_more_data(name, how):
     dataset = tf.data.Dataset.from_tensor_slices(samples).batch(MICRO)
     dataset = dataset.filter(lambda x, y: True)  # so that its length is unknown
     for by_fit in (True, False):
-        gate = "conditional" if how == "conditional" else "select"
+        gate = "auto" if how == "PythonGate" else how
         ours = hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **arguments)
         model = compiled(dense_model(), ours)
         gates = [hosts.accum.PythonGate()] if how == "PythonGate" else []
