@@ -21,8 +21,9 @@ class Port(port.Port):
     steps_return_state = False
     in_backward = None  # the scope in which `backward` adds gradients to their sums, if any
 
-    def is_traced(self):
-        return torch.compiler.is_compiling()
+    def traces(self):
+        # If a compiled function fails, PyTorch undoes what Python has noted.
+        return ["torch.compile"] if torch.compiler.is_compiling() else []
 
     def add_counter(self, name, value, shape=()):
         # Counters stay on the CPU, so that reading a counter doesn't wait for the device.
