@@ -16,10 +16,11 @@ class MovingAverages(optimizer.Accumulating):
     def _model_variables_moving_average(self):
         """The averages, which Keras reads at the end of `fit` and in SwapEMAWeights, too.
 
-        Before the first update there is nothing to average: they are set to the weights.
+        Before the first update there is nothing to average: they are set to the weights. In the
+        first update, Keras does that.
         """
         port = self._accumulation.port
-        if not (port.is_traced() or self.completed_updates):
+        if not (port.is_traced() or port.selection is not None or self.completed_updates):
             for weight, average in self._averaged():
                 average.assign(ops.copy(weight))
         return self._averages

@@ -3,7 +3,14 @@
 A micro-batch inside a window is one fused addition. A micro-batch that closes a window runs the
 stock optimizer on the average. Under `torch.compile`, the switch is a tensor, as on the other
 backends.
+
+Python runs ahead of the device, and waits for it where a number goes from one to the other. Inside
+a window nothing does, but for what Python must know: whether a micro-batch is dropped
+(`skip_nonfinite`, `skip_norm`) or closes the window (a tensor in `close_window`), and the number of
+updates, for the next length of a schedule or if a gradient is missing.
 """
+
+import numbers
 
 import keras
 import numpy as np
@@ -46,6 +53,15 @@ class Port(port.Port):
     def all_finite(self, gradients):
         return self._in_python(super().all_finite(gradients))
 
+    def cast(self, value, dtype):
+        if isinstance(value, numbers.Number):  # the device fills it in: a copy would wait
+            return ops.empty((), dtype).fill_(value)
+        return super().cast(value, dtype)
+
+    def times(self, value, factor):
+        # `ops.where` would copy the 0.0 to the device.
+        return torch.where(factor == 0, 0.0, value * factor)
+
     def kept(self, gradients, counted):
         if self.is_traced():
             return super().kept(gradients, counted)
@@ -76,9 +92,18 @@ class Port(port.Port):
         overwritten = list(map(self.overwrites, variables))
         summed = [total for total, skip in zip(totals, overwritten) if not skip]
         if summed:
-            reduction = self.accumulation.options.reduction
-            torch._foreach_mul_(summed, float(window.scale(np, steps[0], reduction, np.float64)))
+            options = self.accumulation.options
+            of_divisor = torch if options.weighs else np  # a weight stays on the device
+            factor = window.scale(of_divisor, steps[0], options.reduction, lambda value: value)
+            torch._foreach_mul_(summed, factor)
         return [total.clone() if skip else total for total, skip in zip(totals, overwritten)]
+
+    def assign(self, variable, value):
+        if self.is_traced():
+            super().assign(variable, value)
+        else:  # where the variable is: Keras would send a counter to the device and back
+            with keras.device(str(variable.value.device)):
+                super().assign(variable, value)
 
     def keep(self, step, totals, variables):
         if self.is_traced():
