@@ -232,7 +232,7 @@ def test_replicas(strategy):
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about TensorFlow's graphs")
 def test_no_conditional():
-    model, callback = compiled(swapped(), gate="select"), accum.WindowStatistics()
+    model, callback = compiled(swapped(), ours(gate="select")), accum.WindowStatistics()
     fit(model, MICRO, [array[:MICRO] for array in data()], callbacks=[callback], epochs=1)
     step = callback.around(model.train_step)
     assert not conditionals(operations(lambda *batch: step(batch), *data(1)))
