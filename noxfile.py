@@ -114,9 +114,10 @@ def keras3_jax(session):
 
 
 @nox.session
-def keras_nightly(session):
+@nox.parametrize("backend", ["tensorflow", "jax"], ids=["tensorflow", "jax"])
+def keras_nightly(session, backend):
     """The second tier on Keras's nightly, which a weekly workflow runs."""
-    check_host(session, "keras3", "", "keras-nightly", "jax", KERAS_BACKEND="jax")
+    check_host(session, "keras3", "", "keras-nightly", backend, KERAS_BACKEND=backend)
 
 
 @nox.session

@@ -6,7 +6,17 @@ import inspect
 import keras
 from keras import ops
 
-from keras_accum import optimizer, schedule
+from keras_accum import host, optimizer, schedule
+
+# What is overridden here, or called by a private name, of Keras's own class.
+OF_KERAS = (
+    *("apply", "stateless_apply", "build", "variables", "add_variable_from_reference"),
+    *("get_config", "update_step", "finalize_variable_values", "learning_rate"),
+    *("_backend_apply_gradients", "_backend_update_step", "_clip_gradients"),
+    *("_get_current_learning_rate", "_update_model_variables_moving_average"),
+    *("_filter_empty_gradients", "_check_variables_are_known", "_var_key", "_apply_weight_decay"),
+)
+host.check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
 class MovingAverages(optimizer.Accumulating):

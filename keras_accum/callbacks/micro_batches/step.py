@@ -2,7 +2,6 @@
 
 import keras
 from keras import ops
-from keras.src.backend import get_keras_mask, set_keras_mask
 from keras.utils import unpack_x_y_sample_weight
 
 from keras_accum.callbacks.base import normalizes_batches
@@ -140,6 +139,8 @@ class StepInSlices(Halving):
 
     def _of_outputs(self, data, rows):
         """Return the gradients of the loss with respect to the joined outputs of all slices."""
+        from keras.src.backend import get_keras_mask, set_keras_mask
+
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         structure, masked = [], []
 
