@@ -65,8 +65,8 @@ ADAM = CASES["adam"]
 # and, where Adam is a fused kernel, on a row that isn't.
 KINDS = {name: CASES[name] for name in (["adam", "amsgrad"] if hosts.HAS_RULES else ["adam"])}
 FEW = {"adam": ADAM}
-# One reduction over replicas per window, which needs the conditional gate.
-LATE = {"gate": "conditional", "all_reduce": "per_window"}
+# One reduction over replicas per window, which takes a conditional by itself.
+LATE = {"all_reduce": "per_window"}
 NAMES = sorted({case.name for case in CASES.values()})
 _OF_RULES = {CASES[name].name for name in RULES if name in CASES}
 

@@ -33,7 +33,8 @@ def conditionals(operations):
 def branches(optimizer):
     """The number of branches in a plain graph on CPUs. Users' optimizers have one only if asked."""
     is_free = optimizer.gate == "auto" and is_of_keras(optimizer.stock_class)
-    return int(is_free or optimizer.gate == "conditional")
+    is_late = optimizer.all_reduce == "per_window"
+    return int(is_free or is_late or optimizer.gate == "conditional")
 
 
 # -- the graph of standalone Keras 2 --------------------------------------------------------------

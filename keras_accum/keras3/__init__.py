@@ -26,6 +26,7 @@ from keras_accum.callbacks import (  # noqa: E402
     together,
     window_statistics,
 )
+from keras_accum.callbacks.micro_batches.losses import mask_of  # noqa: E402
 from keras_accum.callbacks.window_statistics import (  # noqa: E402, F401
     WindowBatchNormalization,
     with_window_statistics,
@@ -40,13 +41,7 @@ class _Host(callbacks.Host):
 
     name, keras, ops = "keras3", keras, keras.ops
     is_traced = keras.backend.backend() != "torch"
-    flatten = staticmethod(keras.tree.flatten)
-
-    def mask_of(self, output):
-        # Imported where it is used: an optimizer doesn't need it.
-        from keras.src.backend import get_keras_mask
-
-        return get_keras_mask(output)
+    flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(mask_of)
 
     def hides_train_steps(self):
         # Keras 3.10 has no NNX mode.
