@@ -6,10 +6,11 @@ import inspect
 import keras
 from keras import ops
 
-from keras_accum import optimizer, schedule
+from keras_accum import schedule
+from keras_accum.convert import Convertible
 
 
-class MovingAverages(optimizer.Accumulating):
+class MovingAverages(Convertible):
     """What Keras calls for the moving averages of the weights, `use_ema`."""
 
     @property

@@ -1,25 +1,16 @@
-"""What saves and loads an optimizer: state, config, files, copies. No Keras is imported here."""
+"""What saves and loads an optimizer: its state, its config. No Keras is imported here."""
 
-import dataclasses
-import sys
-
-from keras_accum import convert
 from keras_accum.options import config_of
 from keras_accum.schedule import check_length
 from keras_accum.training import warn
 
-# The names of values in version 0.1, which files may hold.
-_RENAMED = {
-    "gate": {"arithmetic": "select", "branch": "conditional"},
-    "all_reduce": {"micro_batch": "per_micro_batch", "window": "per_window"},
-}
+# Keras 2.0 to 2.3 wrote every argument of a class into its config, and no name. Of these arguments,
+# each of its classes has both of one pair.
+_KERAS_2_WROTE = {"decay", "epsilon"}, {"decay", "nesterov"}, {"schedule_decay", "epsilon"}
 
 
-class Stateful:
-    """What a user or a Keras calls to save an optimizer, load it, and make another one of it."""
-
-    # A function that pickle can find, and its arguments, for a class that pickle can't find.
-    made_by = None
+class Saving:
+    """What a user or a Keras calls to save an optimizer and to load it."""
 
     # -- the state ---------------------------------------------------------------------------------
 
@@ -50,7 +41,7 @@ class Stateful:
         Raises:
             keras_accum.StateError: If the list is none of these. The optimizer is unchanged.
         """
-        self._accumulation.state.set(list(weights))
+        self._accumulation.state.set(weights)
 
     def save_own_variables(self, store):
         """Write the state to a Keras file, under the names of `get_state`."""
@@ -61,26 +52,28 @@ class Stateful:
         """Read the state from a Keras file of this package or of the stock optimizer."""
         self._accumulation.state.load(store)
 
-    # -- config and copies -------------------------------------------------------------------------
+    # -- the config --------------------------------------------------------------------------------
 
     def get_config(self):
         config = super().get_config()
         for name in self.fixed:
             config.pop(name, None)
         options, now = self._accumulation.options, self.accum_iters
-        # An optimizer with accumulators keeps them in a file, also while accum_iters is set to 1.
-        if not options.is_scheduled and (now is None or now > 1):
-            options = dataclasses.replace(options, accum_iters=now)
-        return {**config, **config_of(options)}
+        config.update(config_of(options))
+        if not options.is_scheduled:
+            config["accum_iters"] = now
+            if options.accumulates and now == 1:  # its files have accumulators all the same
+                config["constructed_with"] = options.accum_iters
+        return config
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
         """Return the optimizer of a config from `get_config`, also from Keras 2.0 to 2.3."""
-        config = {
-            name: _RENAMED[name].get(value, value) if name in _RENAMED else value
-            for name, value in config.items()
-        }
-        of_keras_2 = "lr" in config or "decay" in config and "name" not in config
+        config, is_set_to_1 = dict(config), "constructed_with" in config
+        if is_set_to_1:
+            config["accum_iters"] = config.pop("constructed_with")
+        is_whole = any(pair <= set(config) for pair in _KERAS_2_WROTE)
+        of_keras_2 = is_whole and "name" not in config
         if of_keras_2 and "clipnorm" in config:
             # In Keras 2.0 to 2.3, `clipnorm` is the norm of all gradients together.
             config["global_clipnorm"] = config.pop("clipnorm")
@@ -90,6 +83,8 @@ class Stateful:
         # Somebody else's `from_config` may take nothing but the config.
         more = () if custom_objects is None else (custom_objects,)
         optimizer = cls.from_arguments(config, *more)
+        if is_set_to_1:
+            optimizer.accum_iters = 1
         if of_keras_2 and "accum_iters" not in config:
             warn(
                 f"This {cls.__name__} was saved by a class that didn't save accum_iters, so "
@@ -127,39 +122,6 @@ class Stateful:
         >>> model = load_model("stock.h5", custom_objects=stock)
         """
         return Loader(cls, check_length(accum_iters), stock)
-
-    @classmethod
-    def from_optimizer(cls, optimizer, **arguments):
-        """Return an optimizer of this class with the arguments and the state of another optimizer.
-
-        Args:
-            optimizer: A stock optimizer with the same rule, or an optimizer of this package with
-                the same rule. The optimizer isn't changed.
-            **arguments: Constructor arguments that replace the optimizer's, such as `accum_iters`.
-
-        Example:
-
-        >>> from keras_accum import AdamAccumulate
-        >>> optimizer = AdamAccumulate.from_optimizer(AdamAccumulate(0.01), accum_iters=5)
-        >>> optimizer.accum_iters
-        5
-        """
-        return convert.from_optimizer(cls, optimizer, arguments)
-
-    def to_stock(self):
-        """Return the stock optimizer with the same arguments and state, to use without keras_accum.
-
-        The stock optimizer is built for the same variables: compile the model with it. This
-        optimizer isn't changed. A window must not be open.
-        """
-        return convert.to_stock(self)
-
-    def __reduce__(self):
-        cls, state = type(self), self._accumulation.state
-        is_found = getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls
-        how_made = (not is_found and vars(cls).get("made_by")) or (convert.itself, (cls,))
-        more = state.raw(), state.newer, convert.exclusions_of(self)
-        return convert.restored, (*how_made, convert.arguments_of(self), *more)
 
 
 class Loader:
