@@ -6,7 +6,8 @@ import inspect
 import keras
 from keras import ops
 
-from keras_accum import host, optimizer, schedule
+from keras_accum import host, schedule
+from keras_accum.convert import Convertible
 
 # What is overridden here, or called by a private name, of Keras's own class.
 OF_KERAS = (
@@ -19,7 +20,7 @@ OF_KERAS = (
 host.check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
-class MovingAverages(optimizer.Accumulating):
+class MovingAverages(Convertible):
     """What Keras calls for the moving averages of the weights, `use_ema`."""
 
     @property

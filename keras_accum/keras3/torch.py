@@ -18,7 +18,7 @@ import torch
 from keras import ops
 
 from keras_accum import window
-from keras_accum.callbacks.in_backward.torch import IN_SUM
+from keras_accum.gradients import IN_SUM
 from keras_accum.keras3 import hooks, port
 
 

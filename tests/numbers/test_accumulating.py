@@ -474,9 +474,3 @@ def test_an_attribute_of_ours_is_refused():
 
     with pytest.raises(AttributeError, match="_accumulation"):
         accum.accumulating(Windowed)(accum_iters=2).build(variables())
-
-
-def test_old_names_in_a_config():
-    config = {**accum.AdamAccumulate(accum_iters=2).get_config(), "gate": "arithmetic"}
-    again = accum.AdamAccumulate.from_config({**config, "all_reduce": "micro_batch"})
-    assert (again.gate, again.all_reduce) == ("select", "per_micro_batch")

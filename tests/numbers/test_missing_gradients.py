@@ -331,7 +331,7 @@ def in_a_window(*steps):
 
 
 def test_a_state_holds_which_gradients_have_been_missing():
-    """Where it doesn't say so, as in files of 0.1.0, none is missing, and momentum moves all."""
+    """Where it doesn't say so, none is missing, and momentum moves all."""
     optimizer, variables = in_a_window(*"abc abc abc abc b ab".split())
     state = optimizer.get_state()
     np.testing.assert_array_equal(state["missing_gradients"], [1, 0, 2, 1])
