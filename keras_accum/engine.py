@@ -5,6 +5,8 @@ gate is called with the port, the step, and `update`, a function of a step, whic
 What is left of the sums and the counters are written last.
 """
 
+import weakref
+
 import numpy as np
 
 from keras_accum import window
@@ -55,8 +57,8 @@ class Accumulation:
         # A Counter of the micro-batches that were run or traced, by replica; None if nobody counts,
         # because `torch.compile` compiles again where a number changes with each micro-batch.
         self.micro_batches = None
-        # Functions that are called after a window was closed between train steps.
-        self.closing_watchers = []
+        # {model: function(model, optimizer)}, called after a window was closed between train steps.
+        self.closing_watchers = weakref.WeakKeyDictionary()
 
     def open_window(self):
         """Make the counters and sums of the window if the model's variables are known."""
@@ -212,8 +214,8 @@ class Accumulation:
         port.between_steps(update)
         if not variables:  # without an update, the next window would have the counts of this one
             port.write(self.window.named[window.MISSING], np.zeros_like(missing))
-        for watcher in self.closing_watchers:
-            watcher()
+        for model, watcher in list(self.closing_watchers.items()):
+            watcher(model, self.optimizer)
 
     def reached(self):
         """Return the number of completed updates, and the position in the window."""

@@ -19,7 +19,7 @@ import keras_accum
 
 # The stock optimizers that have a class <name>Accumulate on some Keras.
 OPTIMIZERS = [
-    name[: -len("Accumulate")] for name in keras_accum.__all__ if name.endswith("Accumulate")
+    name[: -len("Accumulate")] for name in keras_accum.WHERE if name.endswith("Accumulate")
 ]
 
 TESTS = Path(__file__).resolve().parent

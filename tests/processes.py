@@ -1,4 +1,4 @@
-"""Python processes that train together."""
+"""Python processes of their own, and some that train together."""
 
 import json
 import os
@@ -9,6 +9,16 @@ import sys
 import hosts
 
 PARTIAL = 2  # micro-batches at the end, which are closed as a partial window
+
+
+def python(program):
+    """Return the lines that a new Python process prints."""
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    result = subprocess.run(
+        command, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
 
 
 def two_free_ports():

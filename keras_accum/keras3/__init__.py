@@ -10,11 +10,11 @@
 | `tensorflow`, `jax`, `torch` | port and hooks of a single backend |
 """
 
-from keras_accum import host, where_else
+from keras_accum import host, patches, where_else
 
 keras = host.import_keras("keras3")  # first, because its error is the clearest
 
-from keras_accum import callbacks, family  # noqa: E402
+from keras_accum import callbacks  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
     accumulation_monitor,
     apply_partial_window,
@@ -50,9 +50,7 @@ class _Host(callbacks.Host):
 
 HOST = _Host()
 
-# All that an import of this module changes in Keras.
-together.look_at_trainings(HOST)
-family.hand_on(keras.optimizers.LossScaleOptimizer)
+patches.plan(HOST.name, together.look_at_trainings(HOST))
 
 AccumulateInBackward = HOST.callback(in_backward.AccumulateInBackward)
 AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)

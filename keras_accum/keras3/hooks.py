@@ -76,6 +76,8 @@ class MovingAverages(Convertible):
 class Hooks(MovingAverages):
     """Keras 3 on any backend. A base class that comes before the stock class."""
 
+    _host = "keras3"
+
     def _stock_arguments(self, kwargs):
         port = self._accumulation.port
         if "name" in inspect.signature(self.stock_class.__init__).parameters:

@@ -97,7 +97,7 @@ class StatePort(port.Port):
 
     @staticmethod
     def stock_variables(optimizer):
-        return models.variables_with(optimizer, [])
+        return models.of_stock(optimizer)
 
     def _named_in_stock(self, optimizer):
         """Return a stock optimizer's variables by the names of this optimizer's state."""

@@ -196,10 +196,16 @@ def test_compiled_again_in_the_middle_of_a_window():
     model = go_on(compiled(swapped()), (x + 9, y))
     assert window(model)[0].any()
     before = statistics(model)
+    given_up = model.optimizer
     model.compile(ours(), "mse")
     go_on(model, (x, y))
     assert_equal(statistics(model), before)
     assert set(window(model)[0]) == {MICRO}
+    go_on(model, (x, y))
+    for optimizer in given_up, model.optimizer:
+        assert len(optimizer._accumulation.closing_watchers) == 1
+        optimizer.apply_partial_window()
+        assert (statistics(model)["mean"] != before["mean"]).all() == (optimizer is not given_up)
 
 
 @thorough
@@ -214,7 +220,7 @@ def test_mixed_precision():
     keras.config.set_dtype_policy(hosts.FLOATX)
     go_on(model, with_a_bad_micro_batch(), epochs=2)
     fit(other, BIG, data(), epochs=2)
-    assert model.optimizer.completed_updates == 6
+    assert model.optimizer.inner_optimizer.completed_updates == 6
     same(model, other)
 
 

@@ -172,14 +172,6 @@ def test_an_argument_that_is_assigned_later_is_refused(name, given, assigned):
     assert getattr(other, name) == default
 
 
-@keras2_has_no("LossScaleOptimizer")
-def test_an_argument_that_is_assigned_to_a_loss_scale_optimizer():
-    wrapper = hosts.loss_scaled(hosts.ours("Adam", accum_iters=3), 8.0)
-    assert wrapper.gate == "select"
-    with pytest.raises(AttributeError, match="`gate` can't be changed"):
-        wrapper.gate = "conditional"
-
-
 @only_keras3
 def test_keras_s_own_accumulation():
     """It can't be added to ours. At accum_iters=1 it accumulates as the stock optimizer's."""

@@ -3,30 +3,17 @@
 import doctest
 import importlib
 import inspect
-import os
 import pydoc
 import re
-import subprocess
-import sys
 
 import hosts
 import pytest
 from cases import once_on_keras3, thorough
+from processes import python
 from training import compiled, dense_model
 
 import keras_accum
 from keras_accum import WHERE, host
-
-
-def python(program):
-    """Return the lines that a new Python process prints."""
-    command = [sys.executable, "-W", "ignore", "-c", program]
-    result = subprocess.run(
-        command, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.splitlines()
-
 
 # -- which Keras -----------------------------------------------------------------------------------
 
@@ -88,31 +75,36 @@ def test_the_environment_chooses_tf_keras(monkeypatch):
 
 # -- names -----------------------------------------------------------------------------------------
 
-NAMES = [name for name in keras_accum.__all__ if name in vars(hosts.accum)]
+NAMES = [name for name in WHERE if name in vars(hosts.accum)]
 
 
 def test_names():
-    assert set(keras_accum.__all__) <= set(dir(keras_accum))
+    assert {*WHERE} <= {*dir(keras_accum)}
     for name in NAMES:
         assert getattr(keras_accum, name) is getattr(hosts.accum, name)
         assert getattr(hosts.accum, name).__doc__, f"{name} has no docstring"
-    for name in keras_accum.__all__:
+    for name in WHERE:
         is_offered = WHERE[name] == "every Keras" or hosts.IS_KERAS3 or "tf_keras" in WHERE[name]
         assert name in NAMES or hosts.IS_KERAS2 or not is_offered or "newest" in WHERE[name]
     with pytest.raises(AttributeError, match="no_such_name"):
         keras_accum.no_such_name  # noqa: B018
 
 
-def test_a_name_that_this_keras_does_not_have():
-    """The error says which Keras has it."""
-    missing = [name for name in WHERE if name not in NAMES]
-    if not missing:
-        pytest.skip("this Keras has every public name")
-    for name in missing:
+def test_names_that_this_keras_does_not_have():
+    """They are in no import of all names, and the error says which Keras has them."""
+    found = {}
+    exec("from keras_accum import *", {}, found)
+    assert found.keys() == {*NAMES}
+    for name in WHERE:
+        for module in (hosts.accum, keras_accum):
+            assert hasattr(module, name) == (name in NAMES)
+    for name in {*WHERE} - {*NAMES}:
+        said = f"no {name} on this Keras. It is there on {WHERE[name]}"
         for module in (f"keras_accum.{hosts.HOST}", "keras_accum"):
-            said = f"no {name} on this Keras. It is there on {WHERE[name]}"
             with pytest.raises(ImportError, match=said):
                 exec(f"from {module} import {name}", {})
+            with pytest.raises(AttributeError, match=said):
+                getattr(importlib.import_module(module), name)
 
 
 def test_help_and_signature():

@@ -79,3 +79,70 @@ def test_what_is_below_keras_src_is_not_used():
     """It moves between versions of Keras 3."""
     text = {name: path.read_text("utf-8") for name, path in MODULES.items()}
     assert [n for n in text if n.startswith("keras3/") and "keras.src" in text[n]] == []
+
+
+# -- what changes a framework ----------------------------------------------------------------------
+
+
+def is_of_framework(node, names):
+    """True for a class or a module of a framework, or a part of it, but not for an instance."""
+    if isinstance(node, ast.Call):
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        is_part = called in ("getattr", "vars") and is_of_framework(node.args[0], names)
+        return is_part or called.startswith("import_")
+    if isinstance(node, (ast.Attribute, ast.Subscript)):
+        is_framework = getattr(node, "attr", "") in FRAMEWORKS  # as in `host.keras`
+        return is_framework or is_of_framework(node.value, names)
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def names_of_frameworks(tree, names=FRAMEWORKS):
+    """Return these names, and those that a file gives to classes and modules of frameworks."""
+    names = {*names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in FRAMEWORKS:
+            names.update(alias.asname or alias.name for alias in node.names)
+        if isinstance(node, ast.Import):
+            names.update(alias.asname for alias in node.names if alias.name in FRAMEWORKS)
+        if isinstance(node, ast.Assign) and is_of_framework(node.value, names):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return names
+
+
+def changes(tree, names):
+    """True if a file may assign to a class or a module of a framework."""
+    for node in ast.walk(tree):
+        is_written = isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
+        owner = getattr(node, "value", None) if is_written else None
+        if isinstance(node, ast.Call):
+            if getattr(node.func, "id", "") in ("setattr", "delattr"):
+                if getattr(node.args[0], "id", "") != "self":  # of what is there, nothing is known
+                    return True
+            if getattr(node.func, "attr", "") in ("update", "setdefault", "pop"):
+                owner = node.func.value
+        if owner is not None and is_of_framework(owner, names):
+            return True
+    return False
+
+
+CHANGES = """
+    host.keras.callbacks.CallbackList.on_train_begin = begin
+    of_keras = host.keras.callbacks.CallbackList; of_keras.on_train_begin = begin
+    import tf_keras as k; k.Model.compile: object = compile
+    lib = importlib.import_module("saving_lib"); del lib.visits
+    setattr(wrapper, name, _of_inner(name))
+    vars(keras.Model)["compile"] = compile
+    vars(keras.Model).update(compile=compile)
+    from keras.saving import lib; lib.visits, other = visits, None
+"""
+
+
+def test_one_file_changes_keras():
+    """No other file assigns to classes and modules of a framework."""
+    for line in CHANGES.strip().splitlines():
+        tree = ast.parse(line.strip())
+        assert changes(tree, names_of_frameworks(tree)), line
+    trees = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
+    of_tf_keras = names_of_frameworks(trees["tf_keras/library.py"])
+    names = {name: names_of_frameworks(tree, of_tf_keras) for name, tree in trees.items()}
+    assert [name for name in trees if changes(trees[name], names[name])] == ["patches.py"]

@@ -147,6 +147,18 @@ def test_from_ours_for_a_copy_of_the_model():
         copy.train_on_batch(*batches(MICRO)[0])
 
 
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="elsewhere an optimizer lists all variables")
+def test_from_stock_that_has_met_some_variables():
+    """The model of a stock optimizer tells which ones, though nothing was noted of it."""
+    model = dense_model()
+    model.layers[0].trainable = False
+    go_on(compiled(model, hosts.stock("Adam")), BIG, 0, 1)
+    model.layers[0].trainable = True
+    state = Adam.from_optimizer(model.optimizer, accum_iters=2).get_state()
+    moved = [state[f"Adam.velocity.{i}"].any() for i in range(len(model.trainable_variables))]
+    assert moved == [False, False, True, True]
+
+
 @pytest.mark.skipif(
     not hosts.IS_LEGACY, reason="only tf_keras's legacy optimizers build variable by variable"
 )

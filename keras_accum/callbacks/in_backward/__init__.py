@@ -2,9 +2,8 @@
 
 import contextlib
 
-from keras_accum.callbacks.base import accumulating_in
 from keras_accum.callbacks.train_function import InTrainFunction
-from keras_accum.convert import inner
+from keras_accum.convert import accumulating_in, inner
 
 _NEEDS_TORCH = (
     "AccumulateInBackward needs the PyTorch backend of Keras 3, which runs eagerly and calls a "

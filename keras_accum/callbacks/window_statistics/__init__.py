@@ -9,7 +9,7 @@ from keras_accum.callbacks.window_statistics.layer import (  # noqa: F401, publi
     WindowBatchNormalization,
     with_window_statistics,
 )
-from keras_accum.callbacks.window_statistics.step import Step
+from keras_accum.callbacks.window_statistics.step import Step, settle_between_steps
 from keras_accum.convert import inner
 
 _NO_LAYERS = (
@@ -49,17 +49,15 @@ class WindowStatistics(InTrainFunction):
         model, optimizer = self.model, self.model.optimizer
         if self._step is None or self._step.model is not model:
             self._step = Step(model)
-        step, accumulation = self._step, inner(optimizer)._accumulation
-        if not step.layers:
+        if not self._step.layers:
             raise ValueError(_NO_LAYERS.format(model))
-        is_unbuilt = not all(layer.built for layer in step.layers)
+        is_unbuilt = not all(layer.built for layer in self._step.layers)
         advice = ": give the model an Input, or call it on a batch."
         self._refuse({"a model that isn't built": is_unbuilt}, advice)
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
-        if step.settle_between_steps not in accumulation.closing_watchers:
-            accumulation.closing_watchers.append(step.settle_between_steps)
-        step.settle_between_steps()
+        inner(optimizer)._accumulation.closing_watchers[model] = settle_between_steps
+        settle_between_steps(model, inner(optimizer))
         self.takes_part = True
 
     def around(self, train_step):

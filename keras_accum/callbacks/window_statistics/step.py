@@ -70,19 +70,21 @@ class Step:
         for layer, window in zip(self.layers, windows):
             layer.settle(window, counted, closed)
 
-    def settle_between_steps(self):
-        """Move the statistics of a window that was closed between train steps.
 
-        An optimizer without an update has closed no window: then the moments are of a window that
-        was given up with an earlier optimizer, and are dropped.
-        """
-        optimizer = inner(self.model.optimizer)
-        if optimizer.window_position == 0:
-            was_closed = optimizer.completed_updates > 0
-            self._accumulation.port.between_steps(lambda: self._end_window(was_closed))
+def settle_between_steps(model, optimizer):
+    """Move the statistics of a window that this optimizer closed between train steps.
 
-    def _end_window(self, was_closed):
-        for layer in self.layers:
-            count, *moments = layer.copy_of_window()
-            window = [count if was_closed else ops.zeros_like(count), *moments]
-            layer.settle(window, False, True)
+    An optimizer without an update has closed no window: then the moments are of a window that was
+    given up with an earlier optimizer, and are dropped.
+    """
+    is_of_model = inner(model.optimizer) is optimizer  # otherwise, it was compiled again
+    if is_of_model and optimizer.window_position == 0:
+        was_closed = optimizer.completed_updates > 0
+        optimizer._accumulation.port.between_steps(lambda: _end_window(model, was_closed))
+
+
+def _end_window(model, was_closed):
+    for layer in layers_of(model):
+        count, *moments = layer.copy_of_window()
+        window = [count if was_closed else ops.zeros_like(count), *moments]
+        layer.settle(window, False, True)

@@ -1,0 +1,241 @@
+"""An import changes nothing in Keras, and what objects of ours hook in disturbs no training."""
+
+import re
+import types
+import warnings
+from unittest import mock
+
+import hosts
+import pytest
+from cases import keras2_has_no
+from hosts import keras
+from processes import python
+from training import MICRO, UPDATES, compiled, data, dense_model, fit
+
+from keras_accum import patches
+from keras_accum.callbacks import caveats
+
+# -- what changes in Keras ---------------------------------------------------------------------
+
+# Prints what is another object than before: "CallbackList.on_train_begin", "saving_lib.a_function".
+PROGRAM = f"""
+import sys, types
+{hosts.IMPORT_KERAS}
+
+def attributes():
+    found = {{}}
+    for name, module in list(sys.modules.items()):
+        package = name.partition(".")[0]
+        if package in ("keras", "tf_keras", "tensorflow") and module is not None:
+            members = list(vars(module).values())
+            owners = [each for each in members if isinstance(each, type)]
+            # TensorFlow's modules are filled when they are used.
+            owners += [module] * (package != "tensorflow")
+            found.update((owner, dict(vars(owner))) for owner in owners)
+    return found
+
+def changes():
+    for owner, now in attributes().items():
+        for name in now.keys() | before.get(owner, now).keys():
+            then, value = before.get(owner, now).get(name, MADE), now.get(name)
+            is_made = isinstance(value, types.ModuleType) or name in MADE
+            if value is not then and not (then is MADE and is_made):
+                yield owner.__name__.rpartition(".")[2] + "." + name
+
+MADE = "__annotations__", "__warningregistry__", "__dictoffset__"  # by Python, when they are used
+before = attributes()
+for kind in keras.models.Model, keras.optimizers.Optimizer, keras.callbacks.CallbackList:
+    assert before.keys() >= {{*kind.__mro__}} - {{object}}
+import keras_accum, keras_accum.{hosts.HOST}
+print(*changes())
+keras_accum.{hosts.HOST}.AdamAccumulate()
+print(*sorted({{*changes()}}))
+"""
+
+
+def test_what_changes_in_keras():
+    """An import changes nothing, and an optimizer what docs/stability.md lists."""
+    of_import, of_optimizer = python(PROGRAM)
+    assert of_import == ""
+    text = (hosts.PROJECT / "docs" / "stability.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.*?)`(\w+\.\w+)` \|", text.partition("hooked into")[2], re.M)
+    listed = [name for keras_of, name in rows if keras_of in ("", f"`{hosts.HOST}`: ")]
+    assert of_optimizer.split() == sorted(listed) * (not hosts.IS_KERAS2)
+
+
+def test_who_hooks_in(monkeypatch):
+    """A callback that gets a model and an optimizer do so, once, in what stood there before."""
+    for needs in (
+        lambda: hosts.accum.ApplyPartialWindow().set_model(dense_model()),
+        lambda: hosts.ours("SGD"),
+    ):
+        owner = types.SimpleNamespace(named=lambda: ["first"])
+        hook = owner, "named", lambda original: lambda: [*original(), "hook"]
+        monkeypatch.setitem(patches._planned, hosts.HOST, (hook,))
+        for _ in range(2):
+            needs()
+            patches.plan(hosts.HOST, hook)  # as a module that is reloaded
+        assert owner.named() == ["first", "hook"][: 1 if hosts.IS_KERAS2 else 2]
+
+
+# -- trainings without ours, after the first optimizer of ours -------------------------------------
+
+no_hooks = keras2_has_no("hooks")
+
+
+def compiled_with(*arguments, **keywords):
+    model = dense_model()
+    model.compile(*arguments, **keywords)
+    return model
+
+
+MODELS = {
+    "never compiled": dense_model,
+    "compiled": lambda: compiled_with("sgd", "mse"),
+    "without an optimizer": lambda: compiled_with(None, "mse"),
+    "none": lambda: None,
+    "a user's object": lambda: types.SimpleNamespace(optimizer=mock.MagicMock()),
+}
+if hosts.IS_TF_KERAS:
+    MODELS["a list"] = lambda: compiled_with([hosts.stock("SGD"), hosts.stock("Adam")])
+    MODELS["a dictionary"] = lambda: compiled_with({"a": hosts.stock("SGD")})
+    del MODELS["without an optimizer"]
+
+
+@no_hooks
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_loop_with_a_callback_list(make):
+    """Each callback is told of everything, and what a user has put into the list stays there."""
+    hosts.ours("SGD", accum_iters=2)
+    told = mock.Mock(spec=keras.callbacks.Callback)
+    callbacks = keras.callbacks.CallbackList([told], model=make())
+    callbacks.on_epoch_end = own = mock.Mock()
+    before = set(vars(callbacks))
+    for _ in range(2):
+        callbacks.on_train_begin()
+        callbacks.on_epoch_begin(0)
+        callbacks.on_epoch_end(0)
+        callbacks.on_train_end()
+    assert set(vars(callbacks)) == before and own.call_count == 2
+    names = [name for name, *_ in told.method_calls if name.startswith("on_")]
+    assert names == ["on_train_begin", "on_epoch_begin", "on_train_end"] * 2
+
+
+if not hosts.IS_KERAS2:
+
+    class BatchNormalizationOfMine(keras.layers.Layer):
+        """A layer that has Keras's name and nothing of its code."""
+
+        def build(self, shape):
+            self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+
+        def call(self, x):
+            return x * self.scale
+
+    class LossOfMine(keras.losses.Loss):
+        def __init__(self):
+            super().__init__()
+            self.reduction = ["by", "hand"]
+
+        def __call__(self, y_true, y_pred, sample_weight=None):
+            mean = keras.ops.mean if hosts.IS_KERAS3 else hosts.tf.reduce_mean
+            return mean((y_true - y_pred) ** 2)
+
+    class MetricOfMine(keras.metrics.Metric):
+        """Named as the one that Keras logs."""
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            pass
+
+        def result(self):
+            return 0.0
+
+    class Several(keras.Model):
+        """Two optimizers take turns."""
+
+        turn = -1
+
+        def train_step(self, data):
+            self.turn += 1
+            optimizers = hosts.tf.nest.flatten(self.optimizer)
+            x, y = data
+            with hosts.tf.GradientTape() as tape:
+                loss = self.compiled_loss(y, self(x))
+            of_all = self.trainable_variables
+            optimizer = optimizers[self.turn % 2]
+            optimizer.apply_gradients(zip(tape.gradient(loss, of_all), of_all))
+            return {"loss": loss}
+
+
+def normalized():
+    return hosts.sequential((3,), [BatchNormalizationOfMine(), keras.layers.Dense(2)])
+
+
+# A model, how it is compiled, and whether it is said that the last micro-batch is short.
+TRAININGS = {
+    "a layer": (normalized, {}, True),
+    "a loss": (dense_model, {"loss": lambda: LossOfMine()}, False),
+    "a metric": (dense_model, {"metrics": lambda: [MetricOfMine(name="loss")]}, True),
+}
+
+
+@no_hooks
+@pytest.mark.parametrize("make", [hosts.stock, hosts.ours])
+@pytest.mark.parametrize("build, more, is_short", TRAININGS.values(), ids=TRAININGS)
+def test_with_a_part_of_the_user_s_own(make, build, more, is_short):
+    hosts.ours("SGD", accum_iters=2)
+    more = {name: value() for name, value in more.items()}
+    optimizer = make("SGD", **{"accum_iters": 2} if make is hosts.ours else {})
+    model = compiled(build(), optimizer, **{"loss": "mse", **more, "run_eagerly": True})
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fit(model, 5, [array[:9] for array in data()], epochs=1)
+    said = [warning for warning in found if "samples together" in str(warning.message)]
+    assert len(said) == (is_short and make is hosts.ours)
+
+
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras compiles several optimizers")
+@pytest.mark.parametrize("keys", [None, "ab"], ids=["list", "dictionary"])
+@pytest.mark.parametrize("make", [hosts.stock, hosts.ours])
+def test_several_optimizers(keys, make):
+    """Of ours, callbacks for several reach each, and each knows which layer is frozen."""
+    length = {"accum_iters": 2} if make is hosts.ours else {}
+    found = [make("SGD", **length), make("Adam", **length)]
+    x = keras.Input((3,))
+    model = Several(x, keras.layers.Dense(2, name="out")(keras.layers.Dense(4, name="in")(x)))
+    optimizer = found if keys is None else dict(zip(keys, found))
+    model.compile(optimizer, "mse", run_eagerly=True)
+    callbacks = [hosts.accum.ApplyPartialWindow()] * bool(length)
+    fit(model, 8, callbacks=callbacks, epochs=1)  # three batches: two and one
+    assert [int(each.iterations) for each in found] == ([1, 1] if length else [2, 1])
+    frozen = model.layers[1]
+    frozen.trainable = False
+    for optimizer in found if length else []:
+        assert optimizer._accumulation.port.are_frozen([frozen.kernel]) == [True]
+
+
+# -- what only warns -------------------------------------------------------------------------------
+
+
+def fails(*arguments):
+    raise ValueError("not as it is taken to be")
+
+
+@no_hooks
+@pytest.mark.parametrize("method", ["__init__", "_mean_of", "_samples", "_look_at_wrapper", "_say"])
+def test_no_training_ends_because_of_a_warning(method, monkeypatch):
+    model = hosts.sequential((3,), [keras.layers.BatchNormalization(), keras.layers.Dense(2)])
+    compiled(model, hosts.ours("SGD", accum_iters=2), run_eagerly=True)
+    monkeypatch.setattr(caveats.Caveats, method, mock.Mock(side_effect=fails))
+    fit(model, MICRO, validation_data=data())
+    assert getattr(caveats.Caveats, method).called
+    assert model.optimizer.completed_updates == UPDATES * 2
+
+
+@no_hooks
+def test_a_warning_that_a_user_has_raised():
+    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=1), run_eagerly=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="has accum_iters=1"):
+            fit(model, MICRO)
