@@ -28,15 +28,10 @@ class StateError(RuntimeError):
     __init__ = Exception.__init__  # AutoGraph keeps the type of such errors in traced functions
 
 
-def check_numbers(state, owner):
-    """Raise a StateError if the state has numbers that no training leads to."""
-    check(state, None, False, owner)
-
-
-def check(state, shapes, is_fresh, owner):
+def check(state, owner, shapes=None, is_fresh=False):
     """Raise a StateError that names all that doesn't fit an optimizer with these shapes, if known.
 
-    `is_fresh` is true if the optimizer has made no step. `owner` names the optimizer in a message.
+    `owner` names the optimizer in a message. `is_fresh` is true if the optimizer has made no step.
     """
     problems = [] if shapes is None else _misfits(state, shapes, is_fresh)
     problems += _impossible(state)
