@@ -1,8 +1,8 @@
 """Several optimizers, steps, threads, devices and graphs in one program of TensorFlow.
 
 Two optimizers, with windows of 2 and 3 micro-batches, take the same factors. Each gradient is a
-factor times a weight, so a step that reads an old weight gets another number. The reference are
-stock optimizers that get the averages of windows, one step after the other.
+factor times a weight, so a step that reads an old weight gets another number. Stock optimizers that
+get the averages of the windows are the reference.
 """
 
 import functools
@@ -55,14 +55,17 @@ def ours(name, ws, change=None, **arguments):
     return optimizer
 
 
-def stock(name, ws, change=lambda average: average, skip_nonfinite=None, **arguments):
+def stock(name, ws, change=lambda average: average, skip_nonfinite=False, **arguments):
     optimizer = hosts.stock(name, **arguments)
     hosts.build_on(optimizer, ws)
     return Averaged(optimizer, LENGTHS[name], change)
 
 
 def players(make, times=1, is_shared=False, device="CPU:0", constraint=None, **arguments):
-    """Return optimizers, `ours` or `stock`, each with its variables."""
+    """Return optimizers, made by `ours` or `stock`, each with its variables.
+
+    The variables lie on a device, and the state of the optimizers lies on the default device.
+    """
     found = []
     for name in [*LENGTHS] * times:
         with tf.device(device):
