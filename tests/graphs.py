@@ -4,7 +4,7 @@ from collections import Counter
 
 import hosts
 
-from keras_accum.host import is_of_keras
+from keras_accum.host import runs_code_of_keras
 
 CONTROL_FLOW = {
     *("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"),
@@ -32,7 +32,7 @@ def conditionals(operations):
 
 def branches(optimizer):
     """The number of branches in a plain graph on CPUs. Users' optimizers have one only if asked."""
-    is_free = optimizer.gate == "auto" and is_of_keras(optimizer.stock_class)
+    is_free = optimizer.gate == "auto" and runs_code_of_keras(type(optimizer))
     is_late = optimizer.all_reduce == "per_window"
     return int(is_free or is_late or optimizer.gate == "conditional")
 

@@ -209,6 +209,36 @@ def test_it_equals_the_big_batch(cls, gate):
         assert type(back) is cls
 
 
+class Own:
+    """An override of each Keras, which writes or computes past what this package overrides."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        if hosts.IS_KERAS3:
+            variable.assign(variable - 0.25 * ops.cast(gradient, variable.dtype))
+
+    def _prepare_local(self, device, dtype, apply_state):
+        super()._prepare_local(device, dtype, apply_state)
+        apply_state[device, dtype]["lr_t"] *= 2
+
+
+if hosts.IS_LEGACY:
+    del Own.update_step
+
+
+@pytest.mark.skipif(hosts.IS_NEW_STYLE or hosts.IS_TORCH, reason="has no such method")
+@pytest.mark.parametrize("how", ["auto", "select", "eagerly", "jit_compile"])
+def test_a_subclass_of_ours_with_an_override(how):
+    mine, theirs = variables(), variables()
+    ours = type("Mine", (Own, accum.SGDAccumulate), {})
+    ours = ours(2**-4, accum_iters=LENGTH, gate="select" if how == "select" else "auto")
+    stock = type("Theirs", (Own, type(hosts.stock("SGD"))), {})(2**-4)
+    step = {
+        "eagerly": lambda grads, is_last: hosts.apply(ours, grads, mine),
+        "jit_compile": stepper(prepared(ours, mine), mine, **{"jit_compile": True} if tf else {}),
+    }.get(how)
+    assert_windows_equal_big_batches(ours, prepared(stock, theirs), mine, theirs, step=step)
+
+
 def at(cls, stop, **arguments):
     """An optimizer after some micro-batches, and its variables."""
     arguments = {"learning_rate": 2**-4, "accum_iters": LENGTH, **arguments}
