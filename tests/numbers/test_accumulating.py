@@ -214,7 +214,7 @@ class Own:
 
     def update_step(self, gradient, variable, learning_rate):
         if hosts.IS_KERAS3:
-            variable.assign(variable - 0.25 * ops.cast(gradient, variable.dtype))
+            variable.assign(0.75 * variable - 0.25 * ops.cast(gradient, variable.dtype))
 
     def _prepare_local(self, device, dtype, apply_state):
         super()._prepare_local(device, dtype, apply_state)
