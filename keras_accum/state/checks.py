@@ -28,6 +28,10 @@ class StateError(RuntimeError):
     __init__ = Exception.__init__  # AutoGraph keeps the type of such errors in traced functions
 
 
+class NotBuiltError(ValueError, AttributeError):
+    """Raised where the variables don't exist yet. An AttributeError, as `hasattr` needs it."""
+
+
 def check_numbers(state, owner):
     """Raise a StateError if the state has numbers that no training leads to."""
     check(state, None, False, owner)
