@@ -32,12 +32,7 @@ class NotBuiltError(ValueError, AttributeError):
     """Raised where the variables don't exist yet. An AttributeError, as `hasattr` needs it."""
 
 
-def check_numbers(state, owner):
-    """Raise a StateError if the state has numbers that no training leads to."""
-    check(state, None, False, owner)
-
-
-def check(state, shapes, is_fresh, owner):
+def check(state, owner, shapes=None, is_fresh=False):
     """Raise a StateError that names all that doesn't fit an optimizer with these shapes, if known.
 
     `is_fresh` is true if the optimizer has made no step. `owner` names the optimizer in a message.

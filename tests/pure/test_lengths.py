@@ -35,9 +35,9 @@ def test_a_config_makes_an_equal_schedule():
     [
         (5, TypeError, "`lengths` must be a dictionary"),
         ({1: 2}, ValueError, "must have the key 0"),
-        ({0: 0}, ValueError, "values of `lengths`.*Received: 0"),
-        ({0: True}, TypeError, "values of `lengths`.*Received: True"),
-        ({0: 2**31}, ValueError, "values of `lengths`"),
+        ({0: 0}, ValueError, "Received: lengths.0.=0"),
+        ({0: True}, TypeError, "Received: lengths.0.=True"),
+        ({0: 2**31}, ValueError, "`lengths.0.` must be an integer"),
         ({0: 1, -1: 2}, ValueError, "keys of `lengths`.*Received: -1"),
         ({0: 1, 2.5: 2}, ValueError, "keys of `lengths`.*Received: 2.5"),
         ({0: 1, "9": 2}, TypeError, "keys of `lengths`.*Received: '9'"),
