@@ -97,7 +97,6 @@ class Accumulation:
             step = window.Step(counted, counted, 1, 0, None, None)
         else:
             step = self.window.step(counted, weight, absent, closes, is_update)
-        if self.window is not None:
             self.port.add(list(map(self.window.sum_of, variables)), gradients, variables)
         gate = self._gate(step, is_update)
         gate(self.port, step, lambda step: self._update(step, gradients, variables, absent))

@@ -61,6 +61,8 @@ def count(accumulation, gradients, weight, variables):
         summed = [g for g, v in zip(gradients, variables) if not port.overwrites(v)]
         norm = port.norm(summed) / port.loss_scale
         if weight is not None:
+            # At weight 0, the norm is 0 already, and 0 / 0 would be NaN.
+            weight = port.ops.where(weight > 0, weight, port.ops.ones_like(weight))
             norm = norm / port.cast(weight, norm.dtype)
         if callable(options.skip_norm):
             counted = counted * (1 - port.count_if(options.skip_norm(norm)))

@@ -140,7 +140,7 @@ class Loader:
                 f"accum_iters={self.accum_iters})`."
             )
         is_of_copied_class = "accum_iters" not in config and not self.stock
-        config = {**config, "accum_iters": check_length(self.accum_iters)}
+        config = {**config, "accum_iters": self.accum_iters}
         optimizer = self.cls.from_config(config, custom_objects)
         optimizer._accumulation.state.counts_micro_batches = is_of_copied_class
         return optimizer

@@ -1,9 +1,13 @@
-"""What a state may be: the messages of a state that doesn't fit. No Keras is imported here."""
+"""What a state may be: its names, its numbers, and what doesn't fit. No Keras is imported here."""
+
+import re
 
 import numpy as np
 
-from keras_accum.state.names import FORMAT, index_of, is_of_window
+from keras_accum import window
 from keras_accum.window import MISSING, WEIGHT
+
+FORMAT = 1  # the version of the layout
 
 # The least value of each counter. Counters are integers below 2**31: Keras 3 has them in int32.
 LEAST = {
@@ -18,6 +22,21 @@ COUNTERS = tuple(LEAST)[:-1]  # those that are one number
 _SHOWN = 8  # the number of names that a message shows
 
 
+def index_of(name):
+    """Return the index of the variable to which an array belongs, None for a scalar."""
+    found = re.fullmatch(r".*\.(0|[1-9][0-9]{0,8})", name)
+    return int(found.group(1)) if found else None
+
+
+def is_of_window(name):
+    of_window = (*window.COUNTERS, WEIGHT, MISSING, "state_format")
+    return name in of_window or name.startswith("accumulator.")
+
+
+def without_window(state):
+    return {name: array for name, array in state.items() if not is_of_window(name)}
+
+
 class StateError(RuntimeError):
     """Raised if a state doesn't fit the optimizer. The optimizer is unchanged.
 
@@ -26,6 +45,10 @@ class StateError(RuntimeError):
     """
 
     __init__ = Exception.__init__  # AutoGraph keeps the type of such errors in traced functions
+
+
+class NotBuiltError(ValueError, AttributeError):
+    """Raised where the variables don't exist yet. An AttributeError, as `hasattr` needs it."""
 
 
 def check(state, owner, shapes=None, is_fresh=False):

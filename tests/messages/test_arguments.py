@@ -68,6 +68,43 @@ def test_a_class_that_names_itself():
     assert accum.accumulating(Named)(accum_iters=2).get_config()["name"] == "my_name"
 
 
+class Mixin:
+    """Members that have nothing to do with optimizers."""
+
+
+class WithItsOwn(accum.AdamAccumulate):
+    def __init__(self, rate, every=3):
+        super().__init__(rate, accum_iters=every)
+
+
+@pytest.mark.parametrize(
+    "bases, like",
+    [
+        ((accum.AdamAccumulate, Mixin), accum.AdamAccumulate),
+        ((Mixin, accum.AdamAccumulate), accum.AdamAccumulate),
+        ((Mixin, WithItsOwn), lambda rate, every=3: None),
+    ],
+)
+def test_a_subclass(bases, like):
+    """Its stock class is that of its parent, and its signature that of its constructor."""
+    cls = type("Mine", bases, {})
+    assert inspect.signature(cls) == inspect.signature(like)
+    optimizer = compiled(dense_model(), cls(0.25)).optimizer
+    assert optimizer.stock_class is accum.AdamAccumulate.stock_class
+    assert cls(0.5).get_config()[RATE] == 0.5
+
+
+def test_python_looks_at_all_members():
+    """Also while a state waits for the variables, which aren't there yet."""
+    optimizer = hosts.ours("Adam", accum_iters=2)
+    optimizer.set_state({"completed_updates": 3})
+    for looked_at in (type(optimizer), optimizer):
+        assert {"accum_iters", "reduction"} <= {*dict(inspect.getmembers(looked_at))}
+    assert hasattr(optimizer, "variables") == hosts.IS_LEGACY  # where it is a method
+    with pytest.raises(ValueError, match="wait|before the optimizer has its variables"):
+        getattr(optimizer, "weights" if hosts.IS_LEGACY or hosts.IS_KERAS2 else "variables")
+
+
 # -- refusals ----------------------------------------------------------------------------------
 
 # Arguments, and what the message must say. Those that need no host, and more of the words, are in

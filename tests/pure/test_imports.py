@@ -30,9 +30,11 @@ def test_import_needs_no_framework():
 
 
 # The layers of files and folders, as the page that walks through the code lists them from the top.
-PAGE = (PACKAGE / "README.md").read_text("utf-8").split("\n## ")[0]
-LISTED = enumerate(re.findall(r"^\d+\. (`.*)$", PAGE, re.M))
-LAYERS = {name.rstrip("/"): place for place, row in LISTED for name in re.findall("`(.+?)`", row)}
+PAGE = (PACKAGE / "README.md").read_text("utf-8").split("## One gradient")[0]
+ROWS = re.findall(r"^\| (\d+) \| (.*?) \|", PAGE, re.M)
+LAYERS = {
+    name.rstrip("/"): int(row) for row, names in ROWS for name in re.findall("`(.+?)`", names)
+}
 
 
 def layer_of(name):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_accum.state import StateError, checks, index_of, lists
-from keras_accum.state.names import without_window
+from keras_accum.state.checks import without_window
 from keras_accum.window import MISSING, WEIGHT
 
 SHAPES = [(2, 3), (3,)]
