@@ -133,7 +133,7 @@ class Accumulating(hooks.Hooks):
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         port, groups = self._accumulation.port, [range(len(grads))]
-        if port.selection is not None:  # the fused updates need gradients of the variables' types
+        if port.is_updating:  # the fused updates need gradients of the variables' types
             grads = [g.to(v.value.dtype) for g, v in zip(grads, trainable_variables)]
         if port.in_backward is not None:
             groups = port.in_backward.groups(trainable_variables)

@@ -5,8 +5,6 @@ written. Only the legacy optimizers of `rules` need no taking back: their coeffi
 everything still.
 """
 
-import contextlib
-
 import tensorflow as tf
 
 from keras_accum import window
@@ -96,39 +94,16 @@ class Port(StatePort):
         try:
             # Otherwise a train step that finds no more data could decay weights before it fails.
             # The counts come after all gradients.
-            with port.after([step.divisor]), self._taken_back(*zip(*written)):
+            with port.after([step.divisor]):
+                held = [(variable, switch, self.value(variable)) for variable, switch in written]
                 self.run_stock(averages, variables, switches)
+                self.take_back(held)
         finally:
             self._updates_begun -= 1
-
-    @contextlib.contextmanager
-    def _taken_back(self, variables, switches):
-        """A scope after which variables get their old values, where a switch is 0."""
-
-        def take_back(variable, target, switch, old):
-            return target.assign(tf.where(switch > 0, target.read_value(), old))
-
-        def across(old, switches):
-            for variable, value, switch in zip(variables, old, switches):
-                self.on(variable, take_back, switch, value)
-
-        old = [self.value(variable) for variable in variables]
-        yield
-        self.across(across, old, list(switches))
 
     @property
     def is_updating(self):
         return self._updates_begun > 0
-
-    def check_is_update(self, method):
-        """Raise a RuntimeError if somebody else's optimizer calls a part of an update of ours."""
-        if not (self.is_updating or self.accumulation.options.is_stock):
-            name, stock = type(self.optimizer).__name__, self.stock.__name__
-            raise RuntimeError(
-                f"`{method}` of {name} is called from outside of a step of {name}: the update "
-                f"would use a single micro-batch. Write what the wrapper does as a subclass of "
-                f"{stock}, and give it to `accumulating`."
-            )
 
     def count_updates(self, switch):
         def count(variable, target, switch):
