@@ -13,7 +13,7 @@ from pathlib import Path
 import hosts
 import numpy as np
 import training
-from cases import CASES
+from cases import ADAM, CASES
 from hosts import keras
 from processes import PARTIAL
 from training import BIG, LENGTH, MICRO, batches, compiled, data, dense_model, fit, squares
@@ -31,9 +31,9 @@ def whole_and_partial():
     return [a[:end] for a in arrays], [a[end : end + PARTIAL * MICRO] for a in arrays]
 
 
-def single_device(case, options):
+def single_device(options):
     """The stock optimizer on one device: big batches, then the last two micro-batches as one."""
-    optimizer = hosts.stock(case.name, **{**case.arguments, **options})
+    optimizer = hosts.stock("Adam", **{**ADAM.arguments, **options})
     variables = training.linear_variables()
     native = [hosts.native(v) for v in variables]
     whole, partial = whole_and_partial()
@@ -46,13 +46,13 @@ def single_device(case, options):
     return found
 
 
-def in_strategy(strategy, case, options, **more):
+def in_strategy(strategy, options, **more):
     """Our optimizer on micro-batches, each of which is split among the replicas."""
     tf = hosts.tf
     with strategy.scope():
         variables = training.linear_variables()
-        arguments = {"accum_iters": LENGTH, **case.arguments, **options, **more}
-        optimizer = hosts.ours(case.name, **arguments)
+        arguments = {"accum_iters": LENGTH, **ADAM.arguments, **options, **more}
+        optimizer = hosts.ours("Adam", **arguments)
         if hosts.IS_KERAS3:
             optimizer.build(variables)  # Keras 3 can't build an optimizer in a replica's graph
 

@@ -52,6 +52,7 @@ class Paced(_ADAM):
 def test_a_class_takes_the_arguments_of_its_parent():
     cls = accum.accumulating(Paced)
     given = {RATE: 0.5, "beta_1": 0.25, "clipvalue": 2.0, "pace": 0.75, "accum_iters": 3}
+    assert [p.name for p in parameters(cls)][:2] == ["pace", RATE]
     config = cls(**given).get_config()
     assert {name: float(config[name]) for name in given} == given
     assert cls.from_config(config).get_config() == config

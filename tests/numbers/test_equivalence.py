@@ -15,7 +15,7 @@ from cases import (
     needs_decay,
     on_adam_and_amsgrad,
     on_each_kind_of_state,
-    on_every_optimizer,
+    on_each_rule,
     thorough,
 )
 from hosts import keras
@@ -48,7 +48,7 @@ def ours(case, **arguments):
 
 @pytest.mark.all_gates
 @pytest.mark.usefixtures("every_gate")
-@on_every_optimizer
+@on_each_rule
 def test_plain(case):
     assert_same_training(train(ours(case), MICRO), big_batch(case))
 
@@ -68,8 +68,8 @@ def halve_on_plateau():
     return [keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=100)]
 
 
-def constrained(constraint):
-    return lambda: dense_model(kernel_constraint=constraint, bias_constraint=constraint)
+def constrained():
+    return dense_model(kernel_constraint=Shrink(), bias_constraint=Shrink())
 
 
 def regularized():
@@ -93,7 +93,7 @@ several = {
     "both": {"clipnorm": 0.3, **({"weight_decay": 0.2, **EMA} if hosts.HAS_EMA else {})},
     "ours": hosts.our_decay(0.25),
     "stock": hosts.decayed(RATE, 0.25, UPDATES) if hosts.HAS_DECAY else {},
-    "build": constrained(Shrink()),
+    "build": constrained,
 }
 # Arguments of both optimizers, ours or the stock one, a model, and callbacks. Those of LATER are in
 # the third tier.
@@ -103,10 +103,8 @@ FEATURES = {
     "regularizer": {"build": regularized},
 }
 LATER = {
-    "conditional": {**several, "ours": {**several["ours"], "gate": "conditional"}},
     "ReduceLROnPlateau": {"callbacks": halve_on_plateau},
     "clipvalue": {"both": {"clipvalue": 0.1}},
-    "max_norm": {"build": constrained(keras.constraints.MaxNorm(0.5))},
     "shared_layer": {"build": with_shared_layer},
 }
 if not hosts.IS_KERAS2:

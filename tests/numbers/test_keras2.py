@@ -72,11 +72,8 @@ def test_nothing_is_read_while_it_is_written(case, length, resources, every_gate
 
 OPTIONS = {
     "plain": {},
-    "sum": {"reduction": "sum"},
-    "clipnorm": {"clipnorm": 0.3},
+    "many": {"reduction": "sum", "clipnorm": 0.3, "decay": 0.25, "skip_nonfinite": True},
     "clipvalue": {"clipvalue": 0.1},
-    "decay": {"decay": 0.25},
-    "skip_nonfinite": {"skip_nonfinite": True},
     "accum_iters_1": {"accum_iters": 1, "clipnorm": 0.3, "gate": "conditional"},
 }
 
