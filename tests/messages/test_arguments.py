@@ -102,16 +102,6 @@ def test_refused(arguments, said):
         assert words in str(refusal.value)
 
 
-def test_an_unknown_keyword_is_refused_as_by_the_stock_optimizer():
-    with pytest.raises((TypeError, ValueError)) as of_stock:
-        hosts.stock("SGD", dog=5)
-    words, colon, _ = str(of_stock.value).partition(": ")
-    with pytest.raises(of_stock.type) as refusal:
-        hosts.ours("SGD", dog=5)
-    if not hosts.IS_NEW_STYLE:  # whose words name a class that users don't know
-        assert str(refusal.value).startswith(words + colon)
-
-
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about an error of tf_keras")
 @pytest.mark.parametrize("accum_iters", [1, 2])
 def test_a_tensor_in_the_place_of_a_variable(accum_iters):

@@ -84,11 +84,6 @@ def with_shared_layer():
     return keras.Model(x, out, name="model")
 
 
-def shift(grads_and_vars):
-    """It shifts zeros, too: no micro-batch inside a window may see the shift."""
-    return [(2 * gradient + 0.125, variable) for gradient, variable in grads_and_vars]
-
-
 several = {
     "both": {"clipnorm": 0.3, **({"weight_decay": 0.2, **EMA} if hosts.HAS_EMA else {})},
     "ours": hosts.our_decay(0.25),
@@ -119,8 +114,6 @@ if hosts.IS_KERAS3:
 if hosts.IS_TF_KERAS:
     tensor = hosts.tf.constant(2 * RATE, hosts.FLOATX)
     FEATURES["tensor_rate"] = {"both": {"learning_rate": tensor}}
-if hosts.IS_LEGACY:
-    FEATURES["gradient_transformers"] = {"both": {"gradient_transformers": [shift]}}
 
 
 @pytest.mark.parametrize("name", [*FEATURES, *(pytest.param(n, marks=thorough) for n in LATER)])
@@ -162,31 +155,6 @@ def test_embedding_has_the_dense_gradient(case):
     expected = train(stock, BIG, lambda: embedding_model(DenseEmbedding), arrays=arrays)
     sparse = lambda: embedding_model(keras.layers.Embedding)  # noqa: E731
     assert_same_training(train(ours(case), MICRO, sparse, arrays=arrays), expected)
-
-
-class Idle(keras.layers.Layer):
-    """A layer with a trainable weight that the loss doesn't depend on."""
-
-    def build(self, shape):
-        self.idle = self.add_weight(name="idle", shape=(2,), initializer="ones")
-
-    def call(self, x):
-        return x
-
-
-@keras2_has_no("training of weights without a gradient: it raises an error")
-@pytest.mark.filterwarnings("ignore:Gradients do not exist")
-def test_weight_without_gradient():
-    def build():
-        return hosts.sequential((3,), [Idle(name="idle"), *dense_model().layers])
-
-    options = {**ADAM.arguments, **(EMA if hosts.IS_KERAS3 else {})}
-    stock = train(hosts.stock("Adam", **options), BIG, build)
-    actual = train(hosts.ours("Adam", accum_iters=LENGTH, **options), MICRO, build)
-    assert_equal(actual.weights, stock.weights)
-    assert_equal(actual.slots, stock.slots)
-    idle = next(name for name in actual.weights if "idle" in name)
-    assert (actual.weights[idle] == actual.start[idle]).all()
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's optimizers have no float8 scales")

@@ -114,18 +114,6 @@ def test_fused_kernel(name, resources):
     assert prefix + KERNELS[name] in operations_of_session()
 
 
-def test_control_edges_grow_linearly_with_the_variables(every_gate):
-    """Of a train step and of a partial window's update together."""
-    edges = []
-    for layers in (4, 8, 12):
-        model = compiled(chain(layers), hosts.ours("Adam", accum_iters=LENGTH, clipnorm=0.3))
-        model._make_train_function()
-        model.optimizer.apply_partial_window()
-        graph = K.get_session().graph
-        edges.append(sum(len(operation.control_inputs) for operation in graph.get_operations()))
-    assert len(set(np.diff(edges))) == 1
-
-
 # -- models ------------------------------------------------------------------------------------
 
 
