@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import replicas
 import training
-from cases import ADAM, CASES, LATE, quick_first, skip_file_on_keras2, thorough
+from cases import ADAM, LATE, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from processes import PARTIAL, run_together, two_free_ports, two_workers
 from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, train, weights
@@ -116,7 +116,7 @@ def test_reductions_in_two_windows():
 
 @tensorflow_only
 def test_each_replica_has_its_own_sums(strategy):
-    """The state has the total of the replicas' sums, for reading and for setting."""
+    """The state has the total of the replicas' sums: one device goes on with it, and replicas."""
     with strategy.scope():
         model = compiled(dense_model(), adam(**LATE))
         fit(model, MICRO, [array[: BIG + 2 * MICRO] for array in training.data()], epochs=1)
@@ -131,6 +131,14 @@ def test_each_replica_has_its_own_sums(strategy):
     assert any(np.abs(one - two).max() > 1e-3 for one, two in copies())
     sums = {f"accumulator.{i}": sum(each) for i, each in enumerate(copies())}
     assert_equal(state, sums)
+    single = compiled(dense_model(), adam())
+    single.set_weights(model.get_weights())
+    hosts.build(single)
+    single.optimizer.set_state(state)
+    for each in (model, single):
+        fit(each, MICRO, [a[BIG + 2 * MICRO : 2 * BIG] for a in training.data()], epochs=1)
+        assert each.optimizer.completed_updates == 2
+    assert_equal(weights(single), weights(model))
     model.optimizer.set_state({**state, "accumulator.0": 2 * state["accumulator.0"]})
     assert_equal({"sum": sum(copies()[0])}, {"sum": 2 * sums["accumulator.0"]})
 
@@ -214,31 +222,6 @@ def test_parameter_server(tmp_path):
     run_together([([hosts.TESTS / "parameter_server.py", tmp_path / "end.npz"], {})])
     with np.load(tmp_path / "end.npz") as actual:
         assert_equal(dict(actual), training.big_batch(ADAM).weights)
-
-
-@thorough
-@tensorflow_only
-@pytest.mark.parametrize("late", [LATE] if hosts.IS_KERAS3 else [{}], ids=str)
-def test_other_numbers_of_replicas(tmp_path, late):
-    """Begun on two, saved in a window, and ended on one, two and three. The last batch is short."""
-    script, started = hosts.TESTS / "replicas.py", tmp_path / "two.keras"
-    run_together([([script, 2, tmp_path / "none", started, 0, 2, json.dumps(late)], {})])
-    ends = {devices: tmp_path / f"{devices}.keras" for devices in (2, 3)}
-    run_together(([script, d, started, end, 2, 4], {}) for d, end in ends.items())
-    models = [keras.models.load_model(str(end)) for end in ends.values()]
-    models.append(replicas.train(started, 2, 4, CASES["amsgrad"]))
-
-    arrays = [array[: replicas.SAMPLES] for array in training.data()]
-    stock = hosts.stock("AMSGrad", **CASES["amsgrad"].arguments)
-    expected = train(stock, replicas.SAMPLES, arrays=arrays, epochs=1)
-    training.assert_moved(expected.start, expected.weights)
-    # Keras 3 divides the loss by the number of replicas in float32.
-    tolerance = {"rtol": 0, "atol": 1e-6} if hosts.IS_KERAS3 else hosts.TOLERANCE
-    for model in models:
-        assert model.optimizer.all_reduce == late.get("all_reduce", "per_micro_batch")
-        assert model.optimizer.completed_updates == 1
-        for actual, value in zip(model.get_weights(), expected.weights.values()):
-            np.testing.assert_allclose(actual, value, **tolerance)
 
 
 @thorough

@@ -75,7 +75,7 @@ def test_who_hooks_in(monkeypatch):
         for _ in range(2):
             needs()
             patches.plan(hosts.HOST, hook)  # as a module that is reloaded
-        assert owner.named() == ["first", "hook"][: 1 if hosts.IS_KERAS2 else 2]
+        assert owner.named() == ["first", "hook"]
 
 
 # -- trainings without ours, after the first optimizer of ours -------------------------------------
