@@ -63,6 +63,7 @@ def test_what_changes_in_keras():
     assert of_optimizer.split() == sorted(listed) * (not hosts.IS_KERAS2)
 
 
+@keras2_has_no("hooks")
 def test_who_hooks_in(monkeypatch):
     """A callback that gets a model and an optimizer do so, once, in what stood there before."""
     for needs in (
