@@ -122,15 +122,6 @@ if not hosts.IS_KERAS2:
         def call(self, x):
             return x * self.scale
 
-    class MetricOfMine(keras.metrics.Metric):
-        """Named as the one that Keras logs."""
-
-        def update_state(self, y_true, y_pred, sample_weight=None):
-            pass
-
-        def result(self):
-            return 0.0
-
     class Several(keras.Model):
         """Two optimizers take turns."""
 
@@ -153,9 +144,9 @@ if not hosts.IS_KERAS2:
 def test_with_a_part_of_the_user_s_own(make, said):
     """The last micro-batch is short, which is said of a training of ours."""
     hosts.ours("SGD", accum_iters=2)
-    build = hosts.sequential((3,), [BatchNormalizationOfMine(), keras.layers.Dense(2)])
+    network = hosts.sequential((3,), [BatchNormalizationOfMine(), keras.layers.Dense(2)])
     optimizer = make("SGD", **{"accum_iters": 2} if said else {})
-    model = compiled(build, optimizer, metrics=[MetricOfMine(name="loss")], run_eagerly=True)
+    model = compiled(network, optimizer, run_eagerly=True)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         fit(model, 5, [array[:9] for array in data()], epochs=1)
