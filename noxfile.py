@@ -239,8 +239,8 @@ def rest(session):
 
 @nox.session(venv_backend="none")
 def fuzz(session):
-    """Run random trainings for an hour, or KERAS_ACCUM_TEST_FUZZ seconds, on the named sessions."""
-    os.environ.setdefault("KERAS_ACCUM_TEST_FUZZ", "3600")
+    """Run 1000 new random trainings, or KERAS_ACCUM_TEST_FUZZ many, on the named sessions."""
+    os.environ.setdefault("KERAS_ACCUM_TEST_FUZZ", "1000")
     for name in session.posargs or QUICK:
         session.notify(name, posargs=["-n0", "-s", "-k", "test_random_trainings"])
     session.notify("summary", posargs=["rest"])

@@ -8,7 +8,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import CASES, LATE, each_version, quick_first, skip_file_on_keras2, thorough
+from cases import LATE, quick_first, skip_file_on_keras2, thorough
 from formats import FORMATS, STOP, assert_same, model_with
 from hosts import accum, keras
 from steps import (
@@ -17,7 +17,6 @@ from steps import (
     go_on,
     gradients,
     prepared,
-    stepper,
     variables,
 )
 from training import LENGTH, assert_equal
@@ -392,22 +391,6 @@ def test_a_value_that_leaves_a_conditional():
 
 # -- what only tf_keras has --------------------------------------------------------------------
 
-ON_TF_KERAS = ["adamw", "adagrad", "adafactor", "nadam", "adadelta", "adamax", "ftrl", "amsgrad"]
-if hosts.IS_NEW_STYLE:
-    ON_TF_KERAS = ON_TF_KERAS[:3]
-
-
-@thorough
-@each_version
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 is compiled by XLA in other tests")
-@pytest.mark.parametrize("name", [name for name in ON_TF_KERAS if name in CASES])
-def test_stock_code_in_a_step_that_is_compiled_by_xla(name):
-    (optimizer, arguments), mine, theirs = CASES[name], variables(), variables()
-    ours = prepared(hosts.ours(optimizer, accum_iters=LENGTH, **arguments), mine)
-    stock = prepared(hosts.stock(optimizer, **arguments), theirs)
-    by_xla = stepper(ours, mine, jit_compile=True)
-    assert_windows_equal_big_batches(ours, stock, mine, theirs, step=by_xla)
-
 
 @pytest.mark.skipif(not hosts.IS_LEGACY, reason="about the config of Keras's legacy Nadam")
 @thorough
@@ -437,24 +420,6 @@ def test_the_class():
     assert {name: config[name] for name in given} == given
     same = keras.optimizers.deserialize(keras.optimizers.serialize(ours))
     assert type(same) is FirstAccumulate and same.get_config() == config
-
-
-@on_keras3
-def test_a_constructor_that_passes_on_its_arguments():
-    class Passing(Scattered):
-        def __init__(self, fade=0.5, *args, more=1, **kwargs):
-            super().__init__(*args, **kwargs)
-
-    first = {Scattered: ["learning_rate", "weight_decay"]}
-    first[Passing] = ["fade", "more", "learning_rate"]
-    for cls, names in first.items():
-        made = accum.accumulating(cls)
-        assert list(inspect.signature(made).parameters)[: len(names)] == names
-        assert made(learning_rate=0.5, clipnorm=1.0).get_config()["clipnorm"] == 1.0
-        with pytest.raises(ValueError, match="not recognized.*rates"):
-            made(learning_rate=0.5, rates=0.5)
-    by_position = accum.accumulating(Scattered)(2**-4, 0.5, accum_iters=2)
-    assert by_position.get_config()["weight_decay"] == 0.5
 
 
 @on_keras3

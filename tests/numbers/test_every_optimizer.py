@@ -8,7 +8,7 @@ from functools import partial
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, NO_DECAY, on_special_states, over, quick_first, thorough
+from cases import CASES, NO_DECAY, on_special_states, over, thorough
 from formats import CLASSES
 from hosts import keras
 from steps import assert_windows_equal_big_batches, gradients, prepared, stepper, variables
@@ -47,26 +47,25 @@ def test_everything_at_once(case):
     assert_everything_at_once(case)
 
 
-@thorough
+XLA = partial(stepper, jit_compile=True)
+# A step and a gate. In plain graphs of TensorFlow 2, `auto` is a branch.
+OTHER_GATES = {"branch": (None, "conditional")}
+if hosts.IS_TENSORFLOW and not hosts.IS_KERAS2:
+    OTHER_GATES = {"selection": (None, "select"), "loop": (XLA, "conditional")}
+
+
 @on_every_optimizer
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="`auto` selects there")
-def test_everything_at_once_by_selection(case):
-    assert_everything_at_once(case, gate="select")
+@pytest.mark.skipif("loop" not in OTHER_GATES, reason="other backends have no function by XLA")
+def test_everything_at_once_by_xla(case):
+    """What a GPU runs: a selection by default."""
+    assert_everything_at_once(case, XLA)
 
 
 @thorough
 @on_special_states
-@pytest.mark.skipif(hosts.IS_TENSORFLOW and not hosts.IS_KERAS2, reason="what `auto` is there")
-def test_everything_at_once_in_a_branch(case):
-    assert_everything_at_once(case, gate="conditional")
-
-
-@on_every_optimizer
-@quick_first("gate", ["auto", "conditional"])
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="other tests compile there")
-def test_everything_at_once_under_xla(case, gate):
-    """What a GPU runs: a selection by default, and a conditional is a loop."""
-    assert_everything_at_once(case, partial(stepper, jit_compile=True), gate=gate)
+@pytest.mark.parametrize("step, gate", OTHER_GATES.values(), ids=OTHER_GATES)
+def test_everything_at_once_by_another_gate(case, step, gate):
+    assert_everything_at_once(case, step, gate=gate)
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are tested in test_saving.py")

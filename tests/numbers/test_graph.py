@@ -14,24 +14,16 @@ if not hosts.IS_TENSORFLOW:
 
 tf = hosts.tf
 
-OPTIONS = {
-    "plain": {},
-    "sum": {"reduction": "sum"},
-    "weighted": {"reduction": "weighted"},
-    "clipnorm": {"clipnorm": 0.3},
-    "clipvalue": {"clipvalue": 0.1},
-    "global_clipnorm": {"global_clipnorm": 0.5},
-    "decay": hosts.our_decay(0.25),
-    "skip_nonfinite": {"skip_nonfinite": True},
-    "every_micro_batch": {"accum_iters": 1, "gate": "conditional", **hosts.our_decay(0.25)},
-    "long": {"accum_iters": 1000},
-}
+MANY = {"clipnorm": 0.3, "skip_nonfinite": True, "reduction": "weighted", **hosts.our_decay(0.25)}
 if hosts.HAS_EMA:
-    OPTIONS["weight_decay"] = {"weight_decay": 0.2}
-    OPTIONS["ema_overwrite"] = {"use_ema": True, "ema_overwrite_frequency": 2}
-# Arguments of the step.
-GIVEN = {**dict.fromkeys(OPTIONS, {}), "sparse": {"sparse": True}}
-GIVEN["constraint"] = {"constraint": Shrink()}
+    MANY.update(weight_decay=0.2, use_ema=True, ema_overwrite_frequency=2)
+# Arguments of `step_of`.
+GIVEN = {
+    "plain": {},
+    "many": {**MANY, "sparse": True, "constraint": Shrink()},
+    "sum": {"reduction": "sum", "global_clipnorm": 0.5},
+    "every_micro_batch": {"accum_iters": 1, **hosts.our_decay(0.25)},
+}
 
 
 def step_of(case, sparse=False, constraint=None, variables=1, **arguments):
@@ -70,7 +62,7 @@ NONE = {"select": {"gate": "select"}, "XLA": {"jit_compile": True}}
 @quick_first("where", NONE)
 @pytest.mark.parametrize("name", GIVEN)
 def test_no_conditional(case, where, name):
-    arguments = {**where, **GIVEN[name], **OPTIONS.get(name, {})}
+    arguments = {**where, **GIVEN[name]}
     if name == "every_micro_batch":
         arguments["gate"] = "conditional"
     assert not conditionals(operations_of_apply(case, **arguments))
