@@ -56,7 +56,7 @@ class Saving:
 
     def get_config(self):
         config = super().get_config()
-        for name in self.fixed:
+        for name in self._fixed:
             config.pop(name, None)
         options, now = self._accumulation.options, self.accum_iters
         config.update(config_of(options))
@@ -77,12 +77,12 @@ class Saving:
         if of_keras_2 and "clipnorm" in config:
             # In Keras 2.0 to 2.3, `clipnorm` is the norm of all gradients together.
             config["global_clipnorm"] = config.pop("clipnorm")
-        if config.get("all_reduce") == "per_window" and not cls.port_class.can_reduce_late:
+        if config.get("all_reduce") == "per_window" and not cls._port_class.can_reduce_late:
             warn("all_reduce='per_window' of this file is for tf.distribute, and is ignored here.")
             del config["all_reduce"]
         # Somebody else's `from_config` may take nothing but the config.
         more = () if custom_objects is None else (custom_objects,)
-        optimizer = cls.from_arguments(config, *more)
+        optimizer = cls._from_arguments(config, *more)
         if is_set_to_1:
             optimizer.accum_iters = 1
         if of_keras_2 and "accum_iters" not in config:
@@ -97,7 +97,7 @@ class Saving:
         return optimizer
 
     @classmethod
-    def from_arguments(cls, config, *more):
+    def _from_arguments(cls, config, *more):
         """Return the optimizer of arguments with their present names, not of an old file."""
         return super().from_config(config, *more)
 

@@ -79,7 +79,7 @@ class Hooks(MovingAverages):
 
     def _stock_arguments(self, kwargs):
         port = self._accumulation.port
-        if "name" in inspect.signature(self.stock_class.__init__).parameters:
+        if "name" in inspect.signature(self._stock_class.__init__).parameters:
             kwargs.setdefault("name", None)  # Keras makes one of the class's name
         port.decay = kwargs.pop("decay", 0.0)
         if not (schedule.is_number(port.decay) and port.decay >= 0):

@@ -125,7 +125,7 @@ class Port(port.Port):
 class Accumulating(hooks.Hooks):
     """What Keras calls of an optimizer on PyTorch."""
 
-    port_class = Port
+    _port_class = Port
 
     @torch.no_grad()
     def apply(self, grads, trainable_variables=None):

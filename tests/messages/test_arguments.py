@@ -91,7 +91,7 @@ def test_a_subclass(bases, like):
     cls = type("Mine", bases, {})
     assert inspect.signature(cls) == inspect.signature(like)
     optimizer = compiled(dense_model(), cls(0.25)).optimizer
-    assert optimizer.stock_class is accum.AdamAccumulate.stock_class
+    assert optimizer._stock_class is accum.AdamAccumulate._stock_class
     assert cls(0.5).get_config()[RATE] == 0.5
 
 

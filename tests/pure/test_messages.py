@@ -36,7 +36,7 @@ def ours(stock, **members):
     return type(f"{stock.__name__}Accumulate", (Accumulating, stock), members)
 
 
-Ours = ours(Stock, unnamed=("clipnorm",))
+Ours = ours(Stock, _unnamed=("clipnorm",))
 
 
 def bind(*args, cls=Ours, lr=None, **kwargs):
@@ -52,7 +52,7 @@ def test_the_signature_has_the_stock_arguments_first():
     assert parameters["learning_rate"].kind is parameters["learning_rate"].KEYWORD_ONLY
 
 
-FIXED = ours(Stock, fixed={"momentum": 0.5})
+FIXED = ours(Stock, _fixed={"momentum": 0.5})
 BOUND = [
     (bind(0.5, 0.25), {"learning_rate": 0.5, "momentum": 0.25}),
     (bind(5, cls=ours(Child), learning_rate=0.5), {"pace": 5, "learning_rate": 0.5}),

@@ -36,7 +36,7 @@ def test_all_reduce_in_a_config():
     config = hosts.ours("Adam", accum_iters=3, gate="conditional").get_config()
     assert config["all_reduce"] == "per_micro_batch"
     late = {**config, "all_reduce": "per_window"}
-    if accum.AdamAccumulate.port_class.can_reduce_late:
+    if accum.AdamAccumulate._port_class.can_reduce_late:
         assert WAYS["config"](accum.AdamAccumulate(**late)).get_config() == late
     else:
         with pytest.warns(UserWarning, match="all_reduce='per_window' of.*ignored here"):
