@@ -114,9 +114,10 @@ def keras3_jax(session):
 
 
 @nox.session
-def keras_nightly(session):
+@nox.parametrize("backend", ["tensorflow", "jax"], ids=["tensorflow", "jax"])
+def keras_nightly(session, backend):
     """The second tier on Keras's nightly, which a weekly workflow runs."""
-    check_host(session, "keras3", "", "keras-nightly", "jax", KERAS_BACKEND="jax")
+    check_host(session, "keras3", "", "keras-nightly", backend, KERAS_BACKEND=backend)
 
 
 @nox.session
@@ -238,8 +239,8 @@ def rest(session):
 
 @nox.session(venv_backend="none")
 def fuzz(session):
-    """Run random trainings for an hour, or KERAS_ACCUM_TEST_FUZZ seconds, on the named sessions."""
-    os.environ.setdefault("KERAS_ACCUM_TEST_FUZZ", "3600")
+    """Run 1000 new random trainings, or KERAS_ACCUM_TEST_FUZZ many, on the named sessions."""
+    os.environ.setdefault("KERAS_ACCUM_TEST_FUZZ", "1000")
     for name in session.posargs or QUICK:
         session.notify(name, posargs=["-n0", "-s", "-k", "test_random_trainings"])
     session.notify("summary", posargs=["rest"])

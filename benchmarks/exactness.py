@@ -291,12 +291,12 @@ class Column:
         return difference(model.get_weights(), reference)
 
     def conditionals(self):
-        """Count the control flow in the traced update and in its function library."""
+        """Count the control flow in an update that XLA compiles, and in its function library."""
         tf = self.tf
         variable = tf.Variable(self.np.ones((3, 2)))
         optimizer = self.accumulate("Adam", clipnorm=1.0)
 
-        @tf.function
+        @tf.function(jit_compile=True)
         def apply(gradient):
             optimizer.apply_gradients([(gradient, variable)])
 
@@ -364,7 +364,7 @@ CASES = {
     "steps_per_execution = 3": lambda column: column.compiled(steps_per_execution=3),
     "saved in a window, loaded, continued": Column.save_in_window,
     "MirroredStrategy, 2 replicas": Column.mirrored,
-    "conditionals in the traced graph": Column.conditionals,
+    "conditionals in a graph for XLA": Column.conditionals,
     "weights in a window with an infinite gradient": Column.infinite_gradient,
 }
 

@@ -36,7 +36,7 @@ def main():
         made = {
             "stock": getattr(stock, name)(),
             "floor": contenders.bare_accumulation("keras3", keras, stock)(),
-            "select": ours(accum_iters=WINDOW),
+            "select": ours(accum_iters=WINDOW, gate="select"),
             "conditional": ours(accum_iters=WINDOW, gate="conditional"),
         }
         runs = {who: windows(keras, optimizer, options.xla) for who, optimizer in made.items()}

@@ -55,7 +55,7 @@ def work(options):
     found = contenders.find(options.host)
     made = {who: found[who].optimizer for who in (STOCK, SELECT, CONDITIONAL)}
     made['all_reduce="per_window"'] = lambda k: accum.AdamAccumulate(
-        accum_iters=k, gate="conditional", all_reduce="per_window"
+        accum_iters=k, all_reduce="per_window"
     )
     names = [who for who in made if who != STOCK]
     is_first = strategy.cluster_resolver.task_id == 0

@@ -1,7 +1,8 @@
 """The engine: what happens in a micro-batch, for every Keras. No Keras is imported here.
 
-A gate decides whether a micro-batch makes an update. A gate is called with the port, the step and
-the gradients of a micro-batch, and with two functions of a step and gradients: `update` and `add`.
+First, each gradient is added in place to its sum. Then a gate decides whether the update counts. A
+gate is called with the port, the step, and `update`, a function of a step, which reads the sums.
+What is left of the sums and the counters are written last.
 """
 
 import weakref
@@ -16,26 +17,22 @@ from keras_accum.training import Watched
 from keras_accum.window import OpenWindow
 
 
-def select(port, step, gradients, update, add):
+def select(port, step, update):
     """Make an update on every micro-batch, whose writes take effect only if the switch is 1."""
-    update(step, gradients)
+    update(step)
 
 
-def conditional(port, step, gradients, update, add):
-    """Make one conditional: the update at the end of a window, or the additions inside it."""
-    port.branch(
-        step, gradients, lambda step, gradients: update(window.certain(step), gradients), add
-    )
+def conditional(port, step, update):
+    """Make the update in a branch of the program, which runs if the switch is 1."""
+    port.branch(step, lambda step: update(window.certain(step)))
 
 
 def known(is_update):
     """Return the gate of a micro-batch of which Python knows whether it makes an update."""
 
-    def gate(port, step, gradients, update, add):
+    def gate(port, step, update):
         if is_update:
-            update(window.certain(step), gradients)
-        else:
-            add(step, gradients)
+            update(window.certain(step))
 
     return gate
 
@@ -100,13 +97,9 @@ class Accumulation:
             step = window.Step(counted, counted, 1, 0, None, None)
         else:
             step = self.window.step(counted, weight, absent, closes, is_update)
-        self._gate(step, is_update)(
-            self.port,
-            step,
-            gradients,
-            update=lambda step, gradients: self._update(step, gradients, variables, absent),
-            add=lambda step, gradients: self._add(gradients, variables),
-        )
+            self.port.add(list(map(self.window.sum_of, variables)), gradients, variables)
+        gate = self._gate(step, is_update)
+        gate(self.port, step, lambda step: self._update(step, gradients, variables, absent))
         self._count(step)
 
     def _over_replicas(self, tensors, weight, variables):
@@ -130,36 +123,36 @@ class Accumulation:
 
     def _gate(self, step, is_update):
         """Return the gate of this step: the one place that decides it."""
+        gate, late = self.options.gate, self.options.reduces_late
         if self.options.always_updates:
-            is_update = True
-        elif is_update is None:
-            is_update = self.port.known(step)
+            return known(True)
         if is_update is not None:
             return known(is_update)
-        return conditional if self.options.gate == "conditional" else select
-
-    def _add(self, gradients, variables):
-        """Add gradients to their sums, without an update."""
-        if self.window is not None:
-            self.port.add(list(map(self.window.sum_of, variables)), gradients, variables)
+        if window.is_known(step.switch):
+            return known(bool(step.switch))
+        if gate == "auto" and (late or self.port.branch_is_free()):
+            return conditional
+        return conditional if gate == "conditional" else select
 
     def _update(self, step, gradients, variables, absent):
-        """Make the update from the window's sums and these gradients.
+        """Make the update from the window's sums, or from these gradients if there is no window.
 
         `absent` has the indices of variables whose gradients are missing in this micro-batch.
         """
-        port, of_model = self.port, self.port.variables
+        of_model = self.port.variables
         absent, frozen = self._apart_from_frozen(absent)
-        others = port.steps_of(step, absent)
-        if self.window is None:
-            totals = [port.dense(gradient) for gradient in gradients]
-        else:
-            sums = list(map(self.window.sum_of, variables))
-            totals = port.totals(step, sums, gradients, variables)
-        totals += [port.value(self.window.sum_of(of_model[index])) for index in others]
+        others = self.port.steps_of(step, absent)
         steps = [step] * len(variables) + list(others.values())
         variables = [*variables, *(of_model[index] for index in others)]
+        if self.window is None:
+            totals = list(map(self.port.dense, gradients))
+        else:
+            totals = self._sums(variables)
         self._update_from(step, steps, totals, variables, frozen)
+
+    def _sums(self, variables):
+        """Return the values of the gradient sums of these variables."""
+        return [self.port.value(self.window.sum_of(variable)) for variable in variables]
 
     def _update_from(self, step, steps, totals, variables, frozen):
         """Make the update from the sums of a window. Those of `frozen` variables are dropped."""
@@ -176,8 +169,7 @@ class Accumulation:
                 averages = port.averages(totals, variables, steps)
             port.update(step, averages, variables, [each.switch for each in steps])
         if self.window is not None:
-            totals = [*totals, *(port.value(self.window.sum_of(v)) for v in frozen)]
-            port.keep(step, totals, [*variables, *frozen])
+            port.keep(step, [*totals, *self._sums(frozen)], [*variables, *frozen])
 
     def _apart_from_frozen(self, indices):
         """Return the indices of variables that aren't frozen, and the frozen variables."""
@@ -214,8 +206,8 @@ class Accumulation:
 
         def update():
             step = self.window.closing_step()
-            totals = [port.value(self.window.sum_of(v)) for v in variables]
-            self._update_from(step, [step] * len(variables), totals, variables, frozen)
+            steps = [step] * len(variables)
+            self._update_from(step, steps, self._sums(variables), variables, frozen)
             self._count(step)
 
         port.between_steps(update)

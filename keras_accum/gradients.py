@@ -7,6 +7,9 @@ from itertools import compress
 
 from keras_accum import window
 
+# Stands for a gradient that is in its sum already. A missing gradient is None.
+IN_SUM = object()
+
 
 def check_once(port, variables):
     """Raise a ValueError if a variable is there twice."""
@@ -58,6 +61,8 @@ def count(accumulation, gradients, weight, variables):
         summed = [g for g, v in zip(gradients, variables) if not port.overwrites(v)]
         norm = port.norm(summed) / port.loss_scale
         if weight is not None:
+            # At weight 0, the norm is 0 already, and 0 / 0 would be NaN.
+            weight = port.ops.where(weight > 0, weight, port.ops.ones_like(weight))
             norm = norm / port.cast(weight, norm.dtype)
         if callable(options.skip_norm):
             counted = counted * (1 - port.count_if(options.skip_norm(norm)))
@@ -95,4 +100,9 @@ def transform(accumulation, totals, variables, steps):
         port.cast(next(gradients) * port.loss_scale, average.dtype) if is_summed else average
         for average, is_summed in zip(averages, summed)
     ]
-    return port.gated(averages, steps)
+    return [
+        average
+        if window.is_certain(step.switch)
+        else port.times(average, port.cast(step.switch, average.dtype))
+        for average, step in zip(averages, steps)
+    ]

@@ -50,6 +50,10 @@ if hosts.IS_NEW_STYLE:  # which has no class for AMSGrad
     CASES["amsgrad"] = Case("Adam", {**CASES["amsgrad"].arguments, "amsgrad": True})
 CASES = {name: case for name, case in CASES.items() if hosts.has(f"{case.name}Accumulate")}
 
+if not hosts.HAS_RULES:  # where stock code does what further arguments of a rule say
+    for name in ("nesterov", "adam_betas", "rmsprop_centered"):
+        CASES.pop(name, None)
+
 # Stock optimizers whose `decay` isn't that of the learning rate. They take no schedule.
 NO_DECAY = ("Nadam",) if hosts.IS_LEGACY else ()
 
@@ -61,14 +65,15 @@ if hosts.IS_KERAS2:  # RMSprop of Keras 2 has neither momentum nor centered
     }
 
 ADAM = CASES["adam"]
-# All rows have the plain promise, and all features at once. A feature by itself is tested on Adam
-# and, where Adam is a fused kernel, on a row that isn't.
+# All rows have all features at once. A feature by itself is tested on Adam and, where Adam is a
+# fused kernel, on a row that isn't.
 KINDS = {name: CASES[name] for name in (["adam", "amsgrad"] if hosts.HAS_RULES else ["adam"])}
 FEW = {"adam": ADAM}
-# One reduction over replicas per window, which needs the conditional gate.
-LATE = {"gate": "conditional", "all_reduce": "per_window"}
+# One reduction over replicas per window, which takes a conditional by itself.
+LATE = {"all_reduce": "per_window"}
 NAMES = sorted({case.name for case in CASES.values()})
 _OF_RULES = {CASES[name].name for name in RULES if name in CASES}
+
 
 def keras2_has_no(what):
     return pytest.mark.skipif(hosts.IS_KERAS2, reason=f"Keras 2.0 to 2.3 has no {what}")
@@ -126,7 +131,7 @@ def quick_first(names, values):
 # What runs where. A test's decorator says on which rows it runs; the first row of a test is in the
 # second tier, the others are in the third. On Adam:
 on_adam = over(FEW, quick=["adam"])
-# On Adam and, on TensorFlow, on AMSGrad, whose update isn't a fused kernel there.
+# On Adam and, where Adam is a fused kernel, on AMSGrad, which isn't.
 on_adam_and_amsgrad = over(KINDS, quick=["adam"])
 # On Adam and, where rules have the update switch in their scalars, on each of them. Elsewhere these
 # are stock code as all optimizers are, and SGD stands for the optimizers without slots.
@@ -136,8 +141,6 @@ on_each_rule = over({name: CASES[name] for name in _RULES if name in CASES}, qui
 SPECIAL = {name: CASES[name] for name in ("nadam", "adafactor", "muon") if name in CASES}
 on_special_states = over(SPECIAL, quick=["nadam"])
 on_each_kind_of_state = over({**KINDS, **SPECIAL}, quick=["adam"])
-# On all rows, for the plain promise.
-on_every_optimizer = over(CASES, quick=[*RULES, "nadam"])
 
 
 # -- arguments -------------------------------------------------------------------------------------

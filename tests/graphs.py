@@ -4,15 +4,22 @@ from collections import Counter
 
 import hosts
 
+from keras_accum.host import runs_code_of_keras
+
 CONTROL_FLOW = {
     *("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"),
     *("Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "Exit", "NextIteration"),
 }
 
 
-def operations(function, *arguments):
+def graph_of(function, *arguments, jit_compile=False):
+    function = hosts.tf.function(function, jit_compile=jit_compile)
+    return function.get_concrete_function(*arguments).graph
+
+
+def operations(function, *arguments, jit_compile=False):
     """Count the operations by type, in the traced graph and in the functions that it calls."""
-    graph = hosts.tf.function(function).get_concrete_function(*arguments).graph.as_graph_def()
+    graph = graph_of(function, *arguments, jit_compile=jit_compile).as_graph_def()
     nodes = list(graph.node)
     for called in graph.library.function:
         nodes += called.node_def
@@ -21,6 +28,13 @@ def operations(function, *arguments):
 
 def conditionals(operations):
     return sum(operations[op] for op in CONTROL_FLOW)
+
+
+def branches(optimizer):
+    """The number of branches in a plain graph on CPUs. Users' optimizers have one only if asked."""
+    is_free = optimizer.gate == "auto" and runs_code_of_keras(type(optimizer))
+    is_late = optimizer.all_reduce == "per_window"
+    return int(is_free or is_late or optimizer.gate == "conditional")
 
 
 # -- the graph of standalone Keras 2 --------------------------------------------------------------

@@ -96,7 +96,7 @@ if IS_NEW_STYLE:
 # Where the stock optimizers average their weights and decay them.
 HAS_EMA = IS_KERAS3 or IS_NEW_STYLE
 # Where rules of `rules.py` replace stock code, some of them as fused kernels.
-HAS_RULES = IS_TENSORFLOW and not IS_NEW_STYLE
+HAS_RULES = IS_LEGACY or IS_KERAS2
 # Our argument `decay`. The stock optimizers of the newer style refuse it, and so do ours.
 HAS_DECAY = not IS_NEW_STYLE
 

@@ -15,11 +15,10 @@ strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
 import hosts  # noqa: E402
 import numpy as np  # noqa: E402
-from cases import ADAM  # noqa: E402
 from replicas import in_strategy  # noqa: E402
 
 hosts.set_floatx(hosts.FLOATX)
 worker = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 for i, gate in enumerate(json.loads(sys.argv[2])):
-    values = in_strategy(strategy, ADAM, {"clipnorm": 0.3}, **gate)
+    values = in_strategy(strategy, {"clipnorm": 0.3}, **gate)
     np.savez(f"{sys.argv[1]}-{worker}-{i}.npz", **values)

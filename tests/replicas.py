@@ -1,27 +1,11 @@
-"""Trainings on the replicas of a strategy, for test_distribution.py.
-
-`python replicas.py DEVICES FROM TO FIRST LAST [LATE]` makes a part of a training on some devices:
-one process can have only one MirroredStrategy. It continues from the model in the file FROM, or
-begins with the arguments LATE (as JSON) if there is no such file, trains on the micro-batches from
-FIRST to LAST, and writes the model to TO.
-"""
-
-import json
-import sys
-from pathlib import Path
+"""Hand-written loops, on one device and on the replicas of a strategy, for test_distribution.py."""
 
 import hosts
 import numpy as np
 import training
-from cases import CASES
-from hosts import keras
+from cases import ADAM
 from processes import PARTIAL
-from training import BIG, LENGTH, MICRO, batches, compiled, data, dense_model, fit, squares
-
-MICRO_BATCH, SAMPLES = 6, 22  # the last micro-batch has 4 samples: 2, 2 and 0 on 3 devices
-
-
-# -- hand-written loops ------------------------------------------------------------------------
+from training import BIG, LENGTH, MICRO, batches, data, squares
 
 
 def whole_and_partial():
@@ -31,9 +15,9 @@ def whole_and_partial():
     return [a[:end] for a in arrays], [a[end : end + PARTIAL * MICRO] for a in arrays]
 
 
-def single_device(case, options):
+def single_device(options):
     """The stock optimizer on one device: big batches, then the last two micro-batches as one."""
-    optimizer = hosts.stock(case.name, **{**case.arguments, **options})
+    optimizer = hosts.stock("Adam", **{**ADAM.arguments, **options})
     variables = training.linear_variables()
     native = [hosts.native(v) for v in variables]
     whole, partial = whole_and_partial()
@@ -46,13 +30,13 @@ def single_device(case, options):
     return found
 
 
-def in_strategy(strategy, case, options, **more):
+def in_strategy(strategy, options, **more):
     """Our optimizer on micro-batches, each of which is split among the replicas."""
     tf = hosts.tf
     with strategy.scope():
         variables = training.linear_variables()
-        arguments = {"accum_iters": LENGTH, **case.arguments, **options, **more}
-        optimizer = hosts.ours(case.name, **arguments)
+        arguments = {"accum_iters": LENGTH, **ADAM.arguments, **options, **more}
+        optimizer = hosts.ours("Adam", **arguments)
         if hosts.IS_KERAS3:
             optimizer.build(variables)  # Keras 3 can't build an optimizer in a replica's graph
 
@@ -83,42 +67,3 @@ def in_strategy(strategy, case, options, **more):
     assert optimizer.window_position == PARTIAL
     optimizer.apply_partial_window()
     return training.values(optimizer, variables)
-
-
-# -- a part of a training in a process ---------------------------------------------------------
-
-
-def train(path, first, last, case, **late):
-    if path.exists():
-        model = keras.models.load_model(str(path))
-    else:
-        arguments = {"accum_iters": LENGTH, "reduction": "weighted", **case.arguments, **late}
-        optimizer = hosts.ours(case.name, **arguments)
-        model = compiled(dense_model(), optimizer, hosts.mean_squared_error())
-    arrays = [array[:SAMPLES][MICRO_BATCH * first : MICRO_BATCH * last] for array in data()]
-    fit(model, MICRO_BATCH, arrays, epochs=1, callbacks=[hosts.accum.MicroBatchWeights()])
-    return model
-
-
-def main(devices, start, end, first, last, late="{}"):
-    hosts.set_floatx(hosts.FLOATX)
-    first, last = int(first), int(last)
-    strategy = hosts.tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(int(devices))])
-    with strategy.scope():
-        model = train(Path(start), first, last, CASES["amsgrad"], **json.loads(late))
-    optimizer = model.optimizer
-    assert optimizer.window_position == last % LENGTH
-    for variable in map(hosts.native, hosts.stock_variables(optimizer)):
-        copies = variable.values
-        assert len(copies) == strategy.num_replicas_in_sync
-        # With the aggregation SUM, each replica holds its own part of the sum.
-        if variable.aggregation != hosts.tf.VariableAggregation.SUM:
-            for copy in copies:
-                np.testing.assert_array_equal(copy.numpy(), copies[0].numpy(), variable.name)
-    expected = min(SAMPLES, MICRO_BATCH * last) if last % LENGTH else 0
-    assert optimizer.get_state()["window_weight"] == expected
-    model.save(end)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

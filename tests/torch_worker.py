@@ -1,7 +1,7 @@
-"""One of two PyTorch processes: `python torch_worker.py STORE RESULT RANK CASE...`.
+"""One of two PyTorch processes: `python torch_worker.py STORE RESULT RANK`.
 
-For each case a hand-written loop with DistributedDataParallel; each process has half of each
-micro-batch. See test_distribution.py.
+A hand-written loop with DistributedDataParallel; each process has half of each micro-batch. See
+test_distribution.py.
 """
 
 import sys
@@ -9,25 +9,23 @@ import sys
 import hosts
 import numpy as np
 import torch
-from cases import CASES
+from cases import ADAM
 from training import EPOCHS, LENGTH, MICRO, batches, compiled, dense_model, slots, weights
 
-store, result, rank, *names = sys.argv[1:]
+store, result, rank = sys.argv[1:]
 half = slice(int(rank), None, 2)
 torch.distributed.init_process_group("gloo", f"file://{store}", rank=int(rank), world_size=2)
 
-for name in names:
-    case = CASES[name]
-    optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-    model = compiled(dense_model(), optimizer)
-    optimizer.build(model.trainable_variables)
-    parallel = torch.nn.parallel.DistributedDataParallel(model)
-    for x, y in batches(MICRO) * EPOCHS:
-        parallel.zero_grad()
-        loss = torch.mean((parallel(torch.tensor(x[half])) - torch.tensor(y[half])) ** 2)
-        loss.backward()  # averages the gradients over the processes
-        with torch.no_grad():
-            optimizer.apply([v.value.grad for v in model.trainable_variables])
-    np.savez(f"{result}-{rank}-{name}.npz", **weights(model), **slots(model))
+optimizer = hosts.ours("Adam", accum_iters=LENGTH, **ADAM.arguments)
+model = compiled(dense_model(), optimizer)
+optimizer.build(model.trainable_variables)
+parallel = torch.nn.parallel.DistributedDataParallel(model)
+for x, y in batches(MICRO) * EPOCHS:
+    parallel.zero_grad()
+    loss = torch.mean((parallel(torch.tensor(x[half])) - torch.tensor(y[half])) ** 2)
+    loss.backward()  # averages the gradients over the processes
+    with torch.no_grad():
+        optimizer.apply([v.value.grad for v in model.trainable_variables])
+np.savez(f"{result}-{rank}-end.npz", **weights(model), **slots(model))
 
 torch.distributed.destroy_process_group()

@@ -19,6 +19,8 @@ if hosts.IS_KERAS2:
     WRITER = "keras2_2_2" if keras.__version__ < "2.3" else "keras2_2_3"
 elif hosts.IS_KERAS3:
     WRITER = f"keras3_{hosts.BACKEND}"
+elif hosts.IS_NEW_STYLE:
+    WRITER = "tf_keras_new"
 else:
     WRITER = "tf_keras" if keras.__name__.startswith("tf_keras") else "tf_keras_2_15"
 
@@ -32,10 +34,11 @@ KEPT = {
     "tf_keras": {
         "adam": ["h5"],
         "nadam": ["keras"],
-        "mean": ["saved_model", "tf_weights"],
+        "mean": ["saved_model"],
         "missing": ["checkpoint"],
     },
     "tf_keras_2_15": {"weighted": ["checkpoint"]},
+    "tf_keras_new": {"adamw": ["h5"]},
 }
 # Rows that are trained by given gradients, with weights or without some of them.
 BY_GRADIENTS = ("mean", "weighted", "missing")
@@ -84,7 +87,7 @@ def data_of(row, model):
 def save(model, path, form):
     if form == "checkpoint":
         hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(path)
-    elif form in ("weights.h5", "tf_weights"):
+    elif form == "weights.h5":
         model.save_weights(path)
     elif form == "saved_model":  # without traces, which hold no state and take most of the room
         model.save(path, save_format="tf", save_traces=False)
@@ -101,8 +104,6 @@ def write(folder):
         go_on(model, truth, 0, STOP)
         for form in forms:
             save(model, str(folder / f"{row}.{form}"), form)
-        if "tf_weights" in forms:
-            (folder / "checkpoint").unlink()  # a note which file is the latest
         if row not in BY_GRADIENTS:
             np.savez(folder / f"{row}.state.npz", **model.optimizer.get_state())
         truth.update({f"saved_{i}": w for i, w in enumerate(model.get_weights())})

@@ -26,7 +26,7 @@ from keras_accum.callbacks import (  # noqa: E402
     together,
     window_statistics,
 )
-from keras_accum.callbacks.micro_batches.losses import get_keras_mask  # noqa: E402
+from keras_accum.callbacks.micro_batches.losses import mask_of  # noqa: E402
 from keras_accum.callbacks.window_statistics import (  # noqa: E402, F401
     WindowBatchNormalization,
     with_window_statistics,
@@ -41,7 +41,7 @@ class _Host(callbacks.Host):
 
     name, keras, ops = "keras3", keras, keras.ops
     is_traced = keras.backend.backend() != "torch"
-    flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(get_keras_mask)
+    flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(mask_of)
 
     def hides_train_steps(self):
         # Keras 3.10 has no NNX mode.

@@ -6,20 +6,32 @@ import inspect
 import keras
 from keras import ops
 
-from keras_accum import optimizer, schedule
+from keras_accum import host, schedule
+from keras_accum.convert import Convertible
+
+# What is overridden here, or called by a private name, of Keras's own class.
+OF_KERAS = (
+    *("apply", "stateless_apply", "build", "variables", "add_variable_from_reference"),
+    *("get_config", "update_step", "finalize_variable_values", "learning_rate"),
+    *("_backend_apply_gradients", "_backend_update_step", "_clip_gradients"),
+    *("_get_current_learning_rate", "_update_model_variables_moving_average"),
+    *("_filter_empty_gradients", "_check_variables_are_known", "_var_key", "_apply_weight_decay"),
+)
+host.check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
-class MovingAverages(optimizer.Accumulating):
+class MovingAverages(Convertible):
     """What Keras calls for the moving averages of the weights, `use_ema`."""
 
     @property
     def _model_variables_moving_average(self):
         """The averages, which Keras reads at the end of `fit` and in SwapEMAWeights, too.
 
-        Before the first update there is nothing to average: they are set to the weights.
+        Before the first update there is nothing to average: they are set to the weights. In the
+        first update, Keras does that.
         """
         port = self._accumulation.port
-        if not (port.is_traced() or self.completed_updates):
+        if not (port.is_traced() or port.is_updating or self.completed_updates):
             for weight, average in self._averaged():
                 average.assign(ops.copy(weight))
         return self._averages
@@ -36,8 +48,7 @@ class MovingAverages(optimizer.Accumulating):
     @property
     def ema_overwrite_frequency(self):
         # Hidden from Keras in an update, in which Keras would overwrite by a conditional.
-        is_updating = self._accumulation.port.selection is not None
-        return None if is_updating else self._ema_overwrite_frequency
+        return None if self._accumulation.port.is_updating else self._ema_overwrite_frequency
 
     @ema_overwrite_frequency.setter
     def ema_overwrite_frequency(self, frequency):
@@ -46,7 +57,7 @@ class MovingAverages(optimizer.Accumulating):
     def _update_model_variables_moving_average(self, trainable_variables):
         super()._update_model_variables_moving_average(trainable_variables)
         port, frequency = self._accumulation.port, self._ema_overwrite_frequency
-        if port.selection is not None and frequency:
+        if port.is_updating and frequency:
             due = (self._iterations + 1) % frequency == 0
             for weight, average in self._averaged():
                 new = ops.where(due, port.value(average), port.value(weight))
@@ -68,7 +79,7 @@ class Hooks(MovingAverages):
 
     def _stock_arguments(self, kwargs):
         port = self._accumulation.port
-        if "name" in inspect.signature(self.stock_class.__init__).parameters:
+        if "name" in inspect.signature(self._stock_class.__init__).parameters:
             kwargs.setdefault("name", None)  # Keras makes one of the class's name
         port.decay = kwargs.pop("decay", 0.0)
         if not (schedule.is_number(port.decay) and port.decay >= 0):
@@ -107,7 +118,7 @@ class Hooks(MovingAverages):
     def _get_current_learning_rate(self):
         # Not the property `learning_rate`: weight decay on PyTorch calls this method.
         rate, port = super()._get_current_learning_rate(), self._accumulation.port
-        return rate if port.selection is None else port.decayed(rate)
+        return port.decayed(rate) if port.is_updating else rate
 
     # -- variables ---------------------------------------------------------------------------------
 
@@ -180,13 +191,8 @@ class Hooks(MovingAverages):
 
     def update_step(self, gradient, variable, learning_rate):
         selection = self._accumulation.port.selection
-        if selection is None and not self._is_stock:
-            name, stock = type(self).__name__, self.stock_class.__name__
-            raise RuntimeError(
-                f"`update_step` of {name} is called from outside of a step of {name}, as by an "
-                "optimizer that wraps it: the update would use a single micro-batch. Write what "
-                f"the wrapper does as a subclass of {stock}, and give it to `accumulating`."
-            )
+        if not self._is_stock:
+            self._accumulation.port.check_is_update("update_step")
         with contextlib.nullcontext() if selection is None else selection.of(variable):
             super().update_step(gradient, variable, learning_rate)
 

@@ -3,7 +3,14 @@
 A micro-batch inside a window is one fused addition. A micro-batch that closes a window runs the
 stock optimizer on the average. Under `torch.compile`, the switch is a tensor, as on the other
 backends.
+
+Python runs ahead of the device, and waits for it where a number goes from one to the other. Inside
+a window nothing does, but for what Python must know: whether a micro-batch is dropped
+(`skip_nonfinite`, `skip_norm`) or closes the window (a tensor in `close_window`), and the number of
+updates, for the next length of a schedule or if a gradient is missing.
 """
+
+import numbers
 
 import keras
 import numpy as np
@@ -11,7 +18,7 @@ import torch
 from keras import ops
 
 from keras_accum import window
-from keras_accum.callbacks.in_backward.torch import IN_SUM
+from keras_accum.gradients import IN_SUM
 from keras_accum.keras3 import hooks, port
 
 
@@ -21,8 +28,9 @@ class Port(port.Port):
     steps_return_state = False
     in_backward = None  # the scope in which `backward` adds gradients to their sums, if any
 
-    def is_traced(self):
-        return torch.compiler.is_compiling()
+    def traces(self):
+        # If a compiled function fails, PyTorch undoes what Python has noted.
+        return ["torch.compile"] if torch.compiler.is_compiling() else []
 
     def add_counter(self, name, value, shape=()):
         # Counters stay on the CPU, so that reading a counter doesn't wait for the device.
@@ -45,13 +53,19 @@ class Port(port.Port):
     def all_finite(self, gradients):
         return self._in_python(super().all_finite(gradients))
 
+    def cast(self, value, dtype):
+        if isinstance(value, numbers.Number):  # the device fills it in: a copy would wait
+            return ops.empty((), dtype).fill_(value)
+        return super().cast(value, dtype)
+
+    def times(self, value, factor):
+        # `ops.where` would copy the 0.0 to the device.
+        return torch.where(factor == 0, 0.0, value * factor)
+
     def kept(self, gradients, counted):
         if self.is_traced():
             return super().kept(gradients, counted)
         return gradients if counted else list(map(torch.zeros_like, gradients))
-
-    def known(self, step):
-        return None if self.is_traced() else bool(step.switch)
 
     def add(self, sums, gradients, variables):
         summed, summands = [], []
@@ -66,12 +80,6 @@ class Port(port.Port):
         if summed:
             torch._foreach_add_(summed, summands)
 
-    def totals(self, step, sums, gradients, variables):
-        if self.is_traced():
-            return super().totals(step, sums, gradients, variables)
-        self.add(sums, gradients, variables)
-        return [total.value for total in sums]
-
     def steps_of(self, step, absent):
         if self.is_traced():
             return super().steps_of(step, absent)
@@ -84,9 +92,18 @@ class Port(port.Port):
         overwritten = list(map(self.overwrites, variables))
         summed = [total for total, skip in zip(totals, overwritten) if not skip]
         if summed:
-            reduction = self.accumulation.options.reduction
-            torch._foreach_mul_(summed, float(window.scale(np, steps[0], reduction, np.float64)))
+            options = self.accumulation.options
+            of_divisor = torch if options.weighs else np  # a weight stays on the device
+            factor = window.scale(of_divisor, steps[0], options.reduction, lambda value: value)
+            torch._foreach_mul_(summed, factor)
         return [total.clone() if skip else total for total, skip in zip(totals, overwritten)]
+
+    def assign(self, variable, value):
+        if self.is_traced():
+            super().assign(variable, value)
+        else:  # where the variable is: Keras would send a counter to the device and back
+            with keras.device(str(variable.value.device)):
+                super().assign(variable, value)
 
     def keep(self, step, totals, variables):
         if self.is_traced():
@@ -94,11 +111,10 @@ class Port(port.Port):
         else:
             torch._foreach_zero_(totals)
 
-    def branch(self, step, gradients, update, add):
+    def branch(self, step, update):
         raise ValueError(
             "gate='conditional' can't be used in torch.compile. Construct "
-            f"{type(self.optimizer).__name__} with gate='select', the default: both gates have the "
-            "same state."
+            f"{type(self.optimizer).__name__} without `gate`: all gates have the same state."
         )
 
     def taking(self, gradients, variables):
@@ -109,7 +125,7 @@ class Port(port.Port):
 class Accumulating(hooks.Hooks):
     """What Keras calls of an optimizer on PyTorch."""
 
-    port_class = Port
+    _port_class = Port
 
     @torch.no_grad()
     def apply(self, grads, trainable_variables=None):
@@ -117,7 +133,7 @@ class Accumulating(hooks.Hooks):
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         port, groups = self._accumulation.port, [range(len(grads))]
-        if port.selection is not None:  # the fused updates need gradients of the variables' types
+        if port.is_updating:  # the fused updates need gradients of the variables' types
             grads = [g.to(v.value.dtype) for g, v in zip(grads, trainable_variables)]
         if port.in_backward is not None:
             groups = port.in_backward.groups(trainable_variables)

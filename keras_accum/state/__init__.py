@@ -1,8 +1,8 @@
-"""The state of an optimizer: named, read, checked, written, kept waiting, saved and loaded.
+"""The state of an optimizer: named, read, checked, written, kept waiting.
 
 What outlives a training lives here: the state by names (`state`), what a state may be (`checks`),
-lists of arrays without names (`lists`), and what saves optimizers (`stateful`). No Keras is
-imported here, and nothing here is part of a train step: the port reads and writes variables.
+and lists of arrays without names (`lists`). No Keras is imported here, and nothing here is part of
+a train step: the port reads and writes variables.
 
 A state is a dictionary of NumPy arrays, the same on every Keras:
 
@@ -21,8 +21,7 @@ A state is a dictionary of NumPy arrays, the same on every Keras:
                                         have been missing in the open window, see `window`
 """
 
-from keras_accum.state.checks import StateError
-from keras_accum.state.names import index_of
+from keras_accum.state.checks import StateError, index_of
 from keras_accum.state.state import State
 
 __all__ = ["State", "StateError", "index_of"]

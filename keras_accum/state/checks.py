@@ -1,9 +1,13 @@
-"""What a state may be: the messages of a state that doesn't fit. No Keras is imported here."""
+"""What a state may be: its names, its numbers, and what doesn't fit. No Keras is imported here."""
+
+import re
 
 import numpy as np
 
-from keras_accum.state.names import FORMAT, index_of, is_of_window
+from keras_accum import window
 from keras_accum.window import MISSING, WEIGHT
+
+FORMAT = 1  # the version of the layout
 
 # The least value of each counter. Counters are integers below 2**31: Keras 3 has them in int32.
 LEAST = {
@@ -18,6 +22,21 @@ COUNTERS = tuple(LEAST)[:-1]  # those that are one number
 _SHOWN = 8  # the number of names that a message shows
 
 
+def index_of(name):
+    """Return the index of the variable to which an array belongs, None for a scalar."""
+    found = re.fullmatch(r".*\.(0|[1-9][0-9]{0,8})", name)
+    return int(found.group(1)) if found else None
+
+
+def is_of_window(name):
+    of_window = (*window.COUNTERS, WEIGHT, MISSING, "state_format")
+    return name in of_window or name.startswith("accumulator.")
+
+
+def without_window(state):
+    return {name: array for name, array in state.items() if not is_of_window(name)}
+
+
 class StateError(RuntimeError):
     """Raised if a state doesn't fit the optimizer. The optimizer is unchanged.
 
@@ -28,15 +47,14 @@ class StateError(RuntimeError):
     __init__ = Exception.__init__  # AutoGraph keeps the type of such errors in traced functions
 
 
-def check_numbers(state, owner):
-    """Raise a StateError if the state has numbers that no training leads to."""
-    check(state, None, False, owner)
+class NotBuiltError(ValueError, AttributeError):
+    """Raised where the variables don't exist yet. An AttributeError, as `hasattr` needs it."""
 
 
-def check(state, shapes, is_fresh, owner):
+def check(state, owner, shapes=None, is_fresh=False):
     """Raise a StateError that names all that doesn't fit an optimizer with these shapes, if known.
 
-    `is_fresh` is true if the optimizer has made no step. `owner` names the optimizer in a message.
+    `owner` names the optimizer in a message. `is_fresh` is true if the optimizer has made no step.
     """
     problems = [] if shapes is None else _misfits(state, shapes, is_fresh)
     problems += _impossible(state)

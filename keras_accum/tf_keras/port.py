@@ -1,18 +1,14 @@
 """What both styles of optimizers of this Keras do in a train step.
 
-A port runs the stock optimizer's own update in every micro-batch. In a graph on CPUs the switch
-chooses the variables that the update writes. Elsewhere the port takes back what a switch of 0 must
-not have written. Only the legacy optimizers of `rules` need no taking back: their coefficients hold
+A port runs the stock optimizer's own update, and takes back what a switch of 0 must not have
+written. Only the legacy optimizers of `rules` need no taking back: their coefficients hold
 everything still.
 """
-
-import contextlib
 
 import tensorflow as tf
 
 from keras_accum import window
-from keras_accum.host import is_of_keras
-from keras_accum.tensorflow import chosen, port
+from keras_accum.tensorflow import port
 from keras_accum.tf_keras.library import utilities
 from keras_accum.tf_keras.state import StatePort, dtype_of
 
@@ -23,7 +19,6 @@ class Port(StatePort):
     add_variable(name, value, dtype, shape): A new variable of the optimizer, on every replica.
     to_sum: The argument of `apply_gradients` for gradients that aren't summed over replicas yet.
     sum_pairs(pairs): Pairs of gradients and variables, summed by the stock optimizer.
-    runs_stock_code: True if an update is the stock class's own code alone.
     run_stock(averages, variables, switches): Makes the stock optimizer's update, without summing.
     """
 
@@ -34,8 +29,6 @@ class Port(StatePort):
         self._updates_begun = 0  # one for each replica that waits in the same update
         # The weight of a micro-batch whose gradients a LossScaleOptimizer has summed, by replica.
         self._in_advance = {}
-        # True in an update that chooses the variables that are written.
-        self.is_choosing = False
 
     @property
     def counts_skips(self):
@@ -82,14 +75,6 @@ class Port(StatePort):
 
     # -- an update ---------------------------------------------------------------------------------
 
-    def chooses(self, switch):
-        if window.is_certain(switch) or self.accumulation.window is None:
-            return False
-        if not (is_of_keras(self.stock) and self.runs_stock_code):
-            return False  # only Keras's own code is known to take what has no rows
-        variables = [*self.variables, *self.of_rule.values(), self.updates]
-        return all(v.constraint is None for v in variables) and chosen.is_possible(variables)
-
     def written(self, variables, switches, switch):
         """Return what an update may write and a switch may hold: pairs of variables and switches.
 
@@ -103,71 +88,22 @@ class Port(StatePort):
     def update(self, step, averages, variables, switches):
         self.accumulation.watched.write_norm(averages, step.switch)
         averages = [tf.cast(a, dtype_of(v)) for a, v in zip(averages, variables)]
-        self.is_choosing = self.chooses(step.switch)
         written = self.written(variables, switches, step.switch)
         written.append((self.updates, 0))  # the engine counts updates, after all other writes
-        held = self._chosen if self.is_choosing else self._taken_back
         self._updates_begun += 1
         try:
             # Otherwise a train step that finds no more data could decay weights before it fails.
             # The counts come after all gradients.
-            with port.after([step.divisor]), held(*zip(*written)) as instead:
-                self.run_stock(averages, [instead.get(id(v), v) for v in variables], switches)
+            with port.after([step.divisor]):
+                held = [(variable, switch, self.value(variable)) for variable, switch in written]
+                self.run_stock(averages, variables, switches)
+                self.take_back(held)
         finally:
             self._updates_begun -= 1
-            self.is_choosing = False
-
-    @contextlib.contextmanager
-    def _taken_back(self, variables, switches):
-        """A scope after which variables get their old values, where a switch is 0."""
-
-        def take_back(variable, target, switch, old):
-            return target.assign(tf.where(switch > 0, target.read_value(), old))
-
-        def across(old, switches):
-            for variable, value, switch in zip(variables, old, switches):
-                self.on(variable, take_back, switch, value)
-
-        old = [self.value(variable) for variable in variables]
-        yield {}
-        self.across(across, old, list(switches))
-
-    @contextlib.contextmanager
-    def _chosen(self, variables, switches):
-        """A scope in which the optimizer finds what the switches choose in place of variables."""
-
-        def replaced(value):
-            if isinstance(value, dict):
-                return {key: replaced(inner) for key, inner in value.items()}
-            if isinstance(value, list):
-                return list(map(replaced, value))
-            return instead.get(id(value), value)
-
-        selected = chosen.choose(variables, switches)
-        instead = {id(each.variable): each for each in selected}
-        attributes = vars(self.optimizer)
-        kinds = dict, list, tf.Variable
-        own = {name: value for name, value in attributes.items() if isinstance(value, kinds)}
-        attributes.update(replaced(own))
-        try:
-            yield instead
-        finally:
-            attributes.update(own)
-        chosen.in_order(selected)
 
     @property
     def is_updating(self):
         return self._updates_begun > 0
-
-    def check_is_update(self, method):
-        """Raise a RuntimeError if somebody else's optimizer calls a part of an update of ours."""
-        if not (self.is_updating or self.accumulation.options.is_stock):
-            name, stock = type(self.optimizer).__name__, self.stock.__name__
-            raise RuntimeError(
-                f"`{method}` of {name} is called from outside of a step of {name}: the update "
-                f"would use a single micro-batch. Write what the wrapper does as a subclass of "
-                f"{stock}, and give it to `accumulating`."
-            )
 
     def count_updates(self, switch):
         def count(variable, target, switch):

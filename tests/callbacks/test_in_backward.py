@@ -5,7 +5,7 @@ import contextlib
 import hosts
 import numpy as np
 import pytest
-from cases import ADAM, on_every_optimizer, quick_first, thorough
+from cases import ADAM, CASES, RULES, over, quick_first, thorough
 from hosts import keras
 from training import (
     LENGTH,
@@ -94,7 +94,7 @@ def assert_same_in_both(make, train_step=lambda model, i, batch: step(model, bat
     assert_same_bits(*models)
 
 
-@on_every_optimizer
+@over(CASES, quick=[*RULES, "nadam"])
 def test_the_update_in_groups(case):
     """Of variables, at most as large as the largest: to the bit for each optimizer."""
     make = lambda: hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)  # noqa: E731

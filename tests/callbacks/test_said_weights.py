@@ -146,7 +146,7 @@ def test_a_weight_is_right_in_train_on_batch_or_refused(eagerly):
             model.train_on_batch(*batch)
             found.append(float(optimizer.get_state()["window_weight"]))
         else:
-            with pytest.raises(ValueError, match="`weigh` was called outside.*Received: weight="):
+            with pytest.raises(ValueError, match="`weigh` was called outside.*Received: weigh."):
                 model.train_on_batch(*batch)
     assert found in ([], WINDOW_WEIGHTS)
     if not found:

@@ -140,14 +140,6 @@ def test_a_dropped_micro_batch_is_dropped_from_the_statistics():
     same(go_on(model, with_a_bad_micro_batch(), epochs=2), stock())
 
 
-@thorough
-def test_a_window_of_one_micro_batch(recwarn):
-    """Not by the code of accum_iters=1, and without a warning of batch normalization."""
-    model = compiled(swapped(), ours(accum_iters=accum.AccumulationSchedule({0: 1, 100: 2})))
-    same(go_on(model, data(), epochs=2), stock(size=MICRO))
-    assert not [one for one in recwarn if "Batch normalization" in str(one.message)]
-
-
 class Watch(keras.callbacks.Callback):
     """Keeps the statistics after each micro-batch."""
 
@@ -238,7 +230,7 @@ def test_replicas(strategy):
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about TensorFlow's graphs")
 def test_no_conditional():
-    model, callback = compiled(swapped()), accum.WindowStatistics()
+    model, callback = compiled(swapped(), ours(gate="select")), accum.WindowStatistics()
     fit(model, MICRO, [array[:MICRO] for array in data()], callbacks=[callback], epochs=1)
     step = callback.around(model.train_step)
     assert not conditionals(operations(lambda *batch: step(batch), *data(1)))
@@ -340,11 +332,13 @@ class Closes(keras.Sequential):
 
 
 @quick_first("skips", [True, False])
-def test_close_window(skips):
+def test_close_window(skips, recwarn):
+    """Windows of one micro-batch, and without a warning of batch normalization."""
     found = [keras.Input((3,)), accum.WindowBatchNormalization(momentum=0.75, name="norm")]
     model = compiled(Closes([*found, layers.Dense(2)]), ours(skip_nonfinite=skips))
     arrays = with_a_bad_micro_batch() if skips else data()
     same(go_on(model, arrays, epochs=2), stock(size=MICRO))
+    assert not [one for one in recwarn if "Batch normalization" in str(one.message)]
 
 
 def test_trainings_that_are_refused():

@@ -2,20 +2,18 @@
 
 import functools
 import json
-from collections import namedtuple
 
-import cases
 import hosts
 import numpy as np
 import pytest
 import replicas
 import training
-from cases import ADAM, CASES, LATE, on_adam, on_each_kind_of_state, quick_first, thorough
+from cases import ADAM, LATE, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from processes import PARTIAL, run_together, two_free_ports, two_workers
 from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, train, weights
 
-cases.skip_file_on_keras2("tf.distribute strategies")
+skip_file_on_keras2("tf.distribute strategies")
 
 tensorflow_only = pytest.mark.skipif(
     not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute"
@@ -23,8 +21,8 @@ tensorflow_only = pytest.mark.skipif(
 every_reduction = pytest.mark.parametrize("late", [{}, LATE], ids=["micro_batch", "window"])
 
 
-def ours_of(case, **more):
-    return hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **more})
+def adam(**more):
+    return hosts.ours("Adam", **{"accum_iters": LENGTH, **ADAM.arguments, **more})
 
 
 # -- MirroredStrategy --------------------------------------------------------------------------
@@ -35,11 +33,10 @@ if hosts.HAS_EMA:
 
 
 @tensorflow_only
-@on_adam
 @quick_first("gated", {"select": {}, "window": LATE, "conditional": {"gate": "conditional"}})
-def test_mirrored_strategy(strategy, case, gated):
-    expected = replicas.single_device(case, OPTIONS)
-    assert_equal(replicas.in_strategy(strategy, case, OPTIONS, **gated), expected)
+def test_mirrored_strategy(strategy, gated):
+    expected = replicas.single_device(OPTIONS)
+    assert_equal(replicas.in_strategy(strategy, OPTIONS, **gated), expected)
 
 
 # Everything that acts on an update.
@@ -47,43 +44,33 @@ RATES = [ADAM.arguments["learning_rate"] / (1 + update) for update in range(trai
 BOTH = {**OPTIONS, "learning_rate": hosts.EachUpdate(RATES)}
 if hosts.HAS_EMA:
     BOTH["ema_overwrite_frequency"] = 2
-# `models`: of the stock optimizer, and of ours.
-Row = namedtuple("Row", "case both models callbacks arrays")
-PLAIN = Row(ADAM, {}, (dense_model, dense_model), (), None)
 CONSTRAINED = functools.partial(dense_model, kernel_constraint=training.Shrink())
-EVERYTHING = PLAIN._replace(both=BOTH, models=(CONSTRAINED, CONSTRAINED))
-ROWS = {"everything": EVERYTHING}
-EMBEDDINGS = training.DenseEmbedding, keras.layers.Embedding
-ROWS["embedding"] = PLAIN._replace(
-    models=[functools.partial(training.embedding_model, layer) for layer in EMBEDDINGS],
-    arrays=(np.random.default_rng(4).integers(0, 5, (training.SAMPLES, 5)), training.data()[1]),
-)
-ROWS["everything, PythonGate"] = EVERYTHING._replace(callbacks=("PythonGate",))
-KINDS = {**cases.KINDS, **cases.SPECIAL}
-ROWS.update({name: PLAIN._replace(case=case) for name, case in KINDS.items()})
-QUICK = "everything", "embedding"
+EMBEDDINGS = [
+    functools.partial(training.embedding_model, layer)
+    for layer in (training.DenseEmbedding, keras.layers.Embedding)
+]
+ROWS = np.random.default_rng(4).integers(0, 5, (training.SAMPLES, 5)), training.data()[1]
+# Arguments of both optimizers, the models of the stock optimizer and of ours, and the data.
+FITS = {
+    "everything": (BOTH, [CONSTRAINED, CONSTRAINED], None),
+    "embedding": ({}, EMBEDDINGS, ROWS),
+}
 
 
 @tensorflow_only
 @every_reduction
-@pytest.mark.parametrize(
-    "row", [name if name in QUICK else pytest.param(name, marks=thorough) for name in ROWS]
-)
-def test_mirrored_strategy_with_fit(strategy, row, late):
-    case, both, models, callbacks, arrays = ROWS[row]
-    theirs = hosts.stock(case.name, **{**case.arguments, **both})
+@pytest.mark.parametrize("both, models, arrays", FITS.values(), ids=FITS)
+def test_mirrored_strategy_with_fit(strategy, both, models, arrays, late):
+    theirs = hosts.stock("Adam", **{**ADAM.arguments, **both})
     expected = train(theirs, BIG, models[0], arrays=arrays)
-    callbacks = [getattr(hosts.accum, name)() for name in callbacks]
     with strategy.scope():
-        ours = ours_of(case, **both, **late)
-        actual = train(ours, MICRO, models[1], callbacks=callbacks, arrays=arrays)
+        actual = train(adam(**both, **late), MICRO, models[1], arrays=arrays)
     training.assert_same_training(actual, expected)
 
 
 @tensorflow_only
-@on_adam
 @every_reduction
-def test_mirrored_strategy_with_mixed_precision(strategy, case, late):
+def test_mirrored_strategy_with_mixed_precision(strategy, late):
     hosts.set_floatx("float32")
     mixed = hosts.mixed_float16()
 
@@ -91,14 +78,14 @@ def test_mirrored_strategy_with_mixed_precision(strategy, case, late):
         optimizer = hosts.loss_scaled(optimizer, initial_scale=8.0)
         return train(optimizer, batch_size, lambda: dense_model(dtype=mixed))
 
-    expected = trained(hosts.stock(case.name, **case.arguments), BIG)
+    expected = trained(hosts.stock("Adam", **ADAM.arguments), BIG)
     with strategy.scope():
         if late and hosts.IS_TF_KERAS:
             message = "LossScaleOptimizer.*needs all_reduce='per_micro_batch'"
             with pytest.raises(ValueError, match=message):
-                trained(ours_of(case, **late), MICRO)
+                trained(adam(**late), MICRO)
             return
-        actual = trained(ours_of(case, **late), MICRO)
+        actual = trained(adam(**late), MICRO)
     # Float16 rounds differently in other batches.
     training.assert_same_training(actual, expected, rtol=1e-2, atol=5e-3)
 
@@ -117,7 +104,7 @@ def test_reductions_in_two_windows():
     def reductions(*callbacks, **gate):
         executed.assign(0)
         with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Counting()).scope():
-            model = compiled(dense_model(), ours_of(ADAM, **gate))
+            model = compiled(dense_model(), adam(**gate))
         arrays = [array[: 2 * BIG] for array in training.data()]
         fit(model, MICRO, arrays, epochs=1, callbacks=list(callbacks))
         assert model.optimizer.completed_updates == 2
@@ -128,11 +115,10 @@ def test_reductions_in_two_windows():
 
 
 @tensorflow_only
-@on_adam
-def test_each_replica_has_its_own_sums(strategy, case):
-    """The state has the total of the replicas' sums, for reading and for setting."""
+def test_each_replica_has_its_own_sums(strategy):
+    """The state has the total of the replicas' sums: one device goes on with it, and replicas."""
     with strategy.scope():
-        model = compiled(dense_model(), ours_of(case, **LATE))
+        model = compiled(dense_model(), adam(**LATE))
         fit(model, MICRO, [array[: BIG + 2 * MICRO] for array in training.data()], epochs=1)
     state = model.optimizer.get_state()
     assert (state["window_position"], state["completed_updates"]) == (2, 1)
@@ -145,19 +131,26 @@ def test_each_replica_has_its_own_sums(strategy, case):
     assert any(np.abs(one - two).max() > 1e-3 for one, two in copies())
     sums = {f"accumulator.{i}": sum(each) for i, each in enumerate(copies())}
     assert_equal(state, sums)
+    single = compiled(dense_model(), adam())
+    single.set_weights(model.get_weights())
+    hosts.build(single)
+    single.optimizer.set_state(state)
+    for each in (model, single):
+        fit(each, MICRO, [a[BIG + 2 * MICRO : 2 * BIG] for a in training.data()], epochs=1)
+        assert each.optimizer.completed_updates == 2
+    assert_equal(weights(single), weights(model))
     model.optimizer.set_state({**state, "accumulator.0": 2 * state["accumulator.0"]})
     assert_equal({"sum": sum(copies()[0])}, {"sum": 2 * sums["accumulator.0"]})
 
 
 @tensorflow_only
-@on_adam
 @quick_first("was, becomes", [(LATE, {}), (LATE, LATE), ({}, LATE)])
-def test_a_checkpoint_in_a_window(strategy, case, was, becomes, tmp_path):
+def test_a_checkpoint_in_a_window(strategy, was, becomes, tmp_path):
     """Accumulators per replica are restored as common ones, and the reverse, with their weights."""
     middle, arrays = BIG + MICRO, [a[: training.WINDOWS * BIG] for a in training.data()]
 
     def begin(late):
-        model = compiled(dense_model(), ours_of(case, reduction="weighted", **late))
+        model = compiled(dense_model(), adam(reduction="weighted", **late))
         return model, hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
 
     def fit_part(model, part):
@@ -172,7 +165,7 @@ def test_a_checkpoint_in_a_window(strategy, case, was, becomes, tmp_path):
         read.restore(path)
         fit_part(model, slice(middle, None))
     assert model.optimizer.completed_updates == training.WINDOWS
-    stock = hosts.stock(case.name, **case.arguments)
+    stock = hosts.stock("Adam", **ADAM.arguments)
     assert_equal(weights(model), train(stock, BIG, arrays=arrays, epochs=1).weights)
 
 
@@ -184,13 +177,12 @@ def test_a_float8_scale_refuses_all_reduce_per_window(strategy):
         scale = hosts.variable(1.0, "scale")
         scale.overwrite_with_gradient = True
         with pytest.raises(ValueError, match="all_reduce='per_window' can't be used with float8"):
-            ours_of(ADAM, **LATE).build([scale])
+            adam(**LATE).build([scale])
 
 
 @pytest.mark.skipif(not hosts.IS_LEGACY, reason="only legacy optimizers have gradient_aggregator")
-@on_adam
 @every_reduction
-def test_a_gradient_aggregator(case, late):
+def test_a_gradient_aggregator(late):
     """The user's aggregator runs as often as Keras's own reduction would."""
     calls = []
 
@@ -198,10 +190,10 @@ def test_a_gradient_aggregator(case, late):
         calls.append(len(pairs))
         return [(2 * gradient, variable) for gradient, variable in pairs]
 
-    given = {**case.arguments, "gradient_aggregator": of_two_equals}
-    expected = train(hosts.stock(case.name, **given), BIG, compile={"run_eagerly": True})
+    given = {**ADAM.arguments, "gradient_aggregator": of_two_equals}
+    expected = train(hosts.stock("Adam", **given), BIG, compile={"run_eagerly": True})
     calls.clear()
-    actual = train(ours_of(case, **given, **late), MICRO, compile={"run_eagerly": True})
+    actual = train(adam(**given, **late), MICRO, compile={"run_eagerly": True})
     training.assert_same_training(actual, expected)
     assert len(calls) == training.UPDATES * (1 if late else LENGTH)
 
@@ -210,18 +202,17 @@ def test_a_gradient_aggregator(case, late):
 
 
 @tensorflow_only
-@on_adam
 @every_reduction
-def test_central_storage(case, late):
+def test_central_storage(late):
     devices = ["CPU:0", "CPU:1"]
     with hosts.tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0").scope():
         if late:
             message = "all_reduce='per_window' needs.*CentralStorageStrategy"
             with pytest.raises(ValueError, match=message):
-                fit(compiled(dense_model(), ours_of(case, **late)), MICRO)
+                fit(compiled(dense_model(), adam(**late)), MICRO)
             return
-        actual = train(ours_of(case), MICRO)
-    training.assert_same_training(actual, training.big_batch(case))
+        actual = train(adam(), MICRO)
+    training.assert_same_training(actual, training.big_batch(ADAM))
 
 
 @thorough
@@ -231,31 +222,6 @@ def test_parameter_server(tmp_path):
     run_together([([hosts.TESTS / "parameter_server.py", tmp_path / "end.npz"], {})])
     with np.load(tmp_path / "end.npz") as actual:
         assert_equal(dict(actual), training.big_batch(ADAM).weights)
-
-
-@thorough
-@tensorflow_only
-@pytest.mark.parametrize("late", [LATE] if hosts.IS_KERAS3 else [{}], ids=str)
-def test_other_numbers_of_replicas(tmp_path, late):
-    """Begun on two, saved in a window, and ended on one, two and three. The last batch is short."""
-    script, started = hosts.TESTS / "replicas.py", tmp_path / "two.keras"
-    run_together([([script, 2, tmp_path / "none", started, 0, 2, json.dumps(late)], {})])
-    ends = {devices: tmp_path / f"{devices}.keras" for devices in (2, 3)}
-    run_together(([script, d, started, end, 2, 4], {}) for d, end in ends.items())
-    models = [keras.models.load_model(str(end)) for end in ends.values()]
-    models.append(replicas.train(started, 2, 4, CASES["amsgrad"]))
-
-    arrays = [array[: replicas.SAMPLES] for array in training.data()]
-    stock = hosts.stock("AMSGrad", **CASES["amsgrad"].arguments)
-    expected = train(stock, replicas.SAMPLES, arrays=arrays, epochs=1)
-    training.assert_moved(expected.start, expected.weights)
-    # Keras 3 divides the loss by the number of replicas in float32.
-    tolerance = {"rtol": 0, "atol": 1e-6} if hosts.IS_KERAS3 else hosts.TOLERANCE
-    for model in models:
-        assert model.optimizer.all_reduce == late.get("all_reduce", "per_micro_batch")
-        assert model.optimizer.completed_updates == 1
-        for actual, value in zip(model.get_weights(), expected.weights.values()):
-            np.testing.assert_allclose(actual, value, **tolerance)
 
 
 @thorough
@@ -279,7 +245,7 @@ def test_two_processes(tmp_path):
     """MultiWorkerMirroredStrategy with one process per worker."""
     gates, path = [{}, LATE], tmp_path / "worker"
     run_together(two_workers("multi_worker.py", path, json.dumps(gates)))
-    expected = replicas.single_device(ADAM, {"clipnorm": 0.3})
+    expected = replicas.single_device({"clipnorm": 0.3})
     for i in range(len(gates)):
         assert_equal(results(path, i), expected)
 
@@ -287,12 +253,10 @@ def test_two_processes(tmp_path):
 @thorough
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="only PyTorch has DistributedDataParallel")
 def test_two_processes_of_torch(tmp_path):
-    script, path, names = hosts.TESTS / "torch_worker.py", tmp_path / "worker", ("momentum", "adam")
-    command = [script, tmp_path / "store", path]
-    run_together(([*command, rank, *names], {}) for rank in range(2))
-    for name in names:
-        expected = training.big_batch(CASES[name])
-        assert_equal(results(path, name), {**expected.weights, **expected.slots})
+    command, path = [hosts.TESTS / "torch_worker.py", tmp_path / "store"], tmp_path / "worker"
+    run_together(([*command, path, rank], {}) for rank in range(2))
+    expected = training.big_batch(ADAM)
+    assert_equal(results(path, "end"), {**expected.weights, **expected.slots})
 
 
 # -- JAX ---------------------------------------------------------------------------------------
@@ -308,20 +272,18 @@ def distributed():
 
 
 @jax_only
-@on_each_kind_of_state
-def test_jax_data_parallel(case, distributed):
+def test_jax_data_parallel(distributed):
     devices = keras.distribution.list_devices()
     assert len(devices) == 2
     distributed(keras.distribution.DataParallel(devices=devices))
-    actual = train(ours_of(case), MICRO)
+    actual = train(adam(), MICRO)
     distributed(None)
-    training.assert_same_training(actual, training.big_batch(case))
+    training.assert_same_training(actual, training.big_batch(ADAM))
 
 
 @jax_only
-@on_adam
 @quick_first("callbacks", {"()": (), "PythonGate": ("PythonGate",)})
-def test_jax_model_parallel(case, callbacks, distributed):
+def test_jax_model_parallel(callbacks, distributed):
     """Accumulators and slots are split over the devices in the same way as their variables."""
     distribution = keras.distribution
     mesh = distribution.DeviceMesh((1, 2), ["batch", "model"], distribution.list_devices())
@@ -329,10 +291,10 @@ def test_jax_model_parallel(case, callbacks, distributed):
     layout[".*hidden/kernel"] = (None, "model")
     layout[".*out/kernel"] = ("model", None)
     distributed(distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"))
-    optimizer = ours_of(case)
+    optimizer = adam()
     actual = train(optimizer, MICRO, callbacks=[getattr(hosts.accum, n)() for n in callbacks])
     distributed(None)
-    training.assert_same_training(actual, training.big_batch(case))
+    training.assert_same_training(actual, training.big_batch(ADAM))
     for part, axis in {"hidden_kernel": 1, "out_kernel": 0}.items():
         found = [tuple(v.value.sharding.spec) for v in optimizer.variables if part in v.name]
         # Two slots and an accumulator. Keras 3.10 leaves out the last None.

@@ -31,11 +31,9 @@ def test_each_port_does_all_that_the_engine_needs(name):
 @pytest.mark.once
 def test_the_page_names_files_that_exist():
     page = (hosts.PROJECT / "keras_accum" / "README.md").read_text("utf-8")
-    table = page.split("| file | holds |")[1].split("## One gradient")[0]
-    first_cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("|")]
-    files = {name.strip("/") for name in re.findall(r"`([^`]+)`", "".join(first_cells))}
-    entries = {path.stem for path in PACKAGE.iterdir()}
-    assert files == entries - {"README", "__init__", "__pycache__", "py"}
+    cells = re.findall(r"^\| \d+ \| (.*?) \|", page.split("## One gradient")[0], re.M)
+    files = {name.partition("/")[0] for name in re.findall(r"`([^`]+)`", "".join(cells))}
+    assert files == {path.stem for path in PACKAGE.iterdir()} - {"README", "__pycache__", "py"}
     source = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
     for method in re.findall(r"`(?:\w+\.)?[A-Z][a-z]\w*\.(\w+)`", page):
         assert re.search(rf"(def|class) {method}\b|\b{method} = ", source), method

@@ -149,6 +149,27 @@ def test_outside_of_the_traced_function(way):
         stepper(ours, mine)(gradients()[0][0])
 
 
+@in_a_step
+@pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
+@pytest.mark.parametrize("way", ["close_window", "decide"])
+def test_a_step_that_fails_says_nothing_to_the_next_one(way):
+    """Whether the next one is traced or runs eagerly."""
+    ours, mine = made(adam(accum_iters=2))
+    grads = gradients()[0][0]
+
+    def fails(value):
+        getattr(ours, way)(value)
+        raise ArithmeticError("no data")
+
+    steps = stepper(ours, mine), lambda grads: hosts.apply(ours, grads, mine)
+    for updates, step in zip((2, 4), steps):
+        with pytest.raises(Exception, match="no data"):
+            stepper(ours, mine, fails, is_static=way == "decide")(grads, True)
+        for _ in range(4):
+            step(grads)
+        assert (ours.completed_updates, ours.window_position) == (updates, 0)
+
+
 @pytest.mark.skipif(not hosts.IS_KERAS2, reason="about Keras 2.0 to 2.3")
 @pytest.mark.parametrize("way, instead", [("close_window", "apply_partial"), ("decide", "gate=")])
 def test_keras_2_has_no_train_step(way, instead):

@@ -15,7 +15,7 @@ from cases import (
     needs_decay,
     on_adam_and_amsgrad,
     on_each_kind_of_state,
-    on_every_optimizer,
+    on_each_rule,
     thorough,
 )
 from hosts import keras
@@ -48,7 +48,7 @@ def ours(case, **arguments):
 
 @pytest.mark.all_gates
 @pytest.mark.usefixtures("every_gate")
-@on_every_optimizer
+@on_each_rule
 def test_plain(case):
     assert_same_training(train(ours(case), MICRO), big_batch(case))
 
@@ -68,8 +68,8 @@ def halve_on_plateau():
     return [keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=100)]
 
 
-def constrained(constraint):
-    return lambda: dense_model(kernel_constraint=constraint, bias_constraint=constraint)
+def constrained():
+    return dense_model(kernel_constraint=Shrink(), bias_constraint=Shrink())
 
 
 def regularized():
@@ -84,16 +84,11 @@ def with_shared_layer():
     return keras.Model(x, out, name="model")
 
 
-def shift(grads_and_vars):
-    """It shifts zeros, too: no micro-batch inside a window may see the shift."""
-    return [(2 * gradient + 0.125, variable) for gradient, variable in grads_and_vars]
-
-
 several = {
     "both": {"clipnorm": 0.3, **({"weight_decay": 0.2, **EMA} if hosts.HAS_EMA else {})},
     "ours": hosts.our_decay(0.25),
     "stock": hosts.decayed(RATE, 0.25, UPDATES) if hosts.HAS_DECAY else {},
-    "build": constrained(Shrink()),
+    "build": constrained,
 }
 # Arguments of both optimizers, ours or the stock one, a model, and callbacks. Those of LATER are in
 # the third tier.
@@ -103,10 +98,8 @@ FEATURES = {
     "regularizer": {"build": regularized},
 }
 LATER = {
-    "conditional": {**several, "ours": {**several["ours"], "gate": "conditional"}},
     "ReduceLROnPlateau": {"callbacks": halve_on_plateau},
     "clipvalue": {"both": {"clipvalue": 0.1}},
-    "max_norm": {"build": constrained(keras.constraints.MaxNorm(0.5))},
     "shared_layer": {"build": with_shared_layer},
 }
 if not hosts.IS_KERAS2:
@@ -121,8 +114,6 @@ if hosts.IS_KERAS3:
 if hosts.IS_TF_KERAS:
     tensor = hosts.tf.constant(2 * RATE, hosts.FLOATX)
     FEATURES["tensor_rate"] = {"both": {"learning_rate": tensor}}
-if hosts.IS_LEGACY:
-    FEATURES["gradient_transformers"] = {"both": {"gradient_transformers": [shift]}}
 
 
 @pytest.mark.parametrize("name", [*FEATURES, *(pytest.param(n, marks=thorough) for n in LATER)])
@@ -164,31 +155,6 @@ def test_embedding_has_the_dense_gradient(case):
     expected = train(stock, BIG, lambda: embedding_model(DenseEmbedding), arrays=arrays)
     sparse = lambda: embedding_model(keras.layers.Embedding)  # noqa: E731
     assert_same_training(train(ours(case), MICRO, sparse, arrays=arrays), expected)
-
-
-class Idle(keras.layers.Layer):
-    """A layer with a trainable weight that the loss doesn't depend on."""
-
-    def build(self, shape):
-        self.idle = self.add_weight(name="idle", shape=(2,), initializer="ones")
-
-    def call(self, x):
-        return x
-
-
-@keras2_has_no("training of weights without a gradient: it raises an error")
-@pytest.mark.filterwarnings("ignore:Gradients do not exist")
-def test_weight_without_gradient():
-    def build():
-        return hosts.sequential((3,), [Idle(name="idle"), *dense_model().layers])
-
-    options = {**ADAM.arguments, **(EMA if hosts.IS_KERAS3 else {})}
-    stock = train(hosts.stock("Adam", **options), BIG, build)
-    actual = train(hosts.ours("Adam", accum_iters=LENGTH, **options), MICRO, build)
-    assert_equal(actual.weights, stock.weights)
-    assert_equal(actual.slots, stock.slots)
-    idle = next(name for name in actual.weights if "idle" in name)
-    assert (actual.weights[idle] == actual.start[idle]).all()
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's optimizers have no float8 scales")

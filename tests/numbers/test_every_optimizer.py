@@ -3,13 +3,15 @@
 There is no `fit`: train steps get given gradients and are traced as the backend traces them.
 """
 
+from functools import partial
+
 import hosts
 import numpy as np
 import pytest
 from cases import CASES, NO_DECAY, on_special_states, over, thorough
 from formats import CLASSES
 from hosts import keras
-from steps import assert_windows_equal_big_batches, gradients, prepared, variables
+from steps import assert_windows_equal_big_batches, gradients, prepared, stepper, variables
 from training import LENGTH, UPDATES, assert_equal, compiled, dense_model, go_on
 
 SCALED = list(zip((1, 1 / 16, 1), gradients()))
@@ -28,22 +30,42 @@ def everything(case):
     return {**case.arguments, **more}
 
 
-@on_every_optimizer
-def test_everything_at_once(case, gate="select"):
+def assert_everything_at_once(case, step=None, **arguments):
     """Nothing moves inside a window, to the bit; its end has the big batch's weights and state."""
     mine, theirs = variables(), variables()
     more = everything(case)
-    ours = prepared(hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **more), mine)
+    ours = prepared(hosts.ours(case.name, accum_iters=LENGTH, **arguments, **more), mine)
     stock = prepared(hosts.stock(case.name, **more), theirs)
     # The average of the second window isn't clipped.
     windows = [[[g * scale for g in grads] for grads in window] for scale, window in SCALED]
-    assert_windows_equal_big_batches(ours, stock, mine, theirs, windows)
+    step = step and step(ours, mine)
+    assert_windows_equal_big_batches(ours, stock, mine, theirs, windows, step)
+
+
+@on_every_optimizer
+def test_everything_at_once(case):
+    assert_everything_at_once(case)
+
+
+XLA = partial(stepper, jit_compile=True)
+# A step and a gate. In plain graphs of TensorFlow 2, `auto` is a branch.
+OTHER_GATES = {"branch": (None, "conditional")}
+if hosts.IS_TENSORFLOW and not hosts.IS_KERAS2:
+    OTHER_GATES = {"selection": (None, "select"), "loop": (XLA, "conditional")}
+
+
+@on_every_optimizer
+@pytest.mark.skipif("loop" not in OTHER_GATES, reason="other backends have no function by XLA")
+def test_everything_at_once_by_xla(case):
+    """What a GPU runs: a selection by default."""
+    assert_everything_at_once(case, XLA)
 
 
 @thorough
 @on_special_states
-def test_everything_at_once_in_a_conditional(case):
-    test_everything_at_once(case, "conditional")
+@pytest.mark.parametrize("step, gate", OTHER_GATES.values(), ids=OTHER_GATES)
+def test_everything_at_once_by_another_gate(case, step, gate):
+    assert_everything_at_once(case, step, gate=gate)
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are tested in test_saving.py")

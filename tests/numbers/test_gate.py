@@ -1,41 +1,10 @@
-"""Both gates give equal numbers and equal states. torch.compile refuses a conditional."""
+"""What a gate makes of a program of JAX, and that torch.compile refuses a conditional."""
 
 import hosts
 import numpy as np
 import pytest
-from cases import on_adam_and_amsgrad, quick_first
-from training import (
-    LENGTH,
-    assert_equal,
-    assert_moved,
-    compiled,
-    dense_model,
-    go_on,
-    linear_variables,
-    state,
-    weights,
-)
-
-GATES = "select", "conditional"
-STOP = LENGTH + 2  # two micro-batches into the second window
-
-
-@on_adam_and_amsgrad
-@quick_first("first", GATES)
-def test_one_gate_continues_from_the_state_of_the_other(case, first):
-    arguments = {**case.arguments, "accum_iters": LENGTH, "clipnorm": 0.3, **hosts.our_decay(0.25)}
-    model, other = (
-        compiled(dense_model(), hosts.ours(case.name, **arguments, gate=gate))
-        for gate in (first, GATES[1 - GATES.index(first)])
-    )
-    start = weights(go_on(model, 0, STOP))
-    other.set_weights(model.get_weights())
-    hosts.build(other)
-    other.optimizer.set_state(model.optimizer.get_state())
-    go_on(other, STOP)
-    go_on(model, STOP)
-    assert_moved(start, weights(model), by=0.005)
-    assert_equal(state(other), state(model))
+from cases import on_adam_and_amsgrad
+from training import LENGTH, linear_variables
 
 
 def ones():
@@ -71,6 +40,5 @@ def test_conditionals_in_the_program_of_jax(case, count, more, always):
     program = jax.make_jaxpr(optimizer.stateless_apply)(
         [v.value for v in optimizer.variables], values, values
     )
-    assert str(program).count("= cond[") == (0 if always else count)
-
-
+    assert "= cond[" not in str(program)
+    assert str(program).count("= while[") == (0 if always else count)

@@ -1,13 +1,12 @@
-"""TensorFlow graphs of one micro-batch: they have no conditional, and they use fused kernels."""
+"""TensorFlow graphs of one micro-batch: where they have a conditional, and fused kernels."""
 
 import importlib
 
 import hosts
-import numpy as np
 import pytest
-from cases import CASES, LATE, on_adam, on_adam_and_amsgrad, skip_file_on_keras2, thorough
-from graphs import conditionals, operations
-from training import Shrink, assert_equal
+from cases import CASES, LATE, on_adam, on_adam_and_amsgrad, quick_first, skip_file_on_keras2
+from graphs import branches, conditionals, graph_of, operations
+from training import Shrink
 
 skip_file_on_keras2("tf.function; test_keras2.py tests its graphs")
 if not hosts.IS_TENSORFLOW:
@@ -15,28 +14,20 @@ if not hosts.IS_TENSORFLOW:
 
 tf = hosts.tf
 
-OPTIONS = {
-    "plain": {},
-    "sum": {"reduction": "sum"},
-    "weighted": {"reduction": "weighted"},
-    "clipnorm": {"clipnorm": 0.3},
-    "clipvalue": {"clipvalue": 0.1},
-    "global_clipnorm": {"global_clipnorm": 0.5},
-    "decay": hosts.our_decay(0.25),
-    "skip_nonfinite": {"skip_nonfinite": True},
-    "every_micro_batch": {"accum_iters": 1, "gate": "conditional", **hosts.our_decay(0.25)},
-    "long": {"accum_iters": 1000},
-}
+MANY = {"clipnorm": 0.3, "skip_nonfinite": True, "reduction": "weighted", **hosts.our_decay(0.25)}
 if hosts.HAS_EMA:
-    OPTIONS["weight_decay"] = {"weight_decay": 0.2}
-    OPTIONS["ema_overwrite"] = {"use_ema": True, "ema_overwrite_frequency": 2}
-# Arguments of the step.
-GIVEN = {**dict.fromkeys(OPTIONS, {}), "sparse": {"sparse": True}}
-GIVEN["constraint"] = {"constraint": Shrink()}
+    MANY.update(weight_decay=0.2, use_ema=True, ema_overwrite_frequency=2)
+# Arguments of `step_of`.
+GIVEN = {
+    "plain": {},
+    "many": {**MANY, "sparse": True, "constraint": Shrink()},
+    "sum": {"reduction": "sum", "global_clipnorm": 0.5},
+    "every_micro_batch": {"accum_iters": 1, **hosts.our_decay(0.25)},
+}
 
 
-def operations_of_apply(case, sparse=False, constraint=None, variables=1, **arguments):
-    """Count the operations of apply_gradients with given gradients."""
+def step_of(case, sparse=False, constraint=None, variables=1, **arguments):
+    """Return an optimizer, and a step that applies given gradients to its variables."""
     optimizer = hosts.ours(case.name, **{**case.arguments, "accum_iters": 4, **arguments})
     ws = [hosts.variable([[1.0], [2.0]], f"w{i}", constraint=constraint) for i in range(variables)]
 
@@ -47,7 +38,15 @@ def operations_of_apply(case, sparse=False, constraint=None, variables=1, **argu
             values = tf.IndexedSlices(values, tf.constant([1, 1]), tf.constant([2, 1]))
         optimizer.apply_gradients([(values, w) for w in ws])
 
-    return operations(apply, tf.TensorSpec([2, 1], hosts.FLOATX))
+    return optimizer, apply
+
+
+GRADIENT = tf.TensorSpec([2, 1], hosts.FLOATX)
+
+
+def operations_of_apply(case, jit_compile=False, **arguments):
+    """Count the operations of apply_gradients with given gradients."""
+    return operations(step_of(case, **arguments)[1], GRADIENT, jit_compile=jit_compile)
 
 
 def test_the_search_finds_a_conditional_in_a_function():
@@ -55,18 +54,44 @@ def test_the_search_finds_a_conditional_in_a_function():
     assert conditionals(operations(lambda x: inner(x), tf.TensorSpec([])))
 
 
+# Where the graph of a micro-batch has no conditional, for each option.
+NONE = {"select": {"gate": "select"}, "XLA": {"jit_compile": True}}
+
+
 @on_adam_and_amsgrad
+@quick_first("where", NONE)
 @pytest.mark.parametrize("name", GIVEN)
-def test_no_conditional(case, name):
-    assert not conditionals(operations_of_apply(case, **GIVEN[name], **OPTIONS.get(name, {})))
+def test_no_conditional(case, where, name):
+    arguments = {**where, **GIVEN[name]}
+    if name == "every_micro_batch":
+        arguments["gate"] = "conditional"
+    assert not conditionals(operations_of_apply(case, **arguments))
 
 
 @on_adam_and_amsgrad
+@quick_first("gate", ["auto", "conditional"])
 @pytest.mark.parametrize("sparse", [False, True])
-def test_one_conditional_for_all_variables(case, sparse):
-    arguments = {"clipnorm": 0.3, "skip_nonfinite": True, "gate": "conditional"}
-    found = operations_of_apply(case, sparse, Shrink(), variables=3, **arguments)
-    assert conditionals(found) == 1
+def test_one_conditional_that_takes_no_gradient(case, gate, sparse):
+    """In a plain graph on CPUs. The conditional has the handles of variables, and scalars."""
+    arguments = {"clipnorm": 0.3, "skip_nonfinite": True, "gate": gate, "constraint": Shrink()}
+    optimizer, apply = step_of(case, sparse, variables=3, **arguments)
+    found = operations(apply, GRADIENT)
+    assert conditionals(found) == found["If"] == branches(optimizer) == 1
+    (branch,) = [op for op in graph_of(apply, GRADIENT).get_operations() if op.type == "If"]
+    assert {tensor.shape.rank for tensor in branch.inputs if tensor.dtype != tf.resource} == {0}
+
+
+@on_adam_and_amsgrad
+def test_a_conditional_is_a_loop_under_xla(case):
+    found = operations_of_apply(case, gate="conditional", variables=3, jit_compile=True)
+    assert conditionals(found) == found["While"] == 1
+
+
+@on_adam
+def test_a_visible_gpu_takes_select(case, monkeypatch):
+    devices = [*tf.config.get_visible_devices(), tf.config.PhysicalDevice("GPU:0", "GPU")]
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: devices)
+    assert not conditionals(operations_of_apply(case))
 
 
 KERNELS = {
@@ -78,36 +103,11 @@ KERNELS = {
 }
 
 
-@pytest.mark.skipif(hosts.IS_NEW_STYLE, reason="the newer style runs stock code, without kernels")
+@pytest.mark.skipif(not hosts.HAS_RULES, reason="stock code, without kernels")
 @pytest.mark.parametrize("gate", ["select", "conditional"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_fused_kernel(name, gate):
     assert operations_of_apply(CASES[name], gate=gate)[KERNELS[name]] == 1
-
-
-def trained(optimizer, gradients, floatx):
-    """Return the weights and, as the bias correction rounds in half precision, the slots."""
-    w = hosts.variable([1.0, -1.0, 2.0, 3.0], "w", floatx)
-    for gradient in gradients:
-        hosts.apply(optimizer, [tf.constant(gradient, floatx)], [w])
-    found = {"w": w, **hosts.slots(optimizer, [w])}
-    return {name: np.asarray(hosts.array(v), "float64") for name, v in found.items()}
-
-
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="stock Adam of Keras 2 has the same kernel")
-@pytest.mark.parametrize("name", ["Adam", pytest.param("AdamW", marks=thorough)])
-@pytest.mark.parametrize("gate", ["select", pytest.param("conditional", marks=thorough)])
-@pytest.mark.parametrize("floatx, rtol", [("float32", 1e-6), ("bfloat16", 2e-2), ("float16", 2e-3)])
-def test_many_updates_of_a_kernel_that_rounds(name, gate, floatx, rtol):
-    """Adam's kernel rounds 1 - beta_2, and stock Adam doesn't. An update moves a weight by 0.03."""
-    gradients = np.random.default_rng(3).uniform(0.5, 1, (100, 4))
-    arguments = {"learning_rate": 2**-5, "epsilon": 2**-10}
-    expected = trained(hosts.stock(name, **arguments), gradients, floatx)
-    ours = hosts.ours(name, accum_iters=2, gate=gate, **arguments)
-    actual = trained(ours, np.repeat(gradients, 2, axis=0), floatx)
-    if floatx == "float32":  # the kernel's slots are the stock slots times a constant
-        expected = {"w": expected["w"]}
-    assert_equal(actual, expected, rtol=rtol, atol=rtol)
 
 
 def in_replicas(strategy, case, **arguments):

@@ -1,9 +1,9 @@
-"""Hand-written training loops with XLA and in PyTorch. `steps.py` has those of all other tests."""
+"""A training loop of PyTorch, and steps that fail. `steps.py` has the loops of all other tests."""
 
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, on_each_rule, quick_first, skip_file_on_keras2
+from cases import ADAM, CASES, quick_first, skip_file_on_keras2
 from training import (
     BIG,
     LENGTH,
@@ -22,54 +22,17 @@ from training import (
 
 skip_file_on_keras2("`apply`: its train step is a part of the graph")
 
-tensorflow_only = pytest.mark.skipif(
-    not hosts.IS_TENSORFLOW, reason="a loop with tf.GradientTape or tf.data, for TensorFlow only"
-)
-
-
-def equals_big_batch(case, make_step):
-    """Run a loop with stock and big batches, then with ours and micro-batches, and compare."""
-    found = []
-    for make, more, size in ((hosts.stock, {}, BIG), (hosts.ours, {"accum_iters": LENGTH}, MICRO)):
-        optimizer, variables = make(case.name, **case.arguments, **more), linear_variables()
-        step = make_step(optimizer, variables)
-        for x, y in batches(size):
-            step(x, y)
-        found.append(values(optimizer, variables))
-    assert_moved(START, {name: found[0][name] for name in START})
-    assert_equal(found[1], found[0])
-
-
-@tensorflow_only
-@on_each_rule
-def test_apply_gradients_by_xla(case):
-    """The stock legacy AMSGrad has a kernel that XLA can't compile. Ours must not use it."""
-    tf = hosts.tf
-
-    def make_step(optimizer, variables):
-        native = list(map(hosts.native, variables))
-
-        @tf.function(jit_compile=hasattr(optimizer, "accum_iters"))
-        def step(x, y):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(squares(*native, x, y))
-            optimizer.apply_gradients(zip(tape.gradient(loss, native), variables))
-
-        return lambda x, y: step(tf.constant(x), tf.constant(y))
-
-    equals_big_batch(case, make_step)
-
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="a loop with backward(), for PyTorch only")
-@on_each_rule
-def test_torch_loop(case):
+def test_torch_loop():
     """`stateless_apply` writes to no tensor of the caller, as the stock optimizer may."""
     import torch
 
-    def make_step(optimizer, variables):
+    found = []
+    for make, more, size in ((hosts.stock, {}, BIG), (hosts.ours, {"accum_iters": LENGTH}, MICRO)):
+        optimizer, variables = make("Adam", **ADAM.arguments, **more), linear_variables()
         optimizer.build(variables)
-
-        def step(x, y):
+        for x, y in batches(size):
             given = [v.value for v in variables]
             for value in given:
                 value.grad = None
@@ -79,20 +42,19 @@ def test_torch_loop(case):
                 tensors = state + given + gradients
                 copies = [tensor.clone() for tensor in tensors]
                 new_weights, new_state = optimizer.stateless_apply(state, gradients, given)
-                if hasattr(optimizer, "accum_iters"):
+                if more:
                     assert all(map(torch.equal, tensors, copies)), "a tensor of the caller"
                 new = [*new_weights, *new_state]
                 for variable, value in zip([*variables, *optimizer.variables], new):
                     variable.assign(value.clone())
+        found.append(values(optimizer, variables))
+    assert_moved(START, {name: found[0][name] for name in START})
+    assert_equal(found[1], found[0])
 
-        return step
 
-    equals_big_batch(case, make_step)
-
-
-@tensorflow_only
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about tf.data")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@quick_first("how", ["select", "PythonGate", "conditional"])
+@quick_first("how", ["auto", "PythonGate", "select"])
 @pytest.mark.parametrize("name", sorted({"adam", "nadam", "adamw"} & set(CASES)))
 def test_a_step_that_finds_no_more_data(name, how):
     """A step without data may run in part before it fails. Nothing of it may be visible."""
@@ -103,7 +65,7 @@ def test_a_step_that_finds_no_more_data(name, how):
     dataset = tf.data.Dataset.from_tensor_slices(samples).batch(MICRO)
     dataset = dataset.filter(lambda x, y: True)  # so that its length is unknown
     for by_fit in (True, False):
-        gate = "conditional" if how == "conditional" else "select"
+        gate = "auto" if how == "PythonGate" else how
         ours = hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **arguments)
         model = compiled(dense_model(), ours)
         gates = [hosts.accum.PythonGate()] if how == "PythonGate" else []

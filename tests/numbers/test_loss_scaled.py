@@ -5,7 +5,7 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-from cases import on_adam
+from cases import ADAM
 from training import LENGTH, MICRO, assert_equal, batches, compiled, dense_model
 
 pytestmark = [
@@ -21,8 +21,8 @@ if hosts.IS_NEW_STYLE:
 TO_SUM = f"leave {next(iter(SUMMED))}={not next(iter(SUMMED.values()))}"
 
 
-def weighted(case):
-    return hosts.ours(case.name, accum_iters=LENGTH, reduction="weighted", **case.arguments)
+def weighted():
+    return hosts.ours("Adam", accum_iters=LENGTH, reduction="weighted", **ADAM.arguments)
 
 
 def apply(optimizer, gradient, *variables, **more):
@@ -30,9 +30,8 @@ def apply(optimizer, gradient, *variables, **more):
     optimizer.apply_gradients([(tensor, variable) for variable in variables], **more)
 
 
-@on_adam
-def test_weighted_has_the_same_state_inside_and_alone(case, every_gate):
-    inside, alone = weighted(case), weighted(case)
+def test_weighted_has_the_same_state_inside_and_alone(every_gate):
+    inside, alone = weighted(), weighted()
     for ours, optimizer in ((inside, hosts.loss_scaled(inside, 1.0)), (alone, alone)):
         model = compiled(dense_model(), optimizer, run_eagerly=True)
         for i, (x, y) in enumerate(batches(MICRO)[: LENGTH + 2], start=1):
@@ -46,10 +45,9 @@ def test_weighted_has_the_same_state_inside_and_alone(case, every_gate):
         assert_equal(each.get_state(), again.get_state(), **EXACT)
 
 
-@on_adam
-def test_gradients_summed_by_the_user_are_refused_with_weights(case, every_gate):
+def test_gradients_summed_by_the_user_are_refused_with_weights(every_gate):
     """A sum over replicas lacks the weight of each replica's share."""
-    optimizer, w = weighted(case), hosts.variable([1.0], "w")
+    optimizer, w = weighted(), hosts.variable([1.0], "w")
     scaled = hosts.loss_scaled(optimizer, 8.0)
     for _ in range(2):
         with pytest.raises(ValueError, match=f"reduction='weighted'.*{TO_SUM}"):
@@ -60,11 +58,10 @@ def test_gradients_summed_by_the_user_are_refused_with_weights(case, every_gate)
     assert optimizer.completed_updates == 2
 
 
-@on_adam
-def test_gradients_summed_by_the_user_are_accepted_without_a_loss_scale(case):
+def test_gradients_summed_by_the_user_are_accepted_without_a_loss_scale():
     vs = [hosts.variable([1.0], name) for name in ("stock", "ours")]
-    stock = hosts.stock(case.name, **case.arguments)
-    ours = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
+    stock = hosts.stock("Adam", **ADAM.arguments)
+    ours = hosts.ours("Adam", accum_iters=LENGTH, **ADAM.arguments)
     for average in (2.0, -4.0, 3.0):
         apply(stock, average, vs[0], **SUMMED)
         for part in (-0.5, 0.5, -0.25, 0.25):
@@ -76,11 +73,10 @@ def test_gradients_summed_by_the_user_are_accepted_without_a_loss_scale(case):
     assert_equal(ours.get_state(), back.get_state())
 
 
-@on_adam
-def test_accum_iters_1_is_the_stock_optimizer_inside_as_well(case):
+def test_accum_iters_1_is_the_stock_optimizer_inside_as_well():
     """The stock optimizer accepts gradients summed by the user, and counts skipped steps."""
     found = []
-    for optimizer in (hosts.stock(case.name), hosts.ours(case.name, accum_iters=1)):
+    for optimizer in (hosts.stock("Adam"), hosts.ours("Adam", accum_iters=1)):
         scaled, w = hosts.loss_scaled(optimizer, 8.0), hosts.variable([1.0], "w")
         for gradient in (2.0, np.inf, 3.0):
             apply(scaled, gradient, w, **SUMMED)
@@ -88,10 +84,9 @@ def test_accum_iters_1_is_the_stock_optimizer_inside_as_well(case):
     assert found[0] == found[1] and found[0][0] == 3
 
 
-@on_adam
-def test_a_missing_gradient_and_a_skipped_micro_batch_in_a_window(case):
+def test_a_missing_gradient_and_a_skipped_micro_batch_in_a_window():
     """A variable without a gradient in a window stays, also if `iterations` has counted a skip."""
-    optimizer = hosts.ours(case.name, accum_iters=2, **case.arguments)
+    optimizer = hosts.ours("Adam", accum_iters=2, **ADAM.arguments)
     scaled = hosts.loss_scaled(optimizer, 8.0)
     w, b = [hosts.variable([1.0], name) for name in ("w", "b")]
     optimizer.build([w, b])

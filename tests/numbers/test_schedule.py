@@ -70,17 +70,6 @@ def test_replicas(late, has_python_gate, strategy):
     assert_equal(weights(model), weights(big_batches()))
 
 
-@thorough
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="tf_keras counts a skip among the updates")
-def test_a_micro_batch_that_a_loss_scale_optimizer_skips():
-    model = compiled(dense_model(), hosts.loss_scaled(adam(), 2.0**10))
-    for i in range(sum(LENGTHS)):
-        for y in (np.full_like(Y[:2], np.inf), Y[2 * i : 2 * i + 2]):
-            model.train_on_batch(X[2 * i : 2 * i + 2], y)
-    assert model.optimizer.inner_optimizer.completed_updates == len(LENGTHS)
-    assert_equal(weights(model), weights(big_batches()), rtol=1e-5, atol=1e-6)
-
-
 # -- states, copies and configs --------------------------------------------------------------------
 
 

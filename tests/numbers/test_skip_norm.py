@@ -47,7 +47,7 @@ DROPPED = {
 if not hosts.IS_KERAS2:
     DROPPED["weighted"] = (
         {"skip_norm": LIMIT, "reduction": "weighted"},
-        [(SMALL, 100.0, 1), (LARGE, 0.01, 1)],
+        [(SMALL, 100.0, 1), (LARGE, 0.01, 1), (LARGE, 0.0, 2)],
     )
 if hosts.IS_KERAS3:
     DROPPED["loss scale"] = (

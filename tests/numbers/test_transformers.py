@@ -3,7 +3,7 @@
 import hosts
 import numpy as np
 import pytest
-from cases import on_adam
+from cases import ADAM
 from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, go_on, train
 
 pytestmark = pytest.mark.skipif(
@@ -29,20 +29,18 @@ TRANSFORMERS = {
 }
 
 
-@on_adam
 @pytest.mark.parametrize("name", TRANSFORMERS)
-def test_gradients_stay_with_their_variables(case, name, every_gate):
-    arguments = {**case.arguments, "gradient_transformers": [TRANSFORMERS[name]]}
-    expected = train(hosts.stock(case.name, **arguments), BIG)
-    actual = train(hosts.ours(case.name, accum_iters=LENGTH, **arguments), MICRO)
+def test_gradients_stay_with_their_variables(name, every_gate):
+    arguments = {**ADAM.arguments, "gradient_transformers": [TRANSFORMERS[name]]}
+    expected = train(hosts.stock("Adam", **arguments), BIG)
+    actual = train(hosts.ours("Adam", accum_iters=LENGTH, **arguments), MICRO)
     assert_equal(actual.weights, expected.weights)
     assert_equal(actual.slots, expected.slots)
 
 
-@on_adam
-def test_the_sum_of_a_dropped_variable_is_emptied(case, every_gate):
-    arguments = {**case.arguments, "gradient_transformers": [drop_biases]}
-    ours = hosts.ours(case.name, accum_iters=LENGTH, **arguments)
+def test_the_sum_of_a_dropped_variable_is_emptied(every_gate):
+    arguments = {**ADAM.arguments, "gradient_transformers": [drop_biases]}
+    ours = hosts.ours("Adam", accum_iters=LENGTH, **arguments)
     model = go_on(compiled(dense_model(), ours), stop=LENGTH - 1)
     sums = hosts.accumulators(ours)
     assert len(sums) == 4 and all(np.any(hosts.array(v)) for v in sums)

@@ -62,7 +62,8 @@ def test_a_variable_of_tensorflow(dtype):
 
     def run(optimizer, steps):
         # Both have the same name. Their accumulators are kept apart all the same.
-        vs = [tf.Variable(value, dtype=dtype, name="v") for value in ([1.0, 2.0], [3.0])]
+        arguments = {"dtype": dtype, "name": "v", "constraint": lambda weight: weight / 2}
+        vs = [tf.Variable(value, **arguments) for value in ([1.0, 2.0], [3.0])]
         for _ in range(steps):
             grads = [tf.constant([0.5, -1.0], dtype), tf.constant([2.0], dtype)]
             optimizer.apply_gradients(zip(grads, vs))

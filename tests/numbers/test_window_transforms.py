@@ -90,6 +90,6 @@ def test_no_config_and_no_stock_optimizer_has_them():
         ours.get_config()
     with pytest.raises(ValueError, match="A stock optimizer has no `window_transforms`"):
         ours.to_stock()
-    assert type(ours).from_optimizer(ours, accum_iters=3).window_transforms == [doubled]
+    assert type(ours).from_optimizer(ours, accum_iters=3).window_transforms == (doubled,)
     assert hosts.ours("Adam", window_transforms=[]).window_transforms is None
     assert hosts.ours("Adam").get_config()["window_transforms"] is None

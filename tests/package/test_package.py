@@ -2,8 +2,6 @@
 
 import doctest
 import importlib
-import inspect
-import pydoc
 import re
 
 import hosts
@@ -105,17 +103,6 @@ def test_names_that_this_keras_does_not_have():
                 exec(f"from {module} import {name}", {})
             with pytest.raises(AttributeError, match=said):
                 getattr(importlib.import_module(module), name)
-
-
-def test_help_and_signature():
-    """They say what the class does, and its arguments in their order: the stock class's first."""
-    cls = hosts.accum.AdamAccumulate
-    text = pydoc.render_doc(cls, renderer=pydoc.plaintext)
-    assert cls.__doc__.splitlines()[0] in text and "accum_iters=1" in text
-    names = list(inspect.signature(cls).parameters)
-    stock = list(inspect.signature(type(hosts.stock("Adam"))).parameters)
-    stock = [name for name in stock if name not in ("args", "kwargs")]
-    assert names[: len(stock)] == stock and "accum_iters" in names[len(stock) :]
 
 
 # Optimizers share the examples of README and guide.

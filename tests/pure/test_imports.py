@@ -1,6 +1,7 @@
 """`import keras_accum` imports no framework until a class is asked for."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,13 +29,52 @@ def test_import_needs_no_framework():
     assert len(host_free) > 25 and imported(host_free) == "numpy"
 
 
-def test_what_a_folder_may_import():
-    """Hosts don't know callbacks, and what is below `keras.src` moves between versions."""
+# The layers of files and folders, as the page that walks through the code lists them from the top.
+PROJECT = Path(__file__).resolve().parents[2]  # an installed package has no page
+PAGE = (PROJECT / "keras_accum/README.md").read_text("utf-8").split("## One gradient")[0]
+ROWS = re.findall(r"^\| (\d+) \| (.*?) \|", PAGE, re.M)
+LAYERS = {
+    name.rstrip("/"): int(row) for row, names in ROWS for name in re.findall("`(.+?)`", names)
+}
+
+
+def layer_of(name):
+    """The layer of a file: its own, or that of its folder."""
+    return LAYERS[name] if name in LAYERS else layer_of(name.rpartition("/")[0])
+
+
+def file_of(name):
+    """The file that an import names, or that has what the import names."""
+    for file in (name, f"{name}/__init__".lstrip("/")):
+        if f"{file}.py" in MODULES:
+            return file
+    return file_of(name.rpartition("/")[0])
+
+
+def imports_of(name):
+    """The files of the package that a file imports, also inside of functions."""
+    for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8"))):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                path = f"{getattr(node, 'module', '')}.{alias.name}".lstrip(".").split(".")
+                if path[0] == "keras_accum":
+                    yield file_of("/".join(path[1:]))
+
+
+def test_no_import_runs_up():
+    assert {"window", "said", "state/__init__"} <= {*imports_of("engine.py")}
+    found = [
+        f"{name} imports {file}"
+        for name in MODULES
+        for file in imports_of(name)
+        if layer_of(file) < layer_of(name[: -len(".py")])
+    ]
+    assert found == []
+
+
+def test_what_is_below_keras_src_is_not_used():
+    """It moves between versions of Keras 3."""
     text = {name: path.read_text("utf-8") for name, path in MODULES.items()}
-    uses = {name for name in text if "keras_accum.callbacks" in text[name]}
-    outside = {name for name in uses if not name.startswith("callbacks/")} - {"keras3/torch.py"}
-    of_tf_keras = {"tf_keras/__init__.py", "tf_keras/callbacks.py"}
-    assert outside == {"keras2/__init__.py", "keras3/__init__.py", *of_tf_keras}
     assert [n for n in text if n.startswith("keras3/") and "keras.src" in text[n]] == []
 
 

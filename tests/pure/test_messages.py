@@ -36,7 +36,7 @@ def ours(stock, **members):
     return type(f"{stock.__name__}Accumulate", (Accumulating, stock), members)
 
 
-Ours = ours(Stock, unnamed=("clipnorm",))
+Ours = ours(Stock, _unnamed=("clipnorm",))
 
 
 def bind(*args, cls=Ours, lr=None, **kwargs):
@@ -52,7 +52,7 @@ def test_the_signature_has_the_stock_arguments_first():
     assert parameters["learning_rate"].kind is parameters["learning_rate"].KEYWORD_ONLY
 
 
-FIXED = ours(Stock, fixed={"momentum": 0.5})
+FIXED = ours(Stock, _fixed={"momentum": 0.5})
 BOUND = [
     (bind(0.5, 0.25), {"learning_rate": 0.5, "momentum": 0.25}),
     (bind(5, cls=ours(Child), learning_rate=0.5), {"pace": 5, "learning_rate": 0.5}),
@@ -101,12 +101,12 @@ def test_a_name_that_other_packages_have(name):
 
 def test_own_arguments_and_their_defaults():
     own = Options(accum_iters=np.int64(3))
-    assert (own.accum_iters, own.reduction, own.gate) == (3, "mean", "select")
+    assert (own.accum_iters, own.reduction, own.gate) == (3, "mean", "auto")
     assert type(own.accum_iters) is int  # as JSON needs it
-    assert Options() == Options(1, "mean", False, None, None, "select", "per_micro_batch")
+    assert Options() == Options(1, "mean", False, None, None, "auto", "per_micro_batch")
 
 
-LATE = {"all_reduce": "per_window", "gate": "conditional"}
+LATE = {"all_reduce": "per_window"}
 REFUSED = [
     # arguments, and what the message must say: what is allowed, what was received
     ({"accum_iters": 0}, ["integer >= 1", "accum_iters=0"]),
@@ -116,9 +116,9 @@ REFUSED = [
     ({"accum_iters": 2**31}, ["below 2**31", f"accum_iters={2**31}"]),
     ({"accum_iters": max}, ["AccumulationSchedule({0: 1,", "accum_iters=<built-in function max>"]),
     ({"reduction": "max"}, ["mean", "sum", "weighted", "reduction='max'"]),
-    ({"gate": "if"}, ["select", "conditional", "callbacks=[PythonGate()]", "gate='if'"]),
+    ({"gate": "if"}, ["auto", "select", "conditional", "callbacks=[PythonGate()]", "gate='if'"]),
     ({"all_reduce": "window"}, ["per_micro_batch", "per_window", "all_reduce='window'"]),
-    ({"all_reduce": "per_window"}, ["gate='conditional'", "gate='select'"]),
+    ({**LATE, "gate": "select"}, ["gate='auto'", "gate='conditional'", "gate='select'"]),
     ({**LATE, "skip_nonfinite": True}, ["all_reduce", "skip_nonfinite=True"]),
     ({**LATE, "skip_norm": 2}, ["all_reduce", "skip_norm=2.0"]),
     ({"skip_nonfinite": 1}, ["True or False", "skip_nonfinite=1"]),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_accum.state import StateError, checks, index_of, lists
-from keras_accum.state.names import is_of_window, without_window
+from keras_accum.state.checks import without_window
 from keras_accum.window import MISSING, WEIGHT
 
 SHAPES = [(2, 3), (3,)]
@@ -34,7 +34,7 @@ def state(*without, **changed):
 
 
 def check(state, layout=LAYOUT, is_fresh=False):
-    checks.check(state, layout, is_fresh, "the optimizer of a test")
+    checks.check(state, "the optimizer of a test", layout, is_fresh)
 
 
 def test_what_may_be_left_out():
@@ -105,7 +105,7 @@ def test_what_no_counter_can_be(name):
         with pytest.raises(StateError, match=name):
             check(state(**{name: value}))
         with pytest.raises(StateError, match=name):
-            checks.check_numbers(state(**{name: value}), "it")
+            checks.check(state(**{name: value}), "it")
 
 
 @pytest.mark.parametrize("index", ["\u00b2", "00", "9" * 5000])
@@ -153,31 +153,34 @@ def test_a_list_that_counts_micro_batches():
         assert lists.counting_updates([np.asarray(13)], 5) == [2]
 
 
-LIST = {name: a.astype(int) if name in NUMBERS else a for name, a in state().items()}
-WINDOW = {name: NUMBERS[name] for name in COUNTERS}
+# What an optimizer has here, and the order of a file. Only the order tells which slot is which.
+BY_VARIABLE = ["Adam.momentum.0", "Adam.velocity.0", "Adam.momentum.1", "Adam.velocity.1"]
+FTRL = ["Ftrl.accumulator.0", "Ftrl.linear.0", "Ftrl.accumulator.1", "Ftrl.linear.1"]
+WINDOW = [name for name in LAYOUT if name in NUMBERS or name.startswith("accumulator")][1:]
+HERE = ["completed_updates", "learning_rate", *BY_VARIABLE, *WINDOW]
+WRITTEN_BY = {
+    "this Keras": (HERE, HERE),
+    "a stock optimizer": (HERE, HERE[:6]),
+    "tf_keras": (HERE, [HERE[0], *SLOTS, *WINDOW]),
+    "Ftrl of tf_keras": ([*HERE[:2], *FTRL, *WINDOW], [HERE[0], *FTRL, *WINDOW]),
+    "Keras 2": (HERE, [HERE[0], *SLOTS, *WINDOW[:-1]]),
+    "an optimizer without a schedule": ([HERE[0], *HERE[2:]], HERE),
+}
 
 
-@pytest.mark.parametrize("last", [1, 0])
-def test_a_list_of_this_keras(last):
-    """A gradient must be missing before the count of missing gradients is in an older list."""
-    arrays = list(LIST.values())[: len(LIST) - 1 + last]
-    found = lists.fitted(arrays, LAYOUT, "Adam", "it")
-    assert list(found) == list(LAYOUT)[: len(arrays)]
-    assert lists.known_of(arrays) == WINDOW
+@pytest.mark.parametrize("here, order", WRITTEN_BY.values(), ids=WRITTEN_BY)
+def test_the_order_of_a_file(here, order):
+    shapes = {name: () if index_of(name) is None else (2,) for name in here}
+    shapes[MISSING] = (3,)
+    numbers = {name: NUMBERS.get(name, place + 0.5) for place, name in enumerate(order)}
+    arrays = [np.full(shapes.get(name, ()), number) for name, number in numbers.items()]
+    found = lists.fitted(arrays, shapes, "Ftrl" if FTRL[0] in here else "Adam", "it")
+    assert {name: array.flat[0] for name, array in found.items()} == {
+        name: number for name, number in numbers.items() if name in here
+    }
+    counters = {name: numbers[name] for name in COUNTERS if name in numbers}
+    assert lists.known_of(arrays) == counters
 
 
-def test_a_list_of_tf_keras():
-    """One slot of all variables after the other, no learning rate, and a count of skipped steps."""
-    shapes = {name: LAYOUT[name] for name in LAYOUT if name != "learning_rate"}
-    names = ["completed_updates", *SLOTS, *filter(is_of_window, LAYOUT)]
-    arrays = [LIST[name] for name in names]
-    arrays[0] = np.asarray(4)
-    arrays.insert(names.index("accum_iters") + 1, np.asarray(1))
-    found = lists.fitted(arrays, shapes, "Adam", "it")
-    assert set(found) == set(shapes) and found["completed_updates"] == 3
-    assert lists.known_of(arrays) == WINDOW
-
-
-def test_a_list_of_a_stock_optimizer_tells_its_count():
-    assert lists.known_of(list(LIST.values())[:6]) == {"completed_updates": 3}
+def test_an_empty_list_tells_nothing():
     assert lists.known_of([]) == {}

@@ -5,7 +5,9 @@ import pickle
 
 import hosts
 import pytest
-from cases import NO_DECAY, arguments_of, every_name, keras2_has_no
+import steps
+from cases import NO_DECAY, arguments_of, every_name, keras2_has_no, needs_decay
+from formats import assert_same
 from hosts import accum, keras
 
 WAYS = {
@@ -34,7 +36,7 @@ def test_all_reduce_in_a_config():
     config = hosts.ours("Adam", accum_iters=3, gate="conditional").get_config()
     assert config["all_reduce"] == "per_micro_batch"
     late = {**config, "all_reduce": "per_window"}
-    if accum.AdamAccumulate.port_class.can_reduce_late:
+    if accum.AdamAccumulate._port_class.can_reduce_late:
         assert WAYS["config"](accum.AdamAccumulate(**late)).get_config() == late
     else:
         with pytest.warns(UserWarning, match="all_reduce='per_window' of.*ignored here"):
@@ -51,3 +53,52 @@ def test_a_schedule(name, way):
     optimizer = hosts.ours(name, learning_rate=schedule, accum_iters=3)
     config = WAYS[way](optimizer).get_config()
     assert config == optimizer.get_config() and type(config["learning_rate"]) is dict
+
+
+@every_way
+@pytest.mark.parametrize("length", [1, 3, None])
+def test_a_length_that_was_set(length, way):
+    """A config and a copy say it. They have accumulators also for 1: other lengths may follow."""
+    cls, optimizer = accum.AdamAccumulate, accum.AdamAccumulate(accum_iters=5)
+    optimizer.accum_iters = length
+    for again in (WAYS[way](optimizer), cls.from_optimizer(optimizer)):
+        assert again.accum_iters == again.get_config()["accum_iters"] == length
+        again.accum_iters = 2
+    assert cls.from_optimizer(optimizer, accum_iters=7).accum_iters == 7
+
+
+def test_the_length_1_that_was_set_in_a_window():
+    variables = steps.variables()
+    optimizer = steps.go_on(hosts.ours("Adam", accum_iters=5), variables, stop=2)
+    optimizer.accum_iters = 1
+    again = WAYS["config"](optimizer)
+    again.set_state(optimizer.get_state())
+    for each in (again, type(optimizer).from_optimizer(optimizer)):
+        hosts.build_on(each, variables)
+        assert_same(each.get_state(), optimizer.get_state())
+
+
+CLIPPED = {"lr": 0.25, "clipnorm": 0.5}
+ADAM = {**CLIPPED, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
+OF_OTHERS = [CLIPPED, {**CLIPPED, "decay": 0.5}, {**ADAM, "decay": 0.5, "name": "of_tf_keras"}]
+OF_KERAS_2 = {
+    "Adam": {**ADAM, "decay": 0.0},
+    "SGD": {**CLIPPED, "momentum": 0.5, "decay": 0.0, "nesterov": True},
+    "Nadam": {**ADAM, "schedule_decay": 0.004},
+}
+if not hosts.IS_TF_KERAS:  # others have no such argument, or no such optimizer
+    del OF_KERAS_2["Nadam"]
+if hosts.IS_KERAS2:  # which has no names
+    del OF_OTHERS[-1]
+
+
+@needs_decay
+def test_clipnorm_in_a_config():
+    """It was the norm of all gradients in Keras 2.0 to 2.3, whose configs lack `accum_iters`."""
+    for config in OF_OTHERS:
+        found = accum.AdamAccumulate.from_config(config).get_config()
+        assert found["global_clipnorm" if hosts.IS_KERAS2 else "clipnorm"] == 0.5
+    for name, config in OF_KERAS_2.items():
+        with pytest.warns(UserWarning, match="didn't save accum_iters"):
+            found = getattr(accum, f"{name}Accumulate").from_config(config).get_config()
+        assert found["global_clipnorm"] == 0.5 and found.get("clipnorm") is None

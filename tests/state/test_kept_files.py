@@ -13,12 +13,7 @@ from formats import CLASSES, assert_same
 from hosts import keras
 from write_files import BY_GRADIENTS, KEPT, STOP, WRITER, fresh
 
-pytestmark = pytest.mark.skipif(
-    hosts.IS_NEW_STYLE, reason="the tests of tf_keras's legacy style read the files of both styles"
-)
-
 FILES = hosts.TESTS / "files"
-RELEASES = sorted(path.name for path in FILES.glob("[0-9]*"))
 NAMES = dict(CLASSES)
 if hosts.IS_KERAS3:  # which doesn't know the short name in HDF5
     NAMES["mse"] = keras.losses.mean_squared_error
@@ -34,12 +29,11 @@ def is_read(writer, row, form):
         return False
     if form == "state.npz":
         return True
+    if form == "h5" and hosts.IS_KERAS3:
+        return writer != "tf_keras_new"  # it has arguments that Keras 3 refuses
     if form == "h5" and writer.startswith("keras2"):
-        # Keras 3's Nadam has no `schedule_decay`, which a file of Keras 2 gives.
-        return not (hosts.IS_KERAS3 and row == "nadam")
-    if form == "h5":
-        return hosts.IS_KERAS3 or writer in OWN
-    return writer.startswith("keras3") if hosts.IS_KERAS3 else writer == WRITER
+        return not hosts.IS_NEW_STYLE
+    return writer.startswith("keras3") if hosts.IS_KERAS3 else writer in OWN
 
 
 def parts_of(path):
@@ -48,7 +42,7 @@ def parts_of(path):
     return (*path.parts[-3:-1], row, form.partition(".data-")[0])
 
 
-PATHS = [path for release in RELEASES for path in sorted((FILES / release).glob("*/*"))]
+PATHS = sorted(FILES.glob("[0-9]*/*/*"))
 # A checkpoint has two files.
 READ = [parts_of(path) for path in PATHS if not path.name.endswith((".truth.npz", ".index"))]
 READ = [parts for parts in READ if is_read(*parts[1:])]
@@ -75,7 +69,7 @@ def load(path, row, form, saved):
         return model
     if form != "checkpoint_before_build":
         hosts.build(model)
-    if form in ("weights.h5", "tf_weights"):
+    if form == "weights.h5":
         status = model.load_weights(path)
     else:
         whole = hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
@@ -87,14 +81,12 @@ def load(path, row, form, saved):
 
 def test_the_files_of_a_release():
     """A dozen models of each release are kept, from every writer."""
-    assert sum(len(forms) for rows in KEPT.values() for forms in rows.values()) == 12
-    for release in RELEASES:
-        assert {path.name for path in (FILES / release).iterdir()} == set(KEPT)
-        paths = list((FILES / release).glob("*/*"))
-        models = {path for path in paths if path.suffix not in (".npz", ".data-00000-of-00001")}
-        truths = {path for path in paths if path.name.endswith(".truth.npz")}
-        assert len(models) == 12
-        assert {parts_of(p)[1:3] for p in models} == {parts_of(p)[1:3] for p in truths}
+    expected = {(w, row, form) for w in KEPT for row in KEPT[w] for form in KEPT[w][row]}
+    assert len(expected) == 12
+    for release in {path.parts[-3] for path in PATHS}:
+        found = {parts_of(path)[1:] for path in PATHS if path.parts[-3] == release}
+        assert {parts for parts in found if not parts[2].endswith(("npz", "index"))} == expected
+        assert {(w, row, "truth.npz") for w, row, _ in expected} <= found
 
 
 def with_a_loss_that_keras_3_reads(path, folder):
@@ -136,10 +128,9 @@ def test_a_kept_file_is_read(release, writer, row, form, tmp_path):
     model.run_eagerly = True  # a few steps take less time than their compilation; not in Keras 2
     write_files.go_on(model, truth, STOP)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (3, 0)
-    # In plain RMSprop, epsilon is inside the root on Keras 3 and outside it on Keras 2.
-    atol = 2e-4 if row == "rmsprop" and hosts.IS_KERAS3 else 1e-6
-    if row == "nadam" and writer.startswith("keras2"):
-        atol = 2e-5  # files of Keras 2.2 and 2.3 hold beta_2 rounded to float32
+    # In plain RMSprop, epsilon is outside the root on Keras 2 and in the legacy style alone.
+    is_inside = hosts.IS_KERAS3 or hosts.IS_NEW_STYLE
+    atol = 2e-4 if row == "rmsprop" and is_inside else 1e-6
     for actual, start, expected in zip(model.get_weights(), saved, end):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=atol)
         assert np.abs(actual - start).max() > 0.01, "hardly moved: nothing is tested"

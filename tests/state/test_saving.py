@@ -1,10 +1,8 @@
 """A model saved inside a window continues in a new process, to the bit, in every file format."""
 
-import json
 import os
 import subprocess
 import sys
-import zipfile
 
 import hosts
 import numpy as np
@@ -40,42 +38,41 @@ def test_continues_in_a_new_process(tmp_path):
     assert process.returncode == 0, process.stderr
 
 
-@pytest.mark.skipif(
-    not hosts.IS_KERAS3, reason="about LossScaleOptimizer in HDF5, which only Keras 3 can't read"
-)
-def test_loss_scale_optimizer_in_hdf5(tmp_path):
-    """Training must not begin afresh then."""
-    go_on(fresh("scaled"), 0, STOP).save(tmp_path / "m.h5")
-    model = keras.models.load_model(tmp_path / "m.h5", custom_objects=CLASSES)
-    with pytest.raises(ValueError, match="variable"):
+# How Keras 3 builds an optimizer without variables; with TensorFlow, not for frozen layers.
+BUILT_EMPTY = ["a LossScaleOptimizer in HDF5", "frozen layers"][: 1 if hosts.IS_TENSORFLOW else 2]
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="other Kerases don't build without variables")
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
+@pytest.mark.parametrize("how", BUILT_EMPTY)
+def test_built_without_variables(how, tmp_path):
+    """Keras gives no state of such a file, and training must not begin afresh then."""
+    if how == "frozen layers":
+        model = fresh()
+        model.trainable = False
+        training.fit(model, MICRO, epochs=1)
+        model.trainable = True
+    else:
+        go_on(fresh("scaled"), 0, STOP).save(tmp_path / "m.h5")
+        model = keras.models.load_model(tmp_path / "m.h5", custom_objects=CLASSES)
+    said = f"no trainable variables: .*{how}.*a new optimizer"
+    if hosts.BACKEND == "jax":  # where a LossScaleOptimizer of Keras raises its own error first
+        said += "|AdamAccumulate must be built"
+    with pytest.raises(ValueError, match=said):
         go_on(model, STOP)
 
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about the policy of tf_keras")
 def test_the_loss_scale_optimizer_of_a_policy(tmp_path):
-    """The file has it, so no policy is needed to load. Release 0.1.0 wrote files without it."""
-    policy, path = keras.mixed_precision.set_global_policy, tmp_path / "m.keras"
+    """The file has it, so no policy is needed to load."""
+    policy = keras.mixed_precision.set_global_policy
     hosts.set_floatx("float32")
     policy("mixed_float16")
     model = go_on(fresh(), 0, STOP)
-    model.save(path)
-    before, end = everything(model), everything(go_on(model, STOP))
+    FORMATS["keras"].save(model, tmp_path)
+    end = everything(go_on(model, STOP))
     policy("float32")
     assert_same(everything(go_on(FORMATS["keras"].load(tmp_path, fresh), STOP)), end)
-
-    with zipfile.ZipFile(path) as file:
-        parts = {name: file.read(name) for name in file.namelist()}
-    config = json.loads(parts["config.json"])
-    scaled = config["compile_config"]["optimizer"]
-    config["compile_config"]["optimizer"] = scaled["config"]["inner_optimizer"]
-    with zipfile.ZipFile(path, "w") as file:
-        for name, content in {**parts, "config.json": json.dumps(config)}.items():
-            file.writestr(name, content)
-    if hosts.IS_LEGACY:  # a LossScaleOptimizer of the newer style writes the state, too
-        with pytest.warns(UserWarning, match="holds no state of Adam.*LossScaleOptimizer"):
-            FORMATS["keras"].load(tmp_path, fresh)
-    policy("mixed_float16")
-    assert_same(everything(FORMATS["keras"].load(tmp_path, fresh)), before)
 
 
 class Interrupt(keras.callbacks.Callback):

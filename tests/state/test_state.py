@@ -207,6 +207,9 @@ def test_a_list_that_does_not_fit():
         with pytest.raises(StateError, match="arrays.*is not a state of this AdamAccumulate"):
             optimizer.set_weights(change)
         assert_same(optimizer.get_state(), before)
+    for give in (optimizer.set_weights, optimizer.set_state):
+        with pytest.raises(TypeError, match="`set_weights` take a dict.*Received: a NoneType"):
+            give(None)
 
 
 @pytest.mark.parametrize("kind", ["state"] if hosts.IS_NEW_STYLE else ["state", "list"])

@@ -116,6 +116,8 @@ def test_from_keras_own_accumulation(case):
     model = training.go_on(compiled(dense_model(), theirs), 0, LENGTH + 2)
     mine = cls_of(case).from_optimizer(theirs)
     assert (mine.accum_iters, mine.completed_updates, mine.window_position) == (LENGTH, 1, 2)
+    with pytest.raises(ValueError, match="2 micro-batches into a window"):
+        cls_of(case).from_optimizer(theirs, accum_iters=1)
     training.go_on(with_optimizer(model, mine), LENGTH + 2)
     expected = compiled(dense_model(), hosts.stock(case.name, **case.arguments))
     assert_same_end(model, go_on(expected, BIG, 0, UPDATES))

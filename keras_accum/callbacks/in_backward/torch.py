@@ -11,11 +11,9 @@ import torch
 
 from keras_accum import state, window
 from keras_accum.callbacks.in_backward import CANT
+from keras_accum.gradients import IN_SUM
 from keras_accum.host import is_of_keras
 from keras_accum.training import warn
-
-# Stands for a gradient that is in its sum already. A missing gradient is None.
-IN_SUM = object()
 
 _ONCE = (
     "`backward` has added the gradient of {} to its sum already. With AccumulateInBackward, each "

@@ -2,12 +2,11 @@
 
 import keras
 from keras import ops
-from keras.src.backend import get_keras_mask, set_keras_mask
 from keras.utils import unpack_x_y_sample_weight
 
 from keras_accum.callbacks.base import normalizes_batches
 from keras_accum.callbacks.micro_batches.halving import Halving
-from keras_accum.callbacks.micro_batches.losses import in_parts
+from keras_accum.callbacks.micro_batches.losses import in_parts, mask_of
 
 _LENGTHS = (
     "MicroBatches takes slices of samples: the first dimension of all arrays of a batch must be "
@@ -140,6 +139,8 @@ class StepInSlices(Halving):
 
     def _of_outputs(self, data, rows):
         """Return the gradients of the loss with respect to the joined outputs of all slices."""
+        from keras.src.backend import set_keras_mask
+
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         structure, masked = [], []
 
@@ -147,7 +148,7 @@ class StepInSlices(Halving):
             """Return, with the sum of penalties, the outputs and the masks of some of them."""
             y_pred = self.call(unpack_x_y_sample_weight(data)[0])
             arrays = keras.tree.flatten(y_pred)
-            masks = list(map(get_keras_mask, arrays))
+            masks = list(map(mask_of, arrays))
             structure[:] = [keras.tree.map_structure(lambda _: None, y_pred)]
             masked[:] = [i for i, mask in enumerate(masks) if mask is not None]
             return total + self.penalties(count / rows), [*arrays, *(masks[i] for i in masked)]

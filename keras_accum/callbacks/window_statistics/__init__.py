@@ -7,6 +7,7 @@ callback that puts the train step in place.
 from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.callbacks.window_statistics.layer import (  # noqa: F401, public
     WindowBatchNormalization,
+    layers_of,
     with_window_statistics,
 )
 from keras_accum.callbacks.window_statistics.step import Step, settle_between_steps
@@ -42,16 +43,13 @@ class WindowStatistics(InTrainFunction):
     0.01
     """
 
-    _step = None
-
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         model, optimizer = self.model, self.model.optimizer
-        if self._step is None or self._step.model is not model:
-            self._step = Step(model)
-        if not self._step.layers:
+        layers = layers_of(model)
+        if not layers:
             raise ValueError(_NO_LAYERS.format(model))
-        is_unbuilt = not all(layer.built for layer in self._step.layers)
+        is_unbuilt = not all(layer.built for layer in layers)
         advice = ": give the model an Input, or call it on a batch."
         self._refuse({"a model that isn't built": is_unbuilt}, advice)
         if not optimizer.built:
@@ -61,5 +59,4 @@ class WindowStatistics(InTrainFunction):
         self.takes_part = True
 
     def around(self, train_step):
-        self._step.own = train_step
-        return self._step
+        return Step(self.model, train_step)

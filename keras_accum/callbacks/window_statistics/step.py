@@ -16,10 +16,8 @@ class Step:
     own: the train step that is run.
     """
 
-    own = None
-
-    def __init__(self, model):
-        self.model, self.layers = model, layers_of(model)
+    def __init__(self, model, own):
+        self.model, self.own, self.layers = model, own, layers_of(model)
 
     @property
     def _accumulation(self):

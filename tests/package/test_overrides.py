@@ -1,0 +1,60 @@
+"""What this package overrides of Keras's optimizers: a Keras without it fails by name."""
+
+import importlib
+import os
+import subprocess
+import sys
+
+import hosts
+import pytest
+
+WHERE = {"keras3": ["hooks"], "tf_keras": ["legacy"], "keras2": ["optimizers"]}[hosts.HOST]
+if hosts.IS_KERAS3 and hosts.IS_TENSORFLOW:
+    WHERE = ["hooks", "tensorflow"]
+if hosts.IS_NEW_STYLE:
+    WHERE = ["new_style"]
+
+
+def listed():
+    modules = [importlib.import_module(f"keras_accum.{hosts.HOST}.{name}") for name in WHERE]
+    return [name for module in modules for name in module.OF_KERAS]
+
+
+def test_the_list_names_each_override():
+    """What Python itself calls and the arguments of the constructor have no new names."""
+    (ours, stock) = type(hosts.ours("Adam")), type(hosts.stock("Adam"))
+    own = ours.__mro__[1 : ours.__mro__.index(stock)]
+    of_keras = [cls for cls in stock.__mro__[1:] if cls is not object]
+    found = {n for cls in own for n in vars(cls) if any(n in vars(base) for base in of_keras)}
+    found = {name for name in found if not name.startswith("__")}
+    allowed = {"ema_overwrite_frequency", "_accumulation", "_trackable_children", "from_config"}
+    allowed |= {"set_weights", "get_weights", "save_own_variables", "load_own_variables", "lr"}
+    assert found - allowed <= set(listed())
+
+
+RENAMED = """
+import importlib
+{keras}
+base = {base}
+for cls in base.__mro__:
+    if {name!r} in vars(cls):
+        delattr(cls, {name!r})
+try:
+    importlib.import_module("keras_accum.{host}")
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_keras_without_one_of_them(place):
+    name = listed()[place]
+    base = "keras.optimizers.Optimizer"
+    if hosts.IS_LEGACY:
+        base = "getattr(keras.optimizers, 'legacy', keras.optimizers).Optimizer"
+    program = RENAMED.format(keras=hosts.IMPORT_KERAS, base=base, name=name, host=hosts.HOST)
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    result = subprocess.run(command, env=os.environ, stdout=-1, stderr=-1, text=True)
+    assert f"has no `{name}` in Optimizer" in result.stdout, result.stderr
+    assert "install a newer keras_accum" in result.stdout
