@@ -1,5 +1,7 @@
 """From a trained stock optimizer to ours and back; each continues where the other stopped."""
 
+import pickle
+
 import hosts
 import numpy as np
 import pytest
@@ -104,6 +106,8 @@ def test_from_adamw_with_exclusions():
     go_on(with_optimizer(model, mine), MICRO, 1, UPDATES)
     expected = go_on(trained(adamw()), BIG, 1, UPDATES)
     assert_same_end(model, expected)
+    mine = pickle.loads(pickle.dumps(mine))
+    mine.build(model.trainable_variables)
     back = with_optimizer(model, mine.to_stock())
     assert_same_end(go_on(back, BIG, 0, 1), go_on(expected, BIG, 0, 1))
 
