@@ -1,8 +1,8 @@
 """What is hooked into a Keras, where no subclass and no callback can do the same.
 
-An import of this package changes nothing: the module of a Keras `plan`s its hooks. The first object
-that needs them calls `hook_in`: an optimizer when it is made, a callback when it gets a model. No
-other file assigns to a class or to a module of Keras. `docs/stability.md` lists the hooks.
+An import of this package changes nothing: the module of a Keras `plan`s its hooks. `hook_in` is
+called when the first optimizer is made, or when the first callback gets a model. No other file
+assigns to a class or to a module of Keras. `docs/stability.md` lists the hooks.
 """
 
 import functools
