@@ -5,15 +5,12 @@ gate is called with the port, the step, and `update`, a function of a step, whic
 What is left of the sums and the counters are written last.
 """
 
-import weakref
-
 import numpy as np
 
 from keras_accum import window
 from keras_accum.gradients import check_once, count, transform, weigh
 from keras_accum.said import Said
 from keras_accum.state import State
-from keras_accum.training import Watched
 from keras_accum.window import OpenWindow
 
 
@@ -52,13 +49,10 @@ class Accumulation:
         self.port = make_port(self)
         self.window = None
         self.state, self.said = State(self), Said(self)
-        self.watched = Watched(self.port)
         self.warned = set()  # the warnings that are given once
         # A Counter of the micro-batches that were run or traced, by replica; None if nobody counts,
         # because `torch.compile` compiles again where a number changes with each micro-batch.
         self.micro_batches = None
-        # {model: function(model, optimizer)}, called after a window was closed between train steps.
-        self.closing_watchers = weakref.WeakKeyDictionary()
 
     def open_window(self):
         """Make the counters and sums of the window if the model's variables are known."""
@@ -70,16 +64,13 @@ class Accumulation:
         self.take(*self.reduce(gradients, variables), variables)
 
     def reduce(self, gradients, variables):
-        """Return the gradients summed over replicas, and the weight of the micro-batch, if any.
-
-        With `all_reduce="per_window"`, the sums of the window are summed over replicas instead.
-        """
-        weight = None
-        if self.options.weighs:
-            gradients, weight = weigh(self, gradients, variables)
-        if self.options.reduces_late:
-            return gradients, weight
-        return self._over_replicas(gradients, weight, variables)
+        """Return the gradients summed over replicas, and the weight of the micro-batch, if any."""
+        if not self.options.weighs:
+            return self.port.reduce(gradients, variables), None
+        gradients, weight = weigh(self, gradients, variables)
+        tensors, of_variables = [*gradients, weight], [*variables, self.window.weight]
+        *gradients, weight = self.port.reduce(tensors, of_variables)
+        return gradients, weight
 
     def take(self, gradients, weight, variables):
         """Take the reduced gradients of a micro-batch."""
@@ -102,13 +93,6 @@ class Accumulation:
         gate(self.port, step, lambda step: self._update(step, gradients, variables, absent))
         self._count(step)
 
-    def _over_replicas(self, tensors, weight, variables):
-        """Return the sums of tensors and weight over all replicas."""
-        if weight is None:
-            return self.port.reduce(tensors, variables), None
-        *tensors, weight = self.port.reduce([*tensors, weight], [*variables, self.window.weight])
-        return tensors, weight
-
     def _closes(self, is_update):
         """Return 1 if the train step closes the window, else 0; None if it says nothing."""
         closes = self.said.take("close_window")
@@ -123,15 +107,15 @@ class Accumulation:
 
     def _gate(self, step, is_update):
         """Return the gate of this step: the one place that decides it."""
-        gate, late = self.options.gate, self.options.reduces_late
+        gate = self.options.gate
         if self.options.always_updates:
             return known(True)
         if is_update is not None:
             return known(is_update)
         if window.is_known(step.switch):
             return known(bool(step.switch))
-        if gate == "auto" and (late or self.port.branch_is_free()):
-            return conditional
+        if gate == "auto":
+            return conditional if self.port.branch_is_free() else select
         return conditional if gate == "conditional" else select
 
     def _update(self, step, gradients, variables, absent):
@@ -157,11 +141,6 @@ class Accumulation:
     def _update_from(self, step, steps, totals, variables, frozen):
         """Make the update from the sums of a window. Those of `frozen` variables are dropped."""
         port = self.port
-        if self.options.reduces_late:
-            weight = step.divisor if self.options.weighs else None
-            totals, weight = self._over_replicas(totals, weight, variables)
-            if weight is not None:
-                step, *steps = [each._replace(divisor=weight) for each in (step, *steps)]
         if variables:  # a partial window can be one of frozen variables only
             if self.options.window_transforms:
                 averages = transform(self, totals, variables, steps)
@@ -213,8 +192,6 @@ class Accumulation:
         port.between_steps(update)
         if not variables:  # without an update, the next window would have the counts of this one
             port.write(self.window.named[window.MISSING], np.zeros_like(missing))
-        for model, watcher in list(self.closing_watchers.items()):
-            watcher(model, self.optimizer)
 
     def reached(self):
         """Return the number of completed updates, and the position in the window."""

@@ -70,7 +70,6 @@ def count(accumulation, gradients, weight, variables):
             counted = counted * port.count_if(norm <= options.skip_norm)  # false for NaN
     if options.drops:
         gradients = port.kept(gradients, counted)
-        accumulation.watched.count_skipped(1 - counted)
     return counted, gradients
 
 

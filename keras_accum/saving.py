@@ -77,9 +77,7 @@ class Saving:
         if of_keras_2 and "clipnorm" in config:
             # In Keras 2.0 to 2.3, `clipnorm` is the norm of all gradients together.
             config["global_clipnorm"] = config.pop("clipnorm")
-        if config.get("all_reduce") == "per_window" and not cls._port_class.can_reduce_late:
-            warn("all_reduce='per_window' of this file is for tf.distribute, and is ignored here.")
-            del config["all_reduce"]
+        config.pop("all_reduce", None)  # of version 0.3; the numbers are the same
         # Somebody else's `from_config` may take nothing but the config.
         more = () if custom_objects is None else (custom_objects,)
         optimizer = cls._from_arguments(config, *more)

@@ -69,8 +69,6 @@ ADAM = CASES["adam"]
 # fused kernel, on a row that isn't.
 KINDS = {name: CASES[name] for name in (["adam", "amsgrad"] if hosts.HAS_RULES else ["adam"])}
 FEW = {"adam": ADAM}
-# One reduction over replicas per window, which takes a conditional by itself.
-LATE = {"all_reduce": "per_window"}
 NAMES = sorted({case.name for case in CASES.values()})
 _OF_RULES = {CASES[name].name for name in RULES if name in CASES}
 
@@ -153,7 +151,7 @@ VALUES = {
     **{"clipnorm": 0.5, "ema_overwrite_frequency": 3, "loss_scale_factor": 8.0},
     **{"reduction": "sum", "gate": "conditional", "skip_norm": 1e6, "decay": 0.5},
     **{"schedule_decay": 0.25},
-    **dict.fromkeys(["clipvalue", "global_clipnorm", "gradient_accumulation_steps", "all_reduce"]),
+    **dict.fromkeys(["clipvalue", "global_clipnorm", "gradient_accumulation_steps"]),
     **dict.fromkeys(["gradient_aggregator", "gradient_transformers", "window_transforms"]),
 }
 

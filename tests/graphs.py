@@ -33,8 +33,7 @@ def conditionals(operations):
 def branches(optimizer):
     """The number of branches in a plain graph on CPUs. Users' optimizers have one only if asked."""
     is_free = optimizer.gate == "auto" and runs_code_of_keras(type(optimizer))
-    is_late = optimizer.all_reduce == "per_window"
-    return int(is_free or is_late or optimizer.gate == "conditional")
+    return int(is_free or optimizer.gate == "conditional")
 
 
 # -- the graph of standalone Keras 2 --------------------------------------------------------------

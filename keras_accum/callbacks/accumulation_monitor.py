@@ -1,14 +1,13 @@
 """The callback `AccumulationMonitor`, for all hosts."""
 
-from keras_accum.callbacks.train_function import InTrainFunction
+from keras_accum.callbacks.base import Callback
 from keras_accum.convert import inner
-from keras_accum.training import SKIPPED, UPDATE_NORM
 
 # The logs that are a state, and no average over micro-batches.
-_LOGS = "completed_updates", "window_position", "learning_rate", UPDATE_NORM, SKIPPED
+_LOGS = "completed_updates", "window_position", "learning_rate", "skipped_micro_batches"
 
 
-class AccumulationMonitor(InTrainFunction):
+class AccumulationMonitor(Callback):
     """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
 
     At the end of each micro-batch and of each epoch, the monitor adds these logs:
@@ -16,15 +15,13 @@ class AccumulationMonitor(InTrainFunction):
     - `completed_updates`: the number of updates made.
     - `window_position`: the number of micro-batches in the open window, 0 if no window is open.
     - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
-    - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
-      update, before clipping. NaN before the first update.
     - `skipped_micro_batches`, with `skip_nonfinite` or `skip_norm`: the number of micro-batches
-      that were dropped since the start of the training.
+      that were dropped since the start of the training. With `steps_per_execution` above 1, the
+      number of executions in which all were dropped.
 
-    On JAX, a LossScaleOptimizer keeps the last two out of reach: they are left out. A callback gets
-    only the logs of callbacks before it in the list: a CSVLogger before the monitor has no such
-    columns. List the monitor before callbacks that use its logs, and after ApplyPartialWindow. It
-    reads from the device after each micro-batch.
+    A callback gets only the logs of callbacks before it in the list: a CSVLogger before the monitor
+    has no such columns. List the monitor before callbacks that use its logs, and after
+    ApplyPartialWindow. It reads from the device after each micro-batch.
 
     Example:
 
@@ -42,28 +39,23 @@ class AccumulationMonitor(InTrainFunction):
         for bar in self.after:
             if "stateful_metrics" in vars(bar):  # tf_keras's bar averages all other logs
                 bar.stateful_metrics = {*bar.stateful_metrics, *_LOGS}
-        optimizer = inner(self.model.optimizer)
-        accumulation, options = optimizer._accumulation, optimizer._accumulation.options
-        names = [UPDATE_NORM] * options.accumulates + [SKIPPED] * options.drops
-        # On JAX, these are variables of the optimizer, and a LossScaleOptimizer would save them.
-        if accumulation.port.steps_return_state and optimizer is not self.model.optimizer:
-            names = []
-        accumulation.watched.watch(names)
-        self.takes_part = bool(names)
-
-    def on_train_end(self, logs=None):
-        inner(self.model.optimizer)._accumulation.watched.watch(())
+        self._reached, self._skipped = self._accumulation().reached(), 0
 
     def on_train_batch_end(self, batch, logs=None):
+        before, self._reached = self._reached, self._accumulation().reached()
+        self._skipped += self._reached == before  # a micro-batch that is dropped moves no counter
         self._add_to(logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        self._add_to(logs)  # again, because a callback may have closed the window
+        self._reached = self._accumulation().reached()  # a callback may have closed the window
+        self._add_to(logs)
+
+    def _accumulation(self):
+        return inner(self.model.optimizer)._accumulation  # on JAX, this updates its variables
 
     def _add_to(self, logs):
-        optimizer = self.model.optimizer  # on JAX, this updates the optimizer's variables
-        accumulation = inner(optimizer)._accumulation
-        logs["completed_updates"], logs["window_position"] = accumulation.reached()
+        accumulation = self._accumulation()
+        logs["completed_updates"], logs["window_position"] = self._reached
         logs["learning_rate"] = accumulation.port.rate_in_use()
-        for name in accumulation.watched.names:
-            logs[name] = accumulation.watched.read(name)
+        if accumulation.options.drops:
+            logs["skipped_micro_batches"] = self._skipped

@@ -24,13 +24,8 @@ from keras_accum.callbacks import (  # noqa: E402
     on_updates,
     python_gate,
     together,
-    window_statistics,
 )
 from keras_accum.callbacks.micro_batches.losses import mask_of  # noqa: E402
-from keras_accum.callbacks.window_statistics import (  # noqa: E402, F401
-    WindowBatchNormalization,
-    with_window_statistics,
-)
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
 from keras_accum.state import StateError  # noqa: E402, F401
@@ -59,6 +54,5 @@ MicroBatches = HOST.callback(micro_batches.MicroBatches)
 MicroBatchWeights = HOST.callback(micro_batch_weights.MicroBatchWeights)
 OnUpdates = HOST.callback(on_updates.OnUpdates)
 PythonGate = HOST.callback(python_gate.PythonGate)
-WindowStatistics = HOST.callback(window_statistics.WindowStatistics)
 
 __getattr__ = where_else(__name__)

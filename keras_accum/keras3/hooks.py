@@ -13,7 +13,7 @@ from keras_accum.convert import Convertible
 OF_KERAS = (
     *("apply", "stateless_apply", "build", "variables", "add_variable_from_reference"),
     *("get_config", "update_step", "finalize_variable_values", "learning_rate"),
-    *("_backend_apply_gradients", "_backend_update_step", "_clip_gradients"),
+    *("_backend_apply_gradients", "_backend_update_step"),
     *("_get_current_learning_rate", "_update_model_variables_moving_average"),
     *("_filter_empty_gradients", "_check_variables_are_known", "_var_key", "_apply_weight_decay"),
 )
@@ -151,8 +151,7 @@ class Hooks(MovingAverages):
         accumulation = self._accumulation
         if not self.built and accumulation.state.waiting is not None:
             accumulation.state.check_is_built("variables")
-        watched = accumulation.watched.variables if accumulation.port.steps_return_state else []
-        return self._variables + watched
+        return super().variables
 
     # -- a micro-batch -----------------------------------------------------------------------------
 
@@ -183,12 +182,6 @@ class Hooks(MovingAverages):
 
     # -- an update, inside of the stock class's `apply` --------------------------------------------
 
-    def _clip_gradients(self, grads):
-        selection = self._accumulation.port.selection
-        if selection is not None:
-            self._accumulation.watched.write_norm(grads, selection.switch)
-        return super()._clip_gradients(grads)
-
     def update_step(self, gradient, variable, learning_rate):
         selection = self._accumulation.port.selection
         if not self._is_stock:
@@ -211,7 +204,6 @@ class Hooks(MovingAverages):
     # -- after a training --------------------------------------------------------------------------
 
     def finalize_variable_values(self, var_list):
-        self._accumulation.watched.watch(())  # Keras calls this after a training that failed, too
         # After an error in a train step on JAX, the variables have no values.
         if self._iterations._value is not None:
             super().finalize_variable_values(var_list)

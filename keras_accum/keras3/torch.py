@@ -132,14 +132,9 @@ class Accumulating(hooks.Hooks):
         return super().apply(grads, trainable_variables)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        port, groups = self._accumulation.port, [range(len(grads))]
-        if port.is_updating:  # the fused updates need gradients of the variables' types
+        if self._accumulation.port.is_updating:  # the fused updates need the variables' types
             grads = [g.to(v.value.dtype) for g, v in zip(grads, trainable_variables)]
-        if port.in_backward is not None:
-            groups = port.in_backward.groups(trainable_variables)
-        for group in groups:
-            parts = [[tensors[i] for i in group] for tensors in (grads, trainable_variables)]
-            super()._backend_update_step(*parts, learning_rate)
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         # The fused additions write in place, and the caller's tensors must not change.

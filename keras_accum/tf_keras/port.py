@@ -22,8 +22,6 @@ class Port(StatePort):
     run_stock(averages, variables, switches): Makes the stock optimizer's update, without summing.
     """
 
-    can_reduce_late = True
-
     def __init__(self, accumulation):
         super().__init__(accumulation)
         self._updates_begun = 0  # one for each replica that waits in the same update
@@ -45,12 +43,10 @@ class Port(StatePort):
             accumulation.micro_batch(gradients, variables)
             return
         weight = self._in_advance.pop(self.replica(), None)
-        if options.reduces_late or options.weighs and weight is None:
-            argument = "all_reduce='per_window'" if options.reduces_late else "reduction='weighted'"
+        if options.weighs and weight is None:
             raise ValueError(
-                f"{argument} needs the gradients before they are summed over replicas: leave "
-                f"{self.to_sum}. A LossScaleOptimizer sums in each micro-batch, so it needs "
-                "all_reduce='per_micro_batch'."
+                "reduction='weighted' needs the gradients before they are summed over replicas: "
+                f"leave {self.to_sum}."
             )
         accumulation.take(gradients, weight, variables)
 
@@ -86,7 +82,6 @@ class Port(StatePort):
         return [(each, switch) for each, switch in pairs if not window.is_certain(switch)]
 
     def update(self, step, averages, variables, switches):
-        self.accumulation.watched.write_norm(averages, step.switch)
         averages = [tf.cast(a, dtype_of(v)) for a, v in zip(averages, variables)]
         written = self.written(variables, switches, step.switch)
         written.append((self.updates, 0))  # the engine counts updates, after all other writes

@@ -44,11 +44,12 @@ class StatePort(port.Port):
             raise NotImplementedError("Updating a `Tensor` is not implemented: give the variable.")
         variables = models.variables_with(self.optimizer, var_list)
         keys, order = list(map(self.key, variables)), self._order_in_stock
-        if keys != order and set(keys) == set(order):
+        if order and keys != order and set(order) <= set(keys):
             raise ValueError(
                 f"{type(self.optimizer).__name__} was made from an optimizer that met its "
-                "variables in another order. Call `optimizer.build(variables)` first, with the "
-                f"variables in that order. Received: {', '.join(map(self.name_of, variables))}"
+                "variables in another order, or not all of them. Call `optimizer.build(variables)` "
+                "first, with the variables that it met, in that order. "
+                f"Received: {', '.join(map(self.name_of, variables))}"
             )
         return variables
 
@@ -97,7 +98,7 @@ class StatePort(port.Port):
 
     @staticmethod
     def stock_variables(optimizer):
-        return models.of_stock(optimizer)
+        return []  # a stock optimizer doesn't know its model
 
     def _named_in_stock(self, optimizer):
         """Return a stock optimizer's variables by the names of this optimizer's state."""
@@ -127,12 +128,6 @@ class StatePort(port.Port):
 
     def add_scalar(self, name, value):
         return self.add_variable(name, value, self.scalar_dtype, ())
-
-    def add_watched(self, name):
-        with tf.init_scope(), self.variable_scope():
-            aggregation = tf.VariableAggregation.ONLY_FIRST_REPLICA
-            value = tf.constant(-1.0, self.scalar_dtype)
-            return tf.Variable(value, trainable=False, name=name, aggregation=aggregation)
 
     def variable_scope(self):
         """The scope for making variables."""

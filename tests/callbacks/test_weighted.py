@@ -6,7 +6,7 @@ Examples are masked sequences and a short last batch, where the mean of means di
 import hosts
 import numpy as np
 import pytest
-from cases import LATE, on_adam, on_adam_and_amsgrad, quick_first, quick_once, skip_file_on_keras2
+from cases import on_adam, on_adam_and_amsgrad, quick_first, quick_once, skip_file_on_keras2
 from hosts import keras
 from training import (
     START,
@@ -217,19 +217,16 @@ def test_loss_scale(case):
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute")
-@quick_first("how", ["scaled late", "", "scaled", "late"])
+@quick_first("is_scaled", [True, False])
 @on_adam
-def test_replicas_with_unlike_shares(strategy, case, how):
+def test_replicas_with_unlike_shares(strategy, case, is_scaled):
     """Two replicas get different numbers of masked steps."""
-    if how == "scaled late" and not hosts.IS_KERAS3:
-        pytest.skip("Keras 2's LossScaleOptimizer is refused with all_reduce='per_window'")
     # Each replica gets two of a micro-batch's four samples: steps 1 + 1 and 2 + 1, and so on.
     arrays = [array[:8] for array in sequences()]
     expected = train(hosts.stock(case.name, **case.arguments), 8, masked_model, arrays=arrays)
     with strategy.scope():
-        late = LATE if "late" in how else {}
-        optimizer = weighted(case, accum_iters=2, **late)
-        if "scaled" in how:
+        optimizer = weighted(case, accum_iters=2)
+        if is_scaled:
             optimizer = hosts.loss_scaled(optimizer, 2.0**4)
         model = compiled(masked_model(), optimizer, run_eagerly=False)
     fit(model, 4, arrays, callbacks=[hosts.accum.MicroBatchWeights()])

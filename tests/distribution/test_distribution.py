@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import replicas
 import training
-from cases import ADAM, LATE, quick_first, skip_file_on_keras2, thorough
+from cases import ADAM, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from processes import PARTIAL, run_together, two_free_ports, two_workers
 from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, train, weights
@@ -18,7 +18,6 @@ skip_file_on_keras2("tf.distribute strategies")
 tensorflow_only = pytest.mark.skipif(
     not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute"
 )
-every_reduction = pytest.mark.parametrize("late", [{}, LATE], ids=["micro_batch", "window"])
 
 
 def adam(**more):
@@ -33,7 +32,7 @@ if hosts.HAS_EMA:
 
 
 @tensorflow_only
-@quick_first("gated", {"select": {}, "window": LATE, "conditional": {"gate": "conditional"}})
+@quick_first("gated", {"select": {}, "conditional": {"gate": "conditional"}})
 def test_mirrored_strategy(strategy, gated):
     expected = replicas.single_device(OPTIONS)
     assert_equal(replicas.in_strategy(strategy, OPTIONS, **gated), expected)
@@ -58,19 +57,17 @@ FITS = {
 
 
 @tensorflow_only
-@every_reduction
 @pytest.mark.parametrize("both, models, arrays", FITS.values(), ids=FITS)
-def test_mirrored_strategy_with_fit(strategy, both, models, arrays, late):
+def test_mirrored_strategy_with_fit(strategy, both, models, arrays):
     theirs = hosts.stock("Adam", **{**ADAM.arguments, **both})
     expected = train(theirs, BIG, models[0], arrays=arrays)
     with strategy.scope():
-        actual = train(adam(**both, **late), MICRO, models[1], arrays=arrays)
+        actual = train(adam(**both), MICRO, models[1], arrays=arrays)
     training.assert_same_training(actual, expected)
 
 
 @tensorflow_only
-@every_reduction
-def test_mirrored_strategy_with_mixed_precision(strategy, late):
+def test_mirrored_strategy_with_mixed_precision(strategy):
     hosts.set_floatx("float32")
     mixed = hosts.mixed_float16()
 
@@ -80,12 +77,7 @@ def test_mirrored_strategy_with_mixed_precision(strategy, late):
 
     expected = trained(hosts.stock("Adam", **ADAM.arguments), BIG)
     with strategy.scope():
-        if late and hosts.IS_TF_KERAS:
-            message = "LossScaleOptimizer.*needs all_reduce='per_micro_batch'"
-            with pytest.raises(ValueError, match=message):
-                trained(adam(**late), MICRO)
-            return
-        actual = trained(adam(**late), MICRO)
+        actual = trained(adam(), MICRO)
     # Float16 rounds differently in other batches.
     training.assert_same_training(actual, expected, rtol=1e-2, atol=5e-3)
 
@@ -101,56 +93,24 @@ def test_reductions_in_two_windows():
             executed.assign_add(1)  # counts in the graph, at each run of the reduction
             return super().batch_reduce_implementation(*arguments)
 
-    def reductions(*callbacks, **gate):
+    def reductions(**gate):
         executed.assign(0)
         with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Counting()).scope():
             model = compiled(dense_model(), adam(**gate))
         arrays = [array[: 2 * BIG] for array in training.data()]
-        fit(model, MICRO, arrays, epochs=1, callbacks=list(callbacks))
+        fit(model, MICRO, arrays, epochs=1)
         assert model.optimizer.completed_updates == 2
         return int(executed)
 
     assert reductions() == reductions(gate="conditional") == 2 * LENGTH
-    assert reductions(**LATE) == reductions(hosts.accum.PythonGate(), **LATE) == 2
 
 
 @tensorflow_only
-def test_each_replica_has_its_own_sums(strategy):
-    """The state has the total of the replicas' sums: one device goes on with it, and replicas."""
-    with strategy.scope():
-        model = compiled(dense_model(), adam(**LATE))
-        fit(model, MICRO, [array[: BIG + 2 * MICRO] for array in training.data()], epochs=1)
-    state = model.optimizer.get_state()
-    assert (state["window_position"], state["completed_updates"]) == (2, 1)
-
-    def copies():
-        variables = hosts.stock_variables(model.optimizer)
-        found = [hosts.native(v) for v in variables if "accumulator" in v.name]
-        return [[copy.numpy() for copy in v.values] for v in found]
-
-    assert any(np.abs(one - two).max() > 1e-3 for one, two in copies())
-    sums = {f"accumulator.{i}": sum(each) for i, each in enumerate(copies())}
-    assert_equal(state, sums)
-    single = compiled(dense_model(), adam())
-    single.set_weights(model.get_weights())
-    hosts.build(single)
-    single.optimizer.set_state(state)
-    for each in (model, single):
-        fit(each, MICRO, [a[BIG + 2 * MICRO : 2 * BIG] for a in training.data()], epochs=1)
-        assert each.optimizer.completed_updates == 2
-    assert_equal(weights(single), weights(model))
-    model.optimizer.set_state({**state, "accumulator.0": 2 * state["accumulator.0"]})
-    assert_equal({"sum": sum(copies()[0])}, {"sum": 2 * sums["accumulator.0"]})
-
-
-@tensorflow_only
-@quick_first("was, becomes", [(LATE, {}), (LATE, LATE), ({}, LATE)])
-def test_a_checkpoint_in_a_window(strategy, was, becomes, tmp_path):
-    """Accumulators per replica are restored as common ones, and the reverse, with their weights."""
+def test_a_checkpoint_in_a_window(strategy, tmp_path):
     middle, arrays = BIG + MICRO, [a[: training.WINDOWS * BIG] for a in training.data()]
 
-    def begin(late):
-        model = compiled(dense_model(), adam(reduction="weighted", **late))
+    def begin():
+        model = compiled(dense_model(), adam(reduction="weighted"))
         return model, hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
 
     def fit_part(model, part):
@@ -158,10 +118,10 @@ def test_a_checkpoint_in_a_window(strategy, was, becomes, tmp_path):
         fit(model, MICRO, [a[part] for a in arrays], epochs=1, callbacks=[weighs])
 
     with strategy.scope():
-        model, saved = begin(was)
+        model, saved = begin()
         fit_part(model, slice(middle))
         path = saved.save(str(tmp_path / "checkpoint"))
-        model, read = begin(becomes)
+        model, read = begin()
         read.restore(path)
         fit_part(model, slice(middle, None))
     assert model.optimizer.completed_updates == training.WINDOWS
@@ -169,20 +129,8 @@ def test_a_checkpoint_in_a_window(strategy, was, becomes, tmp_path):
     assert_equal(weights(model), train(stock, BIG, arrays=arrays, epochs=1).weights)
 
 
-@pytest.mark.skipif(
-    not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW), reason="only Keras 3 has float8 scales"
-)
-def test_a_float8_scale_refuses_all_reduce_per_window(strategy):
-    with strategy.scope():
-        scale = hosts.variable(1.0, "scale")
-        scale.overwrite_with_gradient = True
-        with pytest.raises(ValueError, match="all_reduce='per_window' can't be used with float8"):
-            adam(**LATE).build([scale])
-
-
 @pytest.mark.skipif(not hosts.IS_LEGACY, reason="only legacy optimizers have gradient_aggregator")
-@every_reduction
-def test_a_gradient_aggregator(late):
+def test_a_gradient_aggregator():
     """The user's aggregator runs as often as Keras's own reduction would."""
     calls = []
 
@@ -193,24 +141,18 @@ def test_a_gradient_aggregator(late):
     given = {**ADAM.arguments, "gradient_aggregator": of_two_equals}
     expected = train(hosts.stock("Adam", **given), BIG, compile={"run_eagerly": True})
     calls.clear()
-    actual = train(adam(**given, **late), MICRO, compile={"run_eagerly": True})
+    actual = train(adam(**given), MICRO, compile={"run_eagerly": True})
     training.assert_same_training(actual, expected)
-    assert len(calls) == training.UPDATES * (1 if late else LENGTH)
+    assert len(calls) == training.UPDATES * LENGTH
 
 
 # -- other strategies and several processes ----------------------------------------------------
 
 
 @tensorflow_only
-@every_reduction
-def test_central_storage(late):
+def test_central_storage():
     devices = ["CPU:0", "CPU:1"]
     with hosts.tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0").scope():
-        if late:
-            message = "all_reduce='per_window' needs.*CentralStorageStrategy"
-            with pytest.raises(ValueError, match=message):
-                fit(compiled(dense_model(), adam(**late)), MICRO)
-            return
         actual = train(adam(), MICRO)
     training.assert_same_training(actual, training.big_batch(ADAM))
 
@@ -243,7 +185,7 @@ def results(path, name):
 @tensorflow_only
 def test_two_processes(tmp_path):
     """MultiWorkerMirroredStrategy with one process per worker."""
-    gates, path = [{}, LATE], tmp_path / "worker"
+    gates, path = [{}, {"gate": "conditional"}], tmp_path / "worker"
     run_together(two_workers("multi_worker.py", path, json.dumps(gates)))
     expected = replicas.single_device({"clipnorm": 0.3})
     for i in range(len(gates)):

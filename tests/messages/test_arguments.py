@@ -4,7 +4,7 @@ import inspect
 
 import hosts
 import pytest
-from cases import LATE, every_name, keras2_has_no
+from cases import every_name, keras2_has_no
 from hosts import accum, keras
 from training import assert_same_training, compiled, data, dense_model, fit, train
 
@@ -116,8 +116,6 @@ REFUSED = [
     ({"lr": 0.5, "learning_rate": 0.25}, ["lr=0.5", "learning_rate=0.25"]),
     ({"clipnorm": 1.0, "global_clipnorm": 2.0}, ["clipnorm", "global_clipnorm"]),
 ]
-if not hosts.IS_TENSORFLOW or hosts.IS_KERAS2:
-    REFUSED += [(LATE, ["all_reduce='per_window' is for tf.distribute"])]
 if not (hosts.IS_LEGACY or hosts.IS_KERAS2):  # which leave it to the first step
     said = ["abc"] if hosts.IS_NEW_STYLE else ["learning_rate", "Schedule", "abc"]
     REFUSED += [({rate: "abc"}, said) for rate in ("learning_rate", "lr")]
@@ -182,7 +180,6 @@ def test_accum_iters_can_be_set():
 FIXED = [
     ("reduction", "sum", ["nonsense", "mean"]),
     ("gate", "conditional", ["nonsense", "select"]),
-    ("all_reduce", "per_micro_batch", ["zzz", "per_window"]),
     ("skip_nonfinite", True, ["no", False]),
 ]
 

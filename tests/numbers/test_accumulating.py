@@ -8,7 +8,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import LATE, quick_first, skip_file_on_keras2, thorough
+from cases import quick_first, skip_file_on_keras2, thorough
 from formats import FORMATS, STOP, assert_same, model_with
 from hosts import accum, keras
 from steps import (
@@ -188,8 +188,6 @@ First = next(iter(NAMES))
 FirstAccumulate = accum.accumulating(First)
 
 GATES = {"auto": {}, "conditional": {"gate": "conditional"}}
-if hosts.IS_TENSORFLOW:
-    GATES["late"] = LATE
 
 
 @quick_first("gate", GATES)

@@ -4,7 +4,7 @@ import importlib
 
 import hosts
 import pytest
-from cases import CASES, LATE, on_adam, on_adam_and_amsgrad, quick_first, skip_file_on_keras2
+from cases import CASES, on_adam, on_adam_and_amsgrad, quick_first, skip_file_on_keras2
 from graphs import branches, conditionals, graph_of, operations
 from training import Shrink
 
@@ -120,7 +120,7 @@ def in_replicas(strategy, case, **arguments):
 
 @on_adam
 @pytest.mark.parametrize("reduction", ["mean", "weighted"])
-@pytest.mark.parametrize("gated", [{}, LATE], ids=str)
+@pytest.mark.parametrize("gated", [{}, {"gate": "conditional"}], ids=str)
 def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
     optimizer, variable = in_replicas(strategy, case, reduction=reduction, **gated)
 
@@ -134,7 +134,7 @@ def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
     assert conditionals(found) == bool(gated)
 
 
-@pytest.mark.parametrize("gated", [{}, LATE], ids=str)
+@pytest.mark.parametrize("gated", [{}, {"gate": "conditional"}], ids=str)
 def test_autograph_converts_no_step_of_ours(strategy, gated, monkeypatch):
     """A train step of a user's own in `tf.function`, which converts functions by default."""
     api = importlib.import_module("tensorflow.python.autograph.impl.api")

@@ -10,7 +10,7 @@ from functools import partial
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, KINDS, LATE, SPECIAL, over, quick_first
+from cases import CASES, KINDS, SPECIAL, over, quick_first
 from steps import stepper
 from training import (
     BIG,
@@ -160,7 +160,7 @@ def test_any_traced_function_can_close_the_window(jit_compile):
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute")
-@quick_first("gate", {"window": LATE, "micro_batch": {}})
+@quick_first("gate", {"auto": {}, "conditional": {"gate": "conditional"}})
 def test_in_replicas(strategy, gate, monkeypatch):
     monkeypatch.setattr(hosts, "GATE", gate)
 
@@ -186,16 +186,15 @@ def test_what_the_stock_optimizer_refuses():
 # -- frozen layers -------------------------------------------------------------------------------
 
 # How many micro-batches of a window come before a layer is frozen, how many there are, the callback
-# that closes the window, whether replicas train, and arguments of ours.
+# that closes the window, and whether replicas train.
 FREEZES = {
-    "in_a_window": (2, LENGTH, None, False, {}),
-    "between_windows": (0, LENGTH, None, False, {}),
-    "partial_window": (2, LENGTH - 1, "ApplyPartialWindow", False, {}),
-    "python_gate": (2, LENGTH, "PythonGate", False, {}),
+    "in_a_window": (2, LENGTH, None, False),
+    "between_windows": (0, LENGTH, None, False),
+    "partial_window": (2, LENGTH - 1, "ApplyPartialWindow", False),
+    "python_gate": (2, LENGTH, "PythonGate", False),
 }
 if hosts.IS_TENSORFLOW:
-    FREEZES["replicas"] = (2, LENGTH, None, True, {})
-    FREEZES["replicas_late"] = (2, LENGTH, None, True, LATE)
+    FREEZES["replicas"] = (2, LENGTH, None, True)
 
 
 def set_trainable(model, value):
@@ -206,15 +205,15 @@ def set_trainable(model, value):
 @pytest.mark.skipif(
     hosts.BACKEND == "jax", reason="Keras on JAX can't train only some of an optimizer's variables"
 )
-@quick_first("before, length, callback, in_replicas, options", FREEZES)
-def test_a_frozen_layer(before, length, callback, in_replicas, options, request):
+@quick_first("before, length, callback, in_replicas", FREEZES)
+def test_a_frozen_layer(before, length, callback, in_replicas, request):
     """Neither its momentum nor its sum moves it, and the others get the big batch.
 
     Then it trains again, without a sum. The reference has the layer frozen for the whole window.
     """
     arguments = {"learning_rate": 2**-5, "momentum": 0.9}
     with request.getfixturevalue("strategy").scope() if in_replicas else contextlib.nullcontext():
-        ours = hosts.ours("SGD", accum_iters=LENGTH, **arguments, **options)
+        ours = hosts.ours("SGD", accum_iters=LENGTH, **arguments)
         model = compiled(dense_model(), ours)
     reference = compiled(dense_model(), hosts.stock("SGD", **arguments))
     first, second, third = batches(BIG)

@@ -10,7 +10,7 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, LATE, keras2_has_no, on_adam_and_amsgrad, thorough
+from cases import CASES, keras2_has_no, on_adam_and_amsgrad, thorough
 from steps import assert_windows_equal_big_batches, gradients, made
 from training import assert_equal, compiled, data, dense_model, state, weights
 
@@ -61,10 +61,10 @@ def test_python_gate():
 
 @thorough
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about tf.distribute")
-@pytest.mark.parametrize("late, has_python_gate", [({}, False), (LATE, True)])
-def test_replicas(late, has_python_gate, strategy):
+@pytest.mark.parametrize("has_python_gate", [False, True])
+def test_replicas(has_python_gate, strategy):
     with strategy.scope():
-        model = compiled(dense_model(), adam(**late))
+        model = compiled(dense_model(), adam())
     fit(model, *[hosts.accum.PythonGate()] * has_python_gate)
     assert model.optimizer.completed_updates == len(LENGTHS)
     assert_equal(weights(model), weights(big_batches()))

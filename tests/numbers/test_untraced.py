@@ -111,7 +111,7 @@ def test_a_monitor_with_nan_debuggers_switched_on(gate):
     arrays = [array[: (LENGTH + 1) * MICRO] for array in data()]
     with looking_for_nan():
         history = fit(model, MICRO, arrays, epochs=1, callbacks=[monitor]).history
-    assert history["gradient_norm"][-1] > 0
+    assert history["completed_updates"] == [1]
 
 
 @keras2_has_no("to_stock")

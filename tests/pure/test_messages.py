@@ -106,7 +106,6 @@ def test_own_arguments_and_their_defaults():
     assert Options() == Options(1, "mean", False, None, None, "auto", "per_micro_batch")
 
 
-LATE = {"all_reduce": "per_window"}
 REFUSED = [
     # arguments, and what the message must say: what is allowed, what was received
     ({"accum_iters": 0}, ["integer >= 1", "accum_iters=0"]),
@@ -117,10 +116,6 @@ REFUSED = [
     ({"accum_iters": max}, ["AccumulationSchedule({0: 1,", "accum_iters=<built-in function max>"]),
     ({"reduction": "max"}, ["mean", "sum", "weighted", "reduction='max'"]),
     ({"gate": "if"}, ["auto", "select", "conditional", "callbacks=[PythonGate()]", "gate='if'"]),
-    ({"all_reduce": "window"}, ["per_micro_batch", "per_window", "all_reduce='window'"]),
-    ({**LATE, "gate": "select"}, ["gate='auto'", "gate='conditional'", "gate='select'"]),
-    ({**LATE, "skip_nonfinite": True}, ["all_reduce", "skip_nonfinite=True"]),
-    ({**LATE, "skip_norm": 2}, ["all_reduce", "skip_norm=2.0"]),
     ({"skip_nonfinite": 1}, ["True or False", "skip_nonfinite=1"]),
     ({"skip_norm": 0}, ["number > 0", "skip_norm=0"]),
     ({"window_transforms": [1]}, ["list of functions", "=[1]"]),

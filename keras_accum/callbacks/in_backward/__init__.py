@@ -22,10 +22,8 @@ class AccumulateInBackward(InTrainFunction):
         a_i <- a_i + g_i,    g_i <- none
 
     is added as soon as it is complete, while `backward` goes on. So the gradients never exist all
-    at once, which saves one copy of the parameters. The update at the end of a window treats the
-    variables in groups, so that its temporary tensors never exist all at once either; optimizers
-    whose variables share state, such as Nadam, and those that aren't Keras's own make it as a
-    whole. Weights, state and files are the same to the bit.
+    at once, which saves one copy of the parameters inside a window. Weights, state and files are the
+    same to the bit.
 
     In a loop of your own, `AccumulateInBackward.scope(optimizer)` does the same. With
     `accum_iters=1`, the callback does nothing. What needs all gradients of a micro-batch at once,

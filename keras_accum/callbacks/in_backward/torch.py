@@ -5,14 +5,12 @@ to its sum and frees it, while `backward` goes on: the gradients never exist all
 """
 
 import contextlib
-import math
 
 import torch
 
-from keras_accum import state, window
+from keras_accum import window
 from keras_accum.callbacks.in_backward import CANT
 from keras_accum.gradients import IN_SUM
-from keras_accum.host import is_of_keras
 from keras_accum.training import warn
 
 _ONCE = (
@@ -108,31 +106,6 @@ class InBackward:
                 raise ValueError(_ONCE.format(self._port.name_of(variable)))
         yield [IN_SUM if key in self.added else g for key, g in zip(keys, gradients)]
         self.added.clear()  # not after an error: then the sums have what no counter counts
-
-    # -- the update --------------------------------------------------------------------------------
-
-    def groups(self, variables):
-        """Return the groups of variables, as lists of indices, that an update treats in turn.
-
-        An update has temporary tensors for a group at a time. No group is larger than the largest
-        variable. There is one group if the update might not be the same in parts: if the optimizer
-        isn't Keras's own, has state that variables share, or takes the data type from the first
-        variable and there are several.
-        """
-        stock = self._port.stock
-        of_rule = set(self._port.named()) - {"completed_updates", "learning_rate"}
-        shares = any(state.index_of(name) is None for name in of_rule)
-        if not is_of_keras(stock) or shares or len({v.dtype for v in variables}) > 1:
-            return [list(range(len(variables)))]
-        sizes = [math.prod(variable.shape) for variable in variables]
-        groups, room = [], 0
-        for index, size in enumerate(sizes):
-            if size > room or not groups:
-                groups.append([])
-                room = max(sizes)
-            groups[-1].append(index)
-            room -= size
-        return groups
 
     def _drop_window(self):
         self.added.clear()
