@@ -103,7 +103,7 @@ def test_own_arguments_and_their_defaults():
     own = Options(accum_iters=np.int64(3))
     assert (own.accum_iters, own.reduction, own.gate) == (3, "mean", "auto")
     assert type(own.accum_iters) is int  # as JSON needs it
-    assert Options() == Options(1, "mean", False, None, None, "auto", "per_micro_batch")
+    assert Options() == Options(1, "mean", False, None, None, "auto")
 
 
 REFUSED = [

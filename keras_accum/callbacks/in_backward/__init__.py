@@ -22,8 +22,8 @@ class AccumulateInBackward(InTrainFunction):
         a_i <- a_i + g_i,    g_i <- none
 
     is added as soon as it is complete, while `backward` goes on. So the gradients never exist all
-    at once, which saves one copy of the parameters inside a window. Weights, state and files are the
-    same to the bit.
+    at once, which saves one copy of the parameters inside a window. Weights, state and files are
+    the same to the bit.
 
     In a loop of your own, `AccumulateInBackward.scope(optimizer)` does the same. With
     `accum_iters=1`, the callback does nothing. What needs all gradients of a micro-batch at once,
