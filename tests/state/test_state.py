@@ -113,6 +113,10 @@ def test_what_it_sets_and_what_may_be_left_out(is_built):
     assert float(hosts.array(optimizer.learning_rate)) == 0.25
     assert (optimizer.completed_updates, optimizer.accum_iters) == (1, 7)
     assert optimizer.window_position == 0
+    if not is_built:
+        optimizer.accum_iters = 9  # for which there is no place in a state without a window
+        with pytest.raises(ValueError, match="`get_state` before the optimizer has its variables"):
+            optimizer.get_state()
     optimizer.set_state({**state, "learning_rate": rate})
     assert (optimizer.get_state()["learning_rate"], optimizer.accum_iters) == (rate, LENGTH)
     optimizer.learning_rate, optimizer.accum_iters = 0.5, 9
@@ -140,6 +144,7 @@ def test_a_state_of_an_optimizer_without_variables():
 REFUSED = {
     "missing": ("adam", {"Adam.velocity.1": None}, {}, r"Missing: Adam\.velocity\.1"),
     "no accumulator": ("adam", {"accumulator.0": None}, {}, r"Missing: accumulator\.0"),
+    "no position": ("adam", {"window_position": None}, {}, "Missing: window_position"),
     "one more": ("adam", {"Adam.momentum.3": np.zeros(2)}, {}, r"(momentum|velocity)\.3"),
     "shape": ("adam", {"Adam.momentum.0": np.zeros((3, 2))}, {}, r"Adam\.momentum\.0 is \(3, 2\)"),
     "position": ("adam", {"window_position": LENGTH}, {}, "Impossible: window_position = "),
