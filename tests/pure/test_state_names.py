@@ -26,6 +26,7 @@ LAYOUT = {
 NUMBERS = {"completed_updates": 3, "state_format": 1, "window_position": 2}
 NUMBERS.update(window_length=5, accum_iters=5, missing_gradients=0)
 COUNTERS = [name for name in NUMBERS if name != MISSING]
+WINDOW = [name for name in LAYOUT if name in NUMBERS or name.startswith("accumulator")][1:]
 
 
 def state(*without, **changed):
@@ -54,7 +55,7 @@ def test_what_may_be_left_out():
 
 def test_a_part_of_a_window():
     """A sum without its count would be divided by the wrong number."""
-    of_window = sorted(set(LAYOUT) - set(without_window(LAYOUT)) - {"state_format"})
+    of_window = WINDOW[1:]  # without the format
     for number in range(1, len(of_window)):
         for without in set(itertools.combinations(of_window, number)) - {(MISSING,)}:
             with pytest.raises(StateError, match="Missing: "):
@@ -137,19 +138,43 @@ WRITTEN = {"momentum": SHAPES, "velocity": SHAPES, "velocity_hat": [(1,), (1,)]}
 def test_from_keras_2(rule, slots):
     written = WRITTEN if rule == "Adam" else ["momentum"]
     arrays = {
-        f"{rule}.{slot}.{i}": np.full(shape, 10 * place + i)
+        f"{rule}.{slot}.{i}": np.full(shape, 10.0 * place + i)
         for place, slot in enumerate(written)
         for i, shape in enumerate(WRITTEN[slot])
     }
     used = {name: array for name, array in arrays.items() if name.split(".")[1] in slots}
     shapes = {"completed_updates": (), **{name: array.shape for name, array in used.items()}}
-    found = lists.fitted([np.asarray(4), *arrays.values()], shapes, rule, "it")
+    written = [np.asarray(4), *arrays.values()]
+    found = lists.fitted(written, shapes, SHAPES, rule, "it")
     assert found.pop("completed_updates") == 4
     assert sorted(found) == sorted(used)
     for name, array in found.items():
         np.testing.assert_array_equal(array, arrays[name])
-    with pytest.raises(StateError, match="A list of 2 arrays.* not a state of it"):
-        lists.fitted([np.asarray(1), np.zeros(2)], LAYOUT, "Adam", "it")
+
+
+@pytest.mark.parametrize("slots", [(), ("SGD.momentum",), ("Adam.momentum", "Adam.velocity")])
+def test_a_list_that_is_no_state(slots):
+    """Torn, damaged, of a deeper model, of other types: of SGD as of Adam."""
+    rule = "Adam" if len(slots) == 2 else "SGD"
+    shapes = {name: LAYOUT[name] for name in ("completed_updates", "learning_rate")}
+    shapes.update((f"{slot}.{i}", shape) for slot in slots for i, shape in enumerate(SHAPES))
+    of_stock = len(shapes)
+    shapes.update((name, LAYOUT[name]) for name in WINDOW)
+    good = [np.full(shape, NUMBERS.get(name, 0.5)) for name, shape in shapes.items()]
+    count, floats = np.asarray(4), [np.ones(s) for s in SHAPES * (1 if rule == "SGD" else 2)]
+    floats += [np.ones(1)] * (len(floats) - 2)
+    for arrays in (good, good[:of_stock], [count, *floats]):
+        lists.fitted(arrays, shapes, SHAPES, rule, "it")
+    bad = [good[:length] for length in range(len(good)) if length != of_stock]
+    bad += [good[:place] + good[place + 1 :] for place in range(2, len(good))]
+    bad += [[*good, good[-1]], good[::-1], [*good[:-1], np.zeros(4)]]
+    bad += [[count, *arrays] for arrays in (floats[:-1], floats[::-1], floats * 2)]
+    for kind in ("int64", "complex64", "str"):
+        bad += [[*good[:-2], good[-2].astype(kind), good[-1]]]
+        bad += [[count, *floats[:-1], floats[-1].astype(kind)]]
+    for arrays in bad:
+        with pytest.raises(StateError, match="A list of .* not a state of it"):
+            lists.fitted(arrays, shapes, SHAPES, rule, "it")
 
 
 def test_a_list_without_a_count():
@@ -167,7 +192,6 @@ def test_a_list_that_counts_micro_batches():
 # What an optimizer has here, and the order of a file. Only the order tells which slot is which.
 BY_VARIABLE = ["Adam.momentum.0", "Adam.velocity.0", "Adam.momentum.1", "Adam.velocity.1"]
 FTRL = ["Ftrl.accumulator.0", "Ftrl.linear.0", "Ftrl.accumulator.1", "Ftrl.linear.1"]
-WINDOW = [name for name in LAYOUT if name in NUMBERS or name.startswith("accumulator")][1:]
 HERE = ["completed_updates", "learning_rate", *BY_VARIABLE, *WINDOW]
 WRITTEN_BY = {
     "this Keras": (HERE, HERE),
@@ -185,7 +209,7 @@ def test_the_order_of_a_file(here, order):
     shapes[MISSING] = (3,)
     numbers = {name: NUMBERS.get(name, place + 0.5) for place, name in enumerate(order)}
     arrays = [np.full(shapes.get(name, ()), number) for name, number in numbers.items()]
-    found = lists.fitted(arrays, shapes, "Ftrl" if FTRL[0] in here else "Adam", "it")
+    found = lists.fitted(arrays, shapes, [(2,)] * 2, "Ftrl" if FTRL[0] in here else "Adam", "it")
     assert {name: array.flat[0] for name, array in found.items()} == {
         name: number for name, number in numbers.items() if name in here
     }
