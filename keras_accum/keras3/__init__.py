@@ -51,7 +51,7 @@ class _Host(callbacks.Host):
 HOST = _Host()
 
 if keras.backend.backend() == "jax":
-    from keras_accum.keras3.jax import HOOKS  # noqa: E402
+    from keras_accum.keras3.jax import HOOKS
 else:
     HOOKS = []
 patches.plan(HOST.name, together.look_at_trainings(HOST), *HOOKS)
