@@ -268,3 +268,25 @@ def test_a_file_without_an_optimizer(tmp_path):
     with pytest.warns(UserWarning, match="holds no state of AdamAccumulate"):
         FORMATS["weights"].load(tmp_path, lambda: model)
     assert_same(model.optimizer.get_state(), before)
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="whose classes are found by the names in custom_objects")
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@pytest.mark.parametrize("form", ["h5", "keras", "weights"])
+def test_the_length_of_a_file_wins_and_that_is_said(form, tmp_path):
+    if form == "weights" and not hosts.IS_KERAS3:
+        pytest.skip("a checkpoint of TensorFlow")
+    FORMATS[form].save(training.go_on(fresh(), 0, STOP), tmp_path)
+
+    def load(accum_iters):
+        if form == "weights":
+            return FORMATS[form].load(tmp_path, lambda: fresh(accum_iters=accum_iters))
+        made = type(fresh().optimizer).with_accum_iters(accum_iters)
+        (path,) = tmp_path.iterdir()
+        return keras.models.load_model(str(path), custom_objects={made.__name__: made})
+
+    says = rf"accum_iters={LENGTH} of the file is used, and not 9.*`optimizer.accum_iters = 9`"
+    with pytest.warns(UserWarning, match=says) as said:
+        assert load(9).optimizer.accum_iters == LENGTH
+    assert len([each for each in said if "accum_iters" in str(each.message)]) == 1
+    assert load(LENGTH).optimizer.accum_iters == LENGTH
