@@ -44,9 +44,15 @@ class Port(StatePort):
         if not is_summed:
             accumulation.micro_batch(gradients, variables)
             return
+        is_ours = self.replica() in self._in_advance
         weight = self._in_advance.pop(self.replica(), None)
-        if options.reduces_late or options.weighs and weight is None:
-            argument = "all_reduce='per_window'" if options.reduces_late else "reduction='weighted'"
+        needs = {
+            "all_reduce='per_window'": options.reduces_late,
+            "reduction='weighted'": options.weighs and weight is None,
+            "A LossScaleOptimizer": self.counts_skips and options.accumulates and not is_ours,
+        }
+        argument = next(filter(needs.get, needs), None)
+        if argument is not None:
             raise ValueError(
                 f"{argument} needs the gradients before they are summed over replicas: leave "
                 f"{self.to_sum}. A LossScaleOptimizer sums in each micro-batch, so it needs "
