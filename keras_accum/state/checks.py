@@ -80,7 +80,8 @@ def _misfits(state, shapes, is_fresh):
     if not position:  # no window is open
         optional.add(WEIGHT)
         known.setdefault(WEIGHT, ())
-    if not any(is_of_window(name) for name in state if name != "state_format"):
+    # A length alone says nothing of an open window.
+    if not any(map(is_of_window, state.keys() - {"state_format", "accum_iters"})):
         optional.update(filter(is_of_window, shapes))
     are_scalars = all(index_of(name) is None for name in state)
     if are_scalars and is_fresh and not (updates or position):
