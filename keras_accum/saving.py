@@ -50,7 +50,9 @@ class Saving:
 
     def load_own_variables(self, store):
         """Read the state from a Keras file of this package or of the stock optimizer."""
+        given = self.accum_iters
         self._accumulation.state.load(store)
+        self._say_if_not(given)
 
     # -- the config --------------------------------------------------------------------------------
 
@@ -92,7 +94,19 @@ class Saving:
                 "with_accum_iters(5, stock=True)."
             )
             optimizer._accumulation.state.counts_micro_batches = True
+        # A Keras that registers names looks for `keras_accum>AdamAccumulate`, and finds the class.
+        loader = cls._port_class.in_custom_objects(cls.__name__)
+        if isinstance(loader, Loader):
+            optimizer._say_if_not(loader.accum_iters)
         return optimizer
+
+    def _say_if_not(self, given):
+        """Warn if a file's `accum_iters` isn't the one that the user has given."""
+        if self.accum_iters != given and not self._accumulation.options.is_scheduled:
+            warn(
+                f"accum_iters={self.accum_iters} of the file is used, and not {given}. To set it, "
+                f"write `optimizer.accum_iters = {given}` after loading."
+            )
 
     @classmethod
     def _from_arguments(cls, config, *more):

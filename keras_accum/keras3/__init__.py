@@ -45,7 +45,11 @@ class _Host(callbacks.Host):
 
 HOST = _Host()
 
-patches.plan(HOST.name, together.look_at_trainings(HOST))
+if keras.backend.backend() == "jax":
+    from keras_accum.keras3.jax import HOOKS
+else:
+    HOOKS = []
+patches.plan(HOST.name, together.look_at_trainings(HOST), *HOOKS)
 
 AccumulateInBackward = HOST.callback(in_backward.AccumulateInBackward)
 AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)

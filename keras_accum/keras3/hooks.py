@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_accum import host, schedule
 from keras_accum.convert import Convertible
+from keras_accum.training import warn
 
 # What is overridden here, or called by a private name, of Keras's own class.
 OF_KERAS = (
@@ -84,7 +85,15 @@ class Hooks(MovingAverages):
         port.decay = kwargs.pop("decay", 0.0)
         if not (schedule.is_number(port.decay) and port.decay >= 0):
             raise ValueError(f"`decay` must be a number >= 0. Received: decay={port.decay!r}")
-        self._check_one_accumulation(kwargs.get("gradient_accumulation_steps"))
+        steps = kwargs.get("gradient_accumulation_steps")
+        self._check_one_accumulation(steps)
+        if steps:
+            name = type(self).__name__
+            warn(
+                f"gradient_accumulation_steps={steps} is Keras's own accumulation, in which "
+                "schedules and `completed_updates` count micro-batches. For the accumulation of "
+                f"this package, write {name}(accum_iters={steps})."
+            )
         return kwargs
 
     def _check_one_accumulation(self, steps):

@@ -67,18 +67,24 @@ def check(state, owner, shapes=None, is_fresh=False):
 def _misfits(state, shapes, is_fresh):
     """Return messages for arrays that are missing, unknown or of another shape.
 
-    Three parts of a state are optional: the learning rate; the window, which a stock optimizer
-    doesn't have; and all slots, if both this optimizer and the state's have made no step.
+    Three parts of a state are optional: the learning rate; the whole window, which a stock
+    optimizer doesn't have; and all slots, if both this optimizer and the state's have made no step.
     """
     optional = {"learning_rate", "state_format", MISSING}
     known = {"state_format": (), **shapes}
     # As objects, because old NumPy has no `any` of strings.
-    if not state.get("window_position", np.asarray(0)).astype(object).any():  # no window is open
+    updates, position = (
+        state.get(name, np.asarray(0)).astype(object).any()
+        for name in ("completed_updates", "window_position")
+    )
+    if not position:  # no window is open
         optional.add(WEIGHT)
         known.setdefault(WEIGHT, ())
-    if "window_position" not in state:
+    # A length alone says nothing of an open window.
+    if not any(map(is_of_window, state.keys() - {"state_format", "accum_iters"})):
         optional.update(filter(is_of_window, shapes))
-    if list(map(index_of, state)) == [None] * len(state) and is_fresh:
+    are_scalars = all(index_of(name) is None for name in state)
+    if are_scalars and is_fresh and not (updates or position):
         optional.update(name for name in shapes if name != "completed_updates")
     missing = [name for name in shapes if name not in state and name not in optional]
     misshapen = [

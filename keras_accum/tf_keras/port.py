@@ -42,11 +42,17 @@ class Port(StatePort):
         if not is_summed:
             accumulation.micro_batch(gradients, variables)
             return
+        is_ours = self.replica() in self._in_advance
         weight = self._in_advance.pop(self.replica(), None)
-        if options.weighs and weight is None:
+        needs = {
+            "reduction='weighted'": options.weighs and weight is None,
+            "A LossScaleOptimizer": self.counts_skips and options.accumulates and not is_ours,
+        }
+        argument = next(filter(needs.get, needs), None)
+        if argument is not None:
             raise ValueError(
-                "reduction='weighted' needs the gradients before they are summed over replicas: "
-                f"leave {self.to_sum}."
+                f"{argument} needs the gradients before they are summed over replicas: leave "
+                f"{self.to_sum}."
             )
         accumulation.take(gradients, weight, variables)
 

@@ -18,6 +18,7 @@ class StatePort(port.Port):
 
     variables = ()
     key = staticmethod(key_of)
+    in_custom_objects = staticmethod(keras.utils.get_registered_object)
     read = staticmethod(keras.backend.get_value)
     write = staticmethod(port.write)
     rate_argument = staticmethod(stock.rate_argument)

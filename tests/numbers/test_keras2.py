@@ -231,9 +231,11 @@ def test_a_model_that_is_compiled_again(keeps):
 # -- one optimizer in two models ---------------------------------------------------------------
 
 
-def in_two_models():
-    optimizer = sgd()
-    models = [compiled(dense_model(), optimizer) for _ in range(2)]
+def in_two_models(are_same_variables=False):
+    optimizer, networks = sgd(), [dense_model(), dense_model()]
+    if are_same_variables:
+        networks[1] = keras.models.Model(networks[0].inputs, networks[0].outputs)
+    models = [compiled(network, optimizer) for network in networks]
     for model in models:
         model._make_train_function()
     return optimizer, models
@@ -255,9 +257,10 @@ def test_one_optimizer_in_two_models(stop):
     assert (optimizer.accum_iters, optimizer.completed_updates) == (3, 4)
 
 
-def test_a_partial_window_of_two_models():
+@pytest.mark.parametrize("are_same_variables", [False, True])
+def test_a_partial_window_of_two_models(are_same_variables):
     """The call doesn't say which model's window is meant: it is that of the last, or refused."""
-    optimizer, (first, second) = in_two_models()
+    optimizer, (first, second) = in_two_models(are_same_variables)
     said = pytest.raises(ValueError, match="apply_partial_window.*several models.*its own optimize")
     go_on(first, stop=1)
     with said:

@@ -21,8 +21,8 @@ if hosts.IS_NEW_STYLE:
 TO_SUM = f"leave {next(iter(SUMMED))}={not next(iter(SUMMED.values()))}"
 
 
-def weighted():
-    return hosts.ours("Adam", accum_iters=LENGTH, reduction="weighted", **ADAM.arguments)
+def weighted(reduction="weighted"):
+    return hosts.ours("Adam", accum_iters=LENGTH, reduction=reduction, **ADAM.arguments)
 
 
 def apply(optimizer, gradient, *variables, **more):
@@ -45,15 +45,17 @@ def test_weighted_has_the_same_state_inside_and_alone(every_gate):
         assert_equal(each.get_state(), again.get_state(), **EXACT)
 
 
-def test_gradients_summed_by_the_user_are_refused_with_weights(every_gate):
-    """A sum over replicas lacks the weight of each replica's share."""
-    optimizer, w = weighted(), hosts.variable([1.0], "w")
+@pytest.mark.parametrize("reduction", ["weighted", "mean"])
+def test_gradients_summed_by_the_user_are_refused_in_a_loss_scale(reduction, every_gate):
+    """The optimizer doesn't see a skipped micro-batch, and a sum lacks the replicas' weights."""
+    optimizer, w = weighted(reduction), hosts.variable([1.0], "w")
     scaled = hosts.loss_scaled(optimizer, 8.0)
     for _ in range(2):
-        with pytest.raises(ValueError, match=f"reduction='weighted'.*{TO_SUM}"):
+        with pytest.raises(ValueError, match=f"gradients before they are summed.*{TO_SUM}"):
             apply(scaled, 2.0, w, **SUMMED)
         for _ in range(LENGTH):
-            optimizer.weigh(1.0)
+            if reduction == "weighted":
+                optimizer.weigh(1.0)
             apply(scaled, 2.0, w)
     assert optimizer.completed_updates == 2
 

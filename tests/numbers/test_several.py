@@ -222,8 +222,11 @@ average = {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2}
 fine = {"learning_rate": 2**-5, "epsilon": 2**-7}  # otherwise a norm hardly matters to Adam
 # Arguments of `players`, and of steps.
 OPTIONS = {
-    "never seen": (  # a scalar without a gradient counts in no norm
-        {"change": lambda average: 2 * average + 1, "global_clipnorm": 0.5, **fine},
+    "never seen": (  # a scalar without a gradient counts in no norm, also after a NaN
+        {
+            "change": lambda average: 2 * average + 1,
+            **{"global_clipnorm": 0.5, "skip_nonfinite": True, **fine},
+        },
         {"present": [[0, 1]]},
     ),
     "missing": ({"clipnorm": 0.5}, {"present": [[0], [1, 2]], "is_sparse": True}),

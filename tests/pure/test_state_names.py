@@ -1,5 +1,7 @@
 """The state as named arrays: what fits, what errors say about a misfit, and lists without names."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,7 @@ LAYOUT = {
 NUMBERS = {"completed_updates": 3, "state_format": 1, "window_position": 2}
 NUMBERS.update(window_length=5, accum_iters=5, missing_gradients=0)
 COUNTERS = [name for name in NUMBERS if name != MISSING]
+WINDOW = [name for name in LAYOUT if name in NUMBERS or name.startswith("accumulator")][1:]
 
 
 def state(*without, **changed):
@@ -41,13 +44,23 @@ def test_what_may_be_left_out():
     check(state())
     check(state("learning_rate", "state_format", MISSING))
     check(without_window(state()))
-    with pytest.raises(StateError, match=r"Missing: accumulator\.1\."):
-        check(state("accumulator.1"))
     arrays = [name for name in LAYOUT if index_of(name) is not None]
     fresh = state(*arrays, MISSING, completed_updates=0, window_position=0)
     check(fresh, is_fresh=True)
-    with pytest.raises(StateError, match=r"Missing: Adam\.momentum\.0"):
-        check(fresh)
+    later = [{**fresh, name: np.asarray(1)} for name in ("completed_updates", "window_position")]
+    for taken, is_fresh in (fresh, False), (later[0], True), (later[1], True):
+        with pytest.raises(StateError, match=r"Missing: Adam\.momentum\.0"):
+            check(taken, is_fresh=is_fresh)
+
+
+def test_a_part_of_a_window():
+    """A sum without its count would be divided by the wrong number."""
+    of_window = WINDOW[1:]  # without the format
+    check(state(*(name for name in of_window if name != "accum_iters")))  # only the next length
+    for number in range(1, len(of_window) - 1):
+        for without in set(itertools.combinations(of_window, number)) - {(MISSING,)}:
+            with pytest.raises(StateError, match="Missing: "):
+                check(state(*without))
 
 
 def test_a_training_that_diverged_has_a_state():
@@ -115,30 +128,30 @@ def test_an_index_that_is_none(index):
 
 # -- lists ---------------------------------------------------------------------------------------
 
-# What Keras 2 wrote after `iterations`, for two variables. Every SGD has momentum, which tells the
-# number of variables. Adam without amsgrad has one element per variable for velocity_hat.
-WRITTEN = {"momentum": SHAPES, "velocity": SHAPES, "velocity_hat": [(1,), (1,)]}
 
-
-@pytest.mark.parametrize(
-    "rule, slots", [("Adam", ("momentum", "velocity")), ("SGD", ()), ("SGD", ("momentum",))]
-)
-def test_from_keras_2(rule, slots):
-    written = WRITTEN if rule == "Adam" else ["momentum"]
-    arrays = {
-        f"{rule}.{slot}.{i}": np.full(shape, 10 * place + i)
-        for place, slot in enumerate(written)
-        for i, shape in enumerate(WRITTEN[slot])
-    }
-    used = {name: array for name, array in arrays.items() if name.split(".")[1] in slots}
-    shapes = {"completed_updates": (), **{name: array.shape for name, array in used.items()}}
-    found = lists.fitted([np.asarray(4), *arrays.values()], shapes, rule, "it")
-    assert found.pop("completed_updates") == 4
-    assert sorted(found) == sorted(used)
-    for name, array in found.items():
-        np.testing.assert_array_equal(array, arrays[name])
-    with pytest.raises(StateError, match="A list of 2 arrays.* not a state of it"):
-        lists.fitted([np.asarray(1), np.zeros(2)], LAYOUT, "Adam", "it")
+@pytest.mark.parametrize("slots", [(), ("SGD.momentum",), ("Adam.momentum", "Adam.velocity")])
+def test_a_list_that_is_no_state(slots):
+    """Torn, damaged, of a deeper model, of other types: of SGD as of Adam."""
+    rule = "Adam" if len(slots) == 2 else "SGD"
+    shapes = {name: LAYOUT[name] for name in ("completed_updates", "learning_rate")}
+    shapes.update((f"{slot}.{i}", shape) for slot in slots for i, shape in enumerate(SHAPES))
+    of_stock = len(shapes)
+    shapes.update((name, LAYOUT[name]) for name in WINDOW)
+    good = [np.full(shape, NUMBERS.get(name, 0.5)) for name, shape in shapes.items()]
+    count, floats = np.asarray(4), [np.ones(s) for s in SHAPES * (1 if rule == "SGD" else 2)]
+    floats += [np.ones(1)] * (len(floats) - 2)
+    for arrays in (good, good[:of_stock], [count, *floats]):
+        lists.fitted(arrays, shapes, SHAPES, rule, "it")
+    bad = [good[:length] for length in range(len(good)) if length != of_stock]
+    bad += [good[:place] + good[place + 1 :] for place in range(2, len(good))]
+    bad += [[*good, good[-1]], good[::-1], [*good[:-1], np.zeros(4)]]
+    bad += [[count, *arrays] for arrays in (floats[:-1], floats[::-1], floats * 2)]
+    for kind in ("int64", "complex64", "str"):
+        bad += [[*good[:-2], good[-2].astype(kind), good[-1]]]
+        bad += [[count, *floats[:-1], floats[-1].astype(kind)]]
+    for arrays in bad:
+        with pytest.raises(StateError, match="A list of .* not a state of it"):
+            lists.fitted(arrays, shapes, SHAPES, rule, "it")
 
 
 def test_a_list_without_a_count():
@@ -156,7 +169,8 @@ def test_a_list_that_counts_micro_batches():
 # What an optimizer has here, and the order of a file. Only the order tells which slot is which.
 BY_VARIABLE = ["Adam.momentum.0", "Adam.velocity.0", "Adam.momentum.1", "Adam.velocity.1"]
 FTRL = ["Ftrl.accumulator.0", "Ftrl.linear.0", "Ftrl.accumulator.1", "Ftrl.linear.1"]
-WINDOW = [name for name in LAYOUT if name in NUMBERS or name.startswith("accumulator")][1:]
+MOMENTA = ["SGD.momentum.0", "SGD.momentum.1"]
+UNUSED = ["Adam.velocity_hat.0", "Adam.velocity_hat.1"]
 HERE = ["completed_updates", "learning_rate", *BY_VARIABLE, *WINDOW]
 WRITTEN_BY = {
     "this Keras": (HERE, HERE),
@@ -164,17 +178,23 @@ WRITTEN_BY = {
     "tf_keras": (HERE, [HERE[0], *SLOTS, *WINDOW]),
     "Ftrl of tf_keras": ([*HERE[:2], *FTRL, *WINDOW], [HERE[0], *FTRL, *WINDOW]),
     "Keras 2": (HERE, [HERE[0], *SLOTS, *WINDOW[:-1]]),
+    # Adam of Keras 2 has an element for each slot of AMSGrad, and each SGD has momentum.
+    "a stock Adam of Keras 2": (HERE, [HERE[0], *SLOTS, *UNUSED]),
+    "a stock SGD of Keras 2": ([*HERE[:2], *WINDOW], [HERE[0], *MOMENTA]),
+    "a stock momentum of Keras 2": ([*HERE[:2], *MOMENTA, *WINDOW], [HERE[0], *MOMENTA]),
     "an optimizer without a schedule": ([HERE[0], *HERE[2:]], HERE),
 }
 
 
 @pytest.mark.parametrize("here, order", WRITTEN_BY.values(), ids=WRITTEN_BY)
 def test_the_order_of_a_file(here, order):
-    shapes = {name: () if index_of(name) is None else (2,) for name in here}
-    shapes[MISSING] = (3,)
+    written = {name: () if index_of(name) is None else (2,) for name in here + order}
+    written.update({**dict.fromkeys(UNUSED, (1,)), MISSING: (3,)})
+    shapes = {name: written[name] for name in here}
     numbers = {name: NUMBERS.get(name, place + 0.5) for place, name in enumerate(order)}
-    arrays = [np.full(shapes.get(name, ()), number) for name, number in numbers.items()]
-    found = lists.fitted(arrays, shapes, "Ftrl" if FTRL[0] in here else "Adam", "it")
+    arrays = [np.full(written[name], number) for name, number in numbers.items()]
+    rule = "Ftrl" if FTRL[0] in here else "SGD" if MOMENTA[0] in order else "Adam"
+    found = lists.fitted(arrays, shapes, [(2,)] * 2, rule, "it")
     assert {name: array.flat[0] for name, array in found.items()} == {
         name: number for name, number in numbers.items() if name in here
     }

@@ -140,6 +140,7 @@ def test_a_state_of_an_optimizer_without_variables():
 REFUSED = {
     "missing": ("adam", {"Adam.velocity.1": None}, {}, r"Missing: Adam\.velocity\.1"),
     "no accumulator": ("adam", {"accumulator.0": None}, {}, r"Missing: accumulator\.0"),
+    "no position": ("adam", {"window_position": None}, {}, "Missing: window_position"),
     "one more": ("adam", {"Adam.momentum.3": np.zeros(2)}, {}, r"(momentum|velocity)\.3"),
     "shape": ("adam", {"Adam.momentum.0": np.zeros((3, 2))}, {}, r"Adam\.momentum\.0 is \(3, 2\)"),
     "position": ("adam", {"window_position": LENGTH}, {}, "Impossible: window_position = "),
@@ -200,11 +201,12 @@ def test_impossible_numbers_change_nothing(is_built):
     assert_same(optimizer.get_state(), {**named, "completed_updates": 3})
 
 
-def test_a_list_that_does_not_fit():
-    optimizer = trained()
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_a_list_that_does_not_fit(name):
+    optimizer = trained(CASES[name])
     before, arrays = optimizer.get_state(), list(map(hosts.array, hosts.listed(optimizer)))
-    for change in (arrays[:-2], [*arrays, arrays[-1]], arrays[::-1]):
-        with pytest.raises(StateError, match="arrays.*is not a state of this AdamAccumulate"):
+    for change in (arrays[:-2], [*arrays, arrays[-1]], arrays[::-1], arrays[:1] * 2):
+        with pytest.raises(StateError, match="arrays.*is not a state of this .*Accumulate"):
             optimizer.set_weights(change)
         assert_same(optimizer.get_state(), before)
     for give in (optimizer.set_weights, optimizer.set_state):
@@ -253,12 +255,34 @@ def test_a_broken_file(how, tmp_path):
     assert_same(weights(model), values)
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's HDF5 files of weights hold no optimizer")
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="whose files of weights hold no optimizer")
 def test_a_file_without_an_optimizer(tmp_path):
-    model = fresh()
+    model, path = fresh(), str(tmp_path / "m.weights.h5")
     hosts.build(model)
     before = model.optimizer.get_state()
-    dense_model().save_weights(tmp_path / "m.weights.h5")
+    dense_model().save_weights(path)
     with pytest.warns(UserWarning, match="holds no state of AdamAccumulate"):
-        FORMATS["weights"].load(tmp_path, lambda: model)
+        model.load_weights(path)
     assert_same(model.optimizer.get_state(), before)
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="finds a class by its name in custom_objects")
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@pytest.mark.parametrize("form", ["h5", "keras", "weights"])
+def test_the_length_of_a_file_wins_and_that_is_said(form, tmp_path):
+    if form == "weights" and not hosts.IS_KERAS3:
+        pytest.skip("a checkpoint of TensorFlow")
+    FORMATS[form].save(training.go_on(fresh(), 0, STOP), tmp_path)
+
+    def load(accum_iters):
+        if form == "weights":
+            return FORMATS[form].load(tmp_path, lambda: fresh(accum_iters=accum_iters))
+        made = type(fresh().optimizer).with_accum_iters(accum_iters)
+        (path,) = tmp_path.iterdir()
+        return keras.models.load_model(str(path), custom_objects={made.__name__: made})
+
+    says = rf"accum_iters={LENGTH} of the file is used, and not 9.*`optimizer.accum_iters = 9`"
+    with pytest.warns(UserWarning, match=says) as said:
+        assert load(9).optimizer.accum_iters == LENGTH
+    assert len([each for each in said if "accum_iters" in str(each.message)]) == 1
+    assert load(LENGTH).optimizer.accum_iters == LENGTH
