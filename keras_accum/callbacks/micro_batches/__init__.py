@@ -33,10 +33,10 @@ class MicroBatches(InTrainFunction):
         gradient = sum over s of (n_s / n) gradient of loss_s
         loss_s   = mean of the losses of the slice + penalties_s
 
-    A loss and a metric must have one value per sample, or per element of a sample, which doesn't
-    depend on other samples. A mean that isn't over all samples is refused by a ValueError: of an
-    output or a loss with a mask, and of `reduction="mean_with_sample_weight"` with sample weights.
-    Use `loss="batch"` there.
+    A loss and a metric must have one value per sample, or per element of a sample. Refused by a
+    ValueError are values that depend on other samples, which is tried on a few made-up samples, and
+    a mean that isn't over all samples: of an output or a loss with a mask, and of
+    `reduction="mean_with_sample_weight"` with sample weights. Use `loss="batch"` there.
 
     With `loss="batch"`, the model first runs on all slices without gradients. The loss of the
     joined outputs, which are kept in memory, gives their gradient. Then the model runs on each

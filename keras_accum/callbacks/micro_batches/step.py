@@ -31,8 +31,10 @@ class StepInSlices(Halving):
                                             returns the next carry and arrays, to be joined
         gradients_of(objective, arrays)     gradients of objective(arrays) with respect to arrays,
                                             or to the weights; and what else `objective` returns
+        outside()                           a scope outside of the trace, without gradients
 
     is_first: True until a training has taken its first batch.
+    tried: the functions of losses and metrics that were tried on samples in this training.
     """
 
     def __init__(self, model, size, loss):
@@ -42,7 +44,7 @@ class StepInSlices(Halving):
 
     def check(self):
         """Raise an error if this model can't be trained in slices, at the start of a training."""
-        self.is_first, self.optimizer = True, self.model.optimizer
+        self.is_first, self.tried, self.optimizer = True, [], self.model.optimizer
         self.ended = int(self.begun)  # a training may have been broken off in an update
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
@@ -134,7 +136,7 @@ class StepInSlices(Halving):
 
     def _of_part(self, data, count, of):
         """Return the gradients of a slice's part of a loss that is a mean over samples."""
-        with in_parts(self.model, count, of):
+        with in_parts(self, count, of):
             return self.of_samples(data, count, count / of)
 
     def _of_outputs(self, data, rows):
