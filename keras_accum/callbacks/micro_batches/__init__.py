@@ -94,6 +94,11 @@ class MicroBatches(InTrainFunction):
 
     version = size  # for each size, there is a trace
 
+    @property
+    def in_slices(self):
+        """True if a batch was larger than a slice."""
+        return self._step is not None and self._step.in_slices
+
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         self._check_model()

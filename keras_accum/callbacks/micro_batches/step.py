@@ -34,12 +34,13 @@ class StepInSlices(Halving):
         outside()                           a scope outside of the trace, without gradients
 
     is_first: True until a training has taken its first batch.
+    in_slices: True if a step was traced that takes slices.
     tried: the functions of losses and metrics that were tried on samples in this training.
     """
 
     def __init__(self, model, size, loss):
         self.model, self.loss, self.own = model, loss, model.train_step
-        self.searches = size == "auto"
+        self.searches, self.in_slices = size == "auto", False
         self.size = None if self.searches else size
 
     def check(self):
@@ -113,7 +114,7 @@ class StepInSlices(Halving):
 
     def gradients(self, data, rows):
         """Return the gradients of the batch. The model's other variables are as after the step."""
-        of_slice = self._of_part
+        of_slice, self.in_slices = self._of_part, True
         if self.loss == "batch":
             data, of_slice = (data, self._of_outputs(data, rows)), self._by_outputs
         sums = self.sums(lambda data, count: of_slice(data, count, rows), data, rows)
