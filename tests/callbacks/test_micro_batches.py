@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from cases import quick_first, thorough
 from hosts import keras
-from training import DenseEmbedding, assert_equal, embedding_model, initialize
+from training import assert_equal, embedding_model, initialize
 
 if not hosts.IS_KERAS3:
     pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
@@ -235,9 +235,9 @@ def train(case, callbacks=(), optimizer=None, batch_size=BATCH, epochs=2):
     return model, found
 
 
-def assert_same(case, optimizer=adam, loss="sample", of_plain=None, **arguments):
+def assert_same(case, optimizer=adam, loss="sample", **arguments):
     """Train as a whole and in slices. Return the model that was trained in slices."""
-    _, expected = train(of_plain or case, [], optimizer(), **arguments)
+    _, expected = train(case, [], optimizer(), **arguments)
     model, actual = train(case, [MicroBatches(SIZE, loss=loss)], optimizer(), **arguments)
     assert actual.keys() == expected.keys()
     assert_equal(actual, expected)
@@ -262,13 +262,17 @@ def test_any_loss_of_the_whole_batch(name):
 
 
 @quick_first("in_compile", [{}, WITH_XLA] if hosts.IS_TENSORFLOW else [{}])
-def test_an_embedding_has_the_dense_gradient(in_compile):
-    """Rows are repeated in a slice, and missing in others. The last row is in no slice."""
+@quick_first("loss", ["sample", "batch"])
+def test_an_embedding(loss, in_compile):
+    """Rows are repeated in a slice, and missing in others. The last row is in no slice.
 
-    def case(layer):
-        return (lambda: initialize(embedding_model(layer))), (WORDS % 5, Y), {}, in_compile
+    On TensorFlow, Keras's Adam squares the parts of a repeated row apart, and so it does here.
+    """
 
-    assert_same(case(layers.Embedding), of_plain=case(DenseEmbedding))
+    def build():
+        return initialize(embedding_model(layers.Embedding))
+
+    assert_same((build, (WORDS % 5, Y), {}, in_compile), loss=loss)
 
 
 def two_towers():

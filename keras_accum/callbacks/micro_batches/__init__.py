@@ -26,7 +26,8 @@ class MicroBatches(InTrainFunction):
 
     The memory is that of a slice and one sum of gradients; the training is that of the batch. `fit`
     counts batches: steps, progress bar, logs, schedules and callbacks are those of the batch. The
-    optimizer may be any optimizer, of Keras or of this package.
+    optimizer may be any optimizer, of Keras or of this package. On TensorFlow, the optimizer gets
+    the rows of an embedding's gradient that it gets of the whole batch, which are kept in memory.
 
     With `loss="sample"`, slice s has n_s of the batch's n samples, and the gradient is
 

@@ -25,10 +25,8 @@ _NORMALIZES = (
 
 
 class StepInSlices(Halving):
-    """A train step in slices. A subclass for each backend has the loop over slices, and a gradient:
+    """A train step in slices. A subclass for each backend has its loop over slices, and:
 
-        scan(function, carry, data, rows)   function(carry, slice, samples of the slice), which
-                                            returns the next carry and arrays, to be joined
         gradients_of(objective, arrays)     gradients of objective(arrays) with respect to arrays,
                                             or to the weights; and what else `objective` returns
         outside()                           a scope outside of the trace, without gradients
@@ -195,22 +193,44 @@ class StepInSlices(Halving):
         missing = set(range(len(weights)))
 
         def add(sums, data, count):
-            found = of_slice(data, count)
+            found, parts = self.apart(of_slice(data, count))
             missing.intersection_update(i for i, g in enumerate(found) if g is None)
-            return [s if g is None else self.plus(s, g) for s, g in zip(sums, found)]
+            pairs = zip(sums, found)
+            return [s if g is None else s + ops.cast(g, s.dtype) for s, g in pairs], parts
 
         # Sums in half precision would stall.
         types = ["float32" if "float16" in str(w.dtype) else w.dtype for w in weights]
         zeros = [ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
-        sums = self.fold(add, zeros, data, rows)
-        return [None if i in missing else total for i, total in enumerate(sums)]
+        sums, parts = self.scan(add, zeros, data, rows)
+        return self.joined([None if i in missing else s for i, s in enumerate(sums)], parts)
 
-    def fold(self, function, carry, data, rows):
-        """Scan with a function that returns the next carry alone."""
-        return self.scan(lambda *arguments: (function(*arguments), []), carry, data, rows)[0]
+    def scan(self, function, carry, data, rows):
+        """Call function(carry, slice, samples of the slice) for each slice.
 
-    def plus(self, total, gradient):
-        return total + ops.cast(gradient, total.dtype)
+        It returns the next carry, and arrays of samples, which are joined.
+        """
+        found = []
+        for part, count in self.slices(data, rows):
+            carry, arrays = function(carry, part, count)
+            found.append(arrays)
+        return carry, list(map(ops.concatenate, zip(*found)))
+
+    def slices(self, data, rows):
+        for start in range(0, rows, self.size):
+            count = min(self.size, rows - start)
+            yield self.part(data, start, count), count
+
+    def part(self, data, start, count):
+        stop = start + count
+        return keras.tree.map_structure(lambda a: None if a is None else a[start:stop], data)
+
+    def apart(self, gradients):
+        """Return gradients that are added up, and arrays that are joined."""
+        return gradients, []
+
+    def joined(self, sums, parts):
+        """Return the sums, with the joined arrays."""
+        return sums
 
 
 def _share(loss, share):
