@@ -314,6 +314,7 @@ def test_optimizers(optimizer):
     assert int(model.optimizer.iterations) == 2 * -(-SAMPLES // BATCH)
 
 
+@pytest.mark.filterwarnings("ignore:MicroBatches takes batches of 4 samples in slices")
 @quick_first("size", [SIZE, "auto"])
 @quick_first("others", [["AccumulationMonitor", "PythonGate"], ["PythonGate"], []])
 def test_windows_count_batches(size, others):

@@ -69,6 +69,7 @@ BIG = {
             "torch": {"batch_size=10": "batch_size=50"},
         }[hosts.BACKEND],
     ),
+    "a GAN": (4, {".batch(10": ".batch(50"}),
     "several devices": (4, {"batch_size=10": "batch_size=50"}),
 }
 

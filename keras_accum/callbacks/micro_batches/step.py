@@ -24,8 +24,32 @@ _NORMALIZES = (
 )
 
 
-class StepInSlices(Halving):
-    """A train step in slices. A subclass for each backend has its loop over slices, and:
+class Slices:
+    """The loop over slices, in Python. The programs of JAX and TensorFlow have loops of theirs."""
+
+    def scan(self, function, carry, data, rows):
+        """Call function(carry, slice, samples of the slice) for each slice.
+
+        It returns the next carry, and arrays of samples, which are joined.
+        """
+        found = []
+        for part, count in self.slices(data, rows):
+            carry, arrays = function(carry, part, count)
+            found.append(arrays)
+        return carry, list(map(ops.concatenate, zip(*found)))
+
+    def slices(self, data, rows):
+        for start in range(0, rows, self.size):
+            count = min(self.size, rows - start)
+            yield self.part(data, start, count), count
+
+    def part(self, data, start, count):
+        stop = start + count
+        return keras.tree.map_structure(lambda a: None if a is None else a[start:stop], data)
+
+
+class StepInSlices(Slices, Halving):
+    """A train step in slices. A subclass for each backend has:
 
         gradients_of(objective, arrays)     gradients of objective(arrays) with respect to arrays,
                                             or to the weights; and what else `objective` returns
@@ -203,26 +227,6 @@ class StepInSlices(Halving):
         zeros = [ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
         sums, parts = self.scan(add, zeros, data, rows)
         return self.joined([None if i in missing else s for i, s in enumerate(sums)], parts)
-
-    def scan(self, function, carry, data, rows):
-        """Call function(carry, slice, samples of the slice) for each slice.
-
-        It returns the next carry, and arrays of samples, which are joined.
-        """
-        found = []
-        for part, count in self.slices(data, rows):
-            carry, arrays = function(carry, part, count)
-            found.append(arrays)
-        return carry, list(map(ops.concatenate, zip(*found)))
-
-    def slices(self, data, rows):
-        for start in range(0, rows, self.size):
-            count = min(self.size, rows - start)
-            yield self.part(data, start, count), count
-
-    def part(self, data, start, count):
-        stop = start + count
-        return keras.tree.map_structure(lambda a: None if a is None else a[start:stop], data)
 
     def apart(self, gradients):
         """Return gradients that are added up, and arrays that are joined."""
