@@ -49,7 +49,6 @@ class Accumulation:
         self.port = make_port(self)
         self.window = None
         self.state, self.said = State(self), Said(self)
-        self.warned = set()  # the warnings that are given once
         # A Counter of the micro-batches that were run or traced, by replica; None if nobody counts,
         # because `torch.compile` compiles again where a number changes with each micro-batch.
         self.micro_batches = None

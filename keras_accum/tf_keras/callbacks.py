@@ -33,6 +33,7 @@ class _Host(callbacks.Host):
 
     name, keras, ops, import_keras = "tf_keras", keras, _OPS, IMPORT_KERAS
     flatten, mask_of = staticmethod(tf.nest.flatten), staticmethod(_mask_of)
+    read = staticmethod(keras.backend.get_value)
 
     def waits(self, model):
         servers = tf.distribute.experimental.ParameterServerStrategy

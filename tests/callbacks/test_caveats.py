@@ -20,7 +20,8 @@ STOCK = "SGDAccumulate(accum_iters=5), or use the stock optimizer"
 BATCHES = "Batch normalization trains in normalizes"
 MASK = "output has a mask"
 SHORT = "samples together, and the first one has 4"
-OF_WINDOWS = "Batch normalization", "has a mask", "samples together"
+BOTH = "an update sees 12 samples"
+OF_WINDOWS = "Batch normalization", "has a mask", "samples together", "an update sees"
 
 
 def arrays(samples, x=(3,), y=(2,)):
@@ -140,6 +141,18 @@ ROWS = {
     "other normalization": (None, normalized(layers.LayerNormalization), WHOLE, {}, {}),
     "batches without windows": (None, batch_norm(), WHOLE, {"accum_iters": 1}, {}),
 }
+if hosts.IS_KERAS3:
+    slices = {"callbacks": [hosts.accum.MicroBatches(2)]}
+    one_slice = {"callbacks": [hosts.accum.MicroBatches(SIZE)]}
+    stock = {"accum_iters": 1}
+    ROWS |= {
+        "batch normalization in slices": (BATCHES, batch_norm(), WHOLE, stock, slices),
+        "batch normalization in one slice": (None, batch_norm(), WHOLE, stock, one_slice),
+        "inference in slices": (None, normalized(Inference), WHOLE, stock, slices),
+        "slices": (None, dense_model, LESS, stock, slices),
+        "slices in windows": (BOTH, dense_model, WHOLE, {}, slices),
+        "one slice in windows": (BOTH, dense_model, WHOLE, {}, one_slice),
+    }
 
 
 @pytest.mark.parametrize("expected, build, data, options, arguments", ROWS.values(), ids=ROWS)
@@ -164,6 +177,20 @@ def test_where_nothing_is_said():
     assert said(stock, LESS) == []
     of_a_sum = keras.losses.MeanSquaredError(reduction="sum")
     assert said(eager(dense_model(), ours(), of_a_sum), LESS) == []
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="MicroBatches is for Keras 3")
+def test_a_stock_optimizer_in_slices():
+    """It is said once, also of a new callback, and where "auto" finds slices in a later batch."""
+    callback = hosts.accum.MicroBatches("auto")
+
+    def halve(model):
+        callback._step.size = 2
+
+    model = compiled(batch_norm()(), hosts.stock("SGD"))
+    (found,) = said(model, WHOLE, callbacks=[callback, At(halve)])
+    assert BATCHES in found
+    assert said(model, WHOLE, callbacks=[hosts.accum.MicroBatches(2)]) == []
 
 
 def test_in_a_traced_step():

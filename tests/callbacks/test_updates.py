@@ -200,7 +200,7 @@ def of_keras(name, **arguments):
 
 REFUSED = {
     "no list": (Recorder, TypeError, "`callbacks` must be a list"),
-    "a class": (lambda: [Recorder], TypeError, "and not of their classes.*Received: .*<class"),
+    "a class": (lambda: [Recorder], TypeError, "not of classes.*Received: .*<class"),
     "PythonGate": (lambda: [accum.PythonGate()], ValueError, "PythonGate can't.*micro-batches"),
     "itself": (lambda: [accum.OnUpdates([])], ValueError, "OnUpdates can't be in OnUpdates"),
 }

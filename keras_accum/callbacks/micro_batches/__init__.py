@@ -26,17 +26,18 @@ class MicroBatches(InTrainFunction):
 
     The memory is that of a slice and one sum of gradients; the training is that of the batch. `fit`
     counts batches: steps, progress bar, logs, schedules and callbacks are those of the batch. The
-    optimizer may be any optimizer, of Keras or of this package.
+    optimizer may be any optimizer, of Keras or of this package. On TensorFlow, the optimizer gets
+    the rows of an embedding's gradient that it gets of the whole batch, which are kept in memory.
 
     With `loss="sample"`, slice s has n_s of the batch's n samples, and the gradient is
 
         gradient = sum over s of (n_s / n) gradient of loss_s
         loss_s   = mean of the losses of the slice + penalties_s
 
-    A loss and a metric must have one value per sample, or per element of a sample, which doesn't
-    depend on other samples. A mean that isn't over all samples is refused by a ValueError: of an
-    output or a loss with a mask, and of `reduction="mean_with_sample_weight"` with sample weights.
-    Use `loss="batch"` there.
+    A loss and a metric must have one value per sample, or per element of a sample. Refused by a
+    ValueError are values that depend on other samples, which is tried on a few made-up samples, and
+    a mean that isn't over all samples: of an output or a loss with a mask, and of
+    `reduction="mean_with_sample_weight"` with sample weights. Use `loss="batch"` there.
 
     With `loss="batch"`, the model first runs on all slices without gradients. The loss of the
     joined outputs, which are kept in memory, gives their gradient. Then the model runs on each
@@ -93,6 +94,11 @@ class MicroBatches(InTrainFunction):
         return None if self._step is None else self._step.size
 
     version = size  # for each size, there is a trace
+
+    @property
+    def in_slices(self):
+        """True if a batch was larger than a slice."""
+        return self._step is not None and self._step.in_slices
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)

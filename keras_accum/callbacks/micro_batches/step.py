@@ -24,25 +24,50 @@ _NORMALIZES = (
 )
 
 
-class StepInSlices(Halving):
-    """A train step in slices. A subclass for each backend has the loop over slices, and a gradient:
+class Slices:
+    """The loop over slices, in Python. The programs of JAX and TensorFlow have loops of theirs."""
 
-        scan(function, carry, data, rows)   function(carry, slice, samples of the slice), which
-                                            returns the next carry and arrays, to be joined
+    def scan(self, function, carry, data, rows):
+        """Call function(carry, slice, samples of the slice) for each slice.
+
+        It returns the next carry, and arrays of samples, which are joined.
+        """
+        found = []
+        for part, count in self.slices(data, rows):
+            carry, arrays = function(carry, part, count)
+            found.append(arrays)
+        return carry, list(map(ops.concatenate, zip(*found)))
+
+    def slices(self, data, rows):
+        for start in range(0, rows, self.size):
+            count = min(self.size, rows - start)
+            yield self.part(data, start, count), count
+
+    def part(self, data, start, count):
+        stop = start + count
+        return keras.tree.map_structure(lambda a: None if a is None else a[start:stop], data)
+
+
+class StepInSlices(Slices, Halving):
+    """A train step in slices. A subclass for each backend has:
+
         gradients_of(objective, arrays)     gradients of objective(arrays) with respect to arrays,
                                             or to the weights; and what else `objective` returns
+        outside()                           a scope outside of the trace, without gradients
 
     is_first: True until a training has taken its first batch.
+    in_slices: True if a step was traced that takes slices.
+    tried: the functions of losses and metrics that were tried on samples in this training.
     """
 
     def __init__(self, model, size, loss):
         self.model, self.loss, self.own = model, loss, model.train_step
-        self.searches = size == "auto"
+        self.searches, self.in_slices = size == "auto", False
         self.size = None if self.searches else size
 
     def check(self):
         """Raise an error if this model can't be trained in slices, at the start of a training."""
-        self.is_first, self.optimizer = True, self.model.optimizer
+        self.is_first, self.tried, self.optimizer = True, [], self.model.optimizer
         self.ended = int(self.begun)  # a training may have been broken off in an update
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
@@ -111,7 +136,7 @@ class StepInSlices(Halving):
 
     def gradients(self, data, rows):
         """Return the gradients of the batch. The model's other variables are as after the step."""
-        of_slice = self._of_part
+        of_slice, self.in_slices = self._of_part, True
         if self.loss == "batch":
             data, of_slice = (data, self._of_outputs(data, rows)), self._by_outputs
         sums = self.sums(lambda data, count: of_slice(data, count, rows), data, rows)
@@ -134,7 +159,7 @@ class StepInSlices(Halving):
 
     def _of_part(self, data, count, of):
         """Return the gradients of a slice's part of a loss that is a mean over samples."""
-        with in_parts(self.model, count, of):
+        with in_parts(self, count, of):
             return self.of_samples(data, count, count / of)
 
     def _of_outputs(self, data, rows):
@@ -192,22 +217,24 @@ class StepInSlices(Halving):
         missing = set(range(len(weights)))
 
         def add(sums, data, count):
-            found = of_slice(data, count)
+            found, parts = self.apart(of_slice(data, count))
             missing.intersection_update(i for i, g in enumerate(found) if g is None)
-            return [s if g is None else self.plus(s, g) for s, g in zip(sums, found)]
+            pairs = zip(sums, found)
+            return [s if g is None else s + ops.cast(g, s.dtype) for s, g in pairs], parts
 
         # Sums in half precision would stall.
         types = ["float32" if "float16" in str(w.dtype) else w.dtype for w in weights]
         zeros = [ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
-        sums = self.fold(add, zeros, data, rows)
-        return [None if i in missing else total for i, total in enumerate(sums)]
+        sums, parts = self.scan(add, zeros, data, rows)
+        return self.joined([None if i in missing else s for i, s in enumerate(sums)], parts)
 
-    def fold(self, function, carry, data, rows):
-        """Scan with a function that returns the next carry alone."""
-        return self.scan(lambda *arguments: (function(*arguments), []), carry, data, rows)[0]
+    def apart(self, gradients):
+        """Return gradients that are added up, and arrays that are joined."""
+        return gradients, []
 
-    def plus(self, total, gradient):
-        return total + ops.cast(gradient, total.dtype)
+    def joined(self, sums, parts):
+        """Return the sums, with the joined arrays."""
+        return sums
 
 
 def _share(loss, share):
