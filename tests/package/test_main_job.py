@@ -20,6 +20,7 @@ trains = pytest.mark.skipif(
 def run(*options, **environment):
     command = [sys.executable, "-m", "keras_accum", *options]
     environment = {**os.environ, **environment}
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)  # a user has none
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
