@@ -34,6 +34,10 @@ def test_scripts(tmp_path, monkeypatch):
     assert names["model"].optimizer.iterations == 2  # batches of 50
 
 
+def test_the_first_script_is_the_one_of_which_a_type_checker_knows_everything():
+    assert FIRST in (hosts.PROJECT / "tests" / "typed_uses.py").read_text("utf-8")
+
+
 def test_the_table_is_the_one_of_the_demonstration():
     assert main.ROW.format("", *main.HEADS) in README
     assert main.LEGEND in README and main.SMALL in README
