@@ -5,7 +5,8 @@ from keras_accum.convert import inner
 from keras_accum.training import SKIPPED, UPDATE_NORM
 
 # The logs that are a state, and no average over micro-batches.
-_LOGS = "completed_updates", "window_position", "learning_rate", UPDATE_NORM, SKIPPED
+_LOGS = "completed_updates", "window_position", "window_length", "learning_rate"
+_LOGS += UPDATE_NORM, SKIPPED
 
 
 class AccumulationMonitor(InTrainFunction):
@@ -15,11 +16,16 @@ class AccumulationMonitor(InTrainFunction):
 
     - `completed_updates`: the number of updates made.
     - `window_position`: the number of micro-batches in the open window, 0 if no window is open.
+    - `window_length`: the number of micro-batches that close this window, or the next one if no
+      window is open; not with `accum_iters=None`.
     - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
     - `gradient_norm`, with `accum_iters` > 1: the norm of the average gradient that made the last
       update, before clipping. NaN before the first update.
     - `skipped_micro_batches`, with `skip_nonfinite` or `skip_norm`: the number of micro-batches
       that were dropped since the start of the training.
+
+    So Keras's progress bar, which prints numbers alone, says `completed_updates: 12.0000 -
+    window_position: 3.0000 - window_length: 5.0000` after three micro-batches of five.
 
     On JAX, a LossScaleOptimizer keeps the last two out of reach: they are left out. A callback gets
     only the logs of callbacks before it in the list: a CSVLogger before the monitor has no such
@@ -64,6 +70,9 @@ class AccumulationMonitor(InTrainFunction):
         optimizer = self.model.optimizer  # on JAX, this updates the optimizer's variables
         accumulation = inner(optimizer)._accumulation
         logs["completed_updates"], logs["window_position"] = accumulation.reached()
+        position, length, next_length = accumulation.counts()
+        if accumulation.options.accum_iters is not None:
+            logs["window_length"] = length if position else next_length
         logs["learning_rate"] = accumulation.port.rate_in_use()
         for name in accumulation.watched.names:
             logs[name] = accumulation.watched.read(name)
