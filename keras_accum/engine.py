@@ -55,7 +55,7 @@ class Accumulation:
         self.watched = Watched(self.port)
         self.warned = set()  # the warnings that are given once
         # A Counter of the micro-batches that were run or traced, by replica. None without a
-        # PythonGate, because `torch.compile` compiles again where a number changes with each micro-batch.
+        # PythonGate: `torch.compile` compiles again where a number changes with each micro-batch.
         self.micro_batches = None
         # {model: function(model, optimizer)}, called after a window was closed between train steps.
         self.closing_watchers = weakref.WeakKeyDictionary()
