@@ -69,12 +69,16 @@ def weights():
     yield text(bounds[1] + STEP, 309, "the next window", GREY, font_style="italic")
 
 
-def drawing():
-    width, height = LEFT + (WINDOW + NEXT) * STEP + 4, 324
-    yield (
+def opened(width, height):
+    return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" font-family="Helvetica, Arial, sans-serif" font-size="14">'
     )
+
+
+def drawing():
+    width, height = LEFT + (WINDOW + NEXT) * STEP + 4, 324
+    yield opened(width, height)
     yield box(0, 0, width, height, "#ffffff")  # readable on a dark page, too
     for part in labels, micro_batches, weights:
         yield from part()

@@ -35,13 +35,13 @@ def known(is_update):
 
 
 class Accumulation:
-    """The accumulation of one optimizer: the optimizer's one attribute of ours.
+    """The accumulation of one optimizer: the one attribute that this package adds to it.
 
-    options: the arguments of ours; see `options`.
+    options: the arguments of this package; see `options`.
     port: what the optimizer's Keras does; see `port`.
     window: the variables of the open window, None without accumulation or before `build`.
     state: the state, to read, write and load; see `state`.
-    said: what a train step has said of its micro-batch; see `said`.
+    said: the values of `weigh`, `close_window` and `decide` for the next micro-batch; see `said`.
     """
 
     def __init__(self, optimizer, options, make_port):
@@ -49,8 +49,8 @@ class Accumulation:
         self.port = make_port(self)
         self.window = None
         self.state, self.said = State(self), Said(self)
-        # A Counter of the micro-batches that were run or traced, by replica; None if nobody counts,
-        # because `torch.compile` compiles again where a number changes with each micro-batch.
+        # A Counter of the micro-batches that were run or traced, by replica. None without a
+        # PythonGate: `torch.compile` compiles again where a number changes with each micro-batch.
         self.micro_batches = None
 
     def open_window(self):

@@ -1,8 +1,21 @@
-"""What a type checker must find no error in, but for the marked one."""
-# pyright: reportUnnecessaryTypeIgnoreComment=error
+"""What a type checker must find nothing in, but for the marked lines. README begins like this."""
+# pyright: standard, reportUnnecessaryTypeIgnoreComment=error
+# ruff: noqa: E402, I001 -- as users write scripts
 
-from keras_accum.keras3 import AdamAccumulate, MicroBatches
+import keras
+import numpy as np
+from keras_accum import AdamAccumulate
 
-optimizer = AdamAccumulate(1e-3, accum_iters=5, beta_1=0.8)
+x, y = np.random.rand(1000, 20), np.random.rand(1000, 1)
+model = keras.Sequential([keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(1)])
+model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+model.fit(x, y, batch_size=10)  # trains as Adam() does with batch_size=50
+
+from keras_accum import AccumulationSchedule, MicroBatches
+
+schedule = AccumulationSchedule({0: 1, 100: 4})
+optimizer = AdamAccumulate(1e-3, accum_iters=schedule, beta_1=0.8)
 optimizer.apply_partial_window(5)  # pyright: ignore[reportCallIssue]
+AdamAccumulate(gate="if")  # pyright: ignore[reportArgumentType]
+updates: int = AdamAccumulate.from_optimizer(optimizer, accum_iters=5).completed_updates
 callbacks = [MicroBatches(10)]

@@ -4,7 +4,8 @@ from keras_accum.callbacks.base import Callback
 from keras_accum.convert import inner
 
 # The logs that are a state, and no average over micro-batches.
-_LOGS = "completed_updates", "window_position", "learning_rate", "skipped_micro_batches"
+_LOGS = "completed_updates", "window_position", "window_length", "learning_rate"
+_LOGS += ("skipped_micro_batches",)
 
 
 class AccumulationMonitor(Callback):
@@ -14,10 +15,15 @@ class AccumulationMonitor(Callback):
 
     - `completed_updates`: the number of updates made.
     - `window_position`: the number of micro-batches in the open window, 0 if no window is open.
+    - `window_length`: the number of micro-batches that close this window, or the next one if no
+      window is open; not with `accum_iters=None`.
     - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
     - `skipped_micro_batches`, with `skip_nonfinite` or `skip_norm`: the number of micro-batches
       that were dropped since the start of the training. With `steps_per_execution` above 1, the
       number of executions in which all were dropped.
+
+    So Keras's progress bar, which prints numbers alone, says `completed_updates: 12.0000 -
+    window_position: 3.0000 - window_length: 5.0000` after three micro-batches of five.
 
     A callback gets only the logs of callbacks before it in the list: a CSVLogger before the monitor
     has no such columns. List the monitor before callbacks that use its logs, and after
@@ -56,6 +62,9 @@ class AccumulationMonitor(Callback):
     def _add_to(self, logs):
         accumulation = self._accumulation()
         logs["completed_updates"], logs["window_position"] = self._reached
+        position, length, next_length = accumulation.counts()
+        if accumulation.options.accum_iters is not None:
+            logs["window_length"] = length if position else next_length
         logs["learning_rate"] = accumulation.port.rate_in_use()
         if accumulation.options.drops:
             logs["skipped_micro_batches"] = self._skipped

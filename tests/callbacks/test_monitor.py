@@ -62,6 +62,7 @@ def test_what_is_logged():
     micro_batches = range(1, UPDATES * LENGTH + 1)
     assert each.column("completed_updates") == [i // LENGTH for i in micro_batches]
     assert each.column("window_position") == [i % LENGTH for i in micro_batches]
+    assert set(each.column("window_length")) == {LENGTH}
     assert set(each.column("learning_rate")) == {RATE}
     assert history["completed_updates"] == [WINDOWS, 2 * WINDOWS, 3 * WINDOWS]
 
@@ -93,6 +94,7 @@ def test_what_is_shown_is_the_last_value_and_no_average(tmp_path, capsys):
     assert (int(row["completed_updates"]), int(row["window_position"])) == (25, 0)
     assert "learning_rate" in row
     text = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
+    assert re.search(r"completed_updates: 50.0+ - window_position: 0\S+ - window_length: 4", text)
     found = re.findall(r"(\d+)/100[^\r\n\b]*? completed_updates: ([\d.]+)", text)
     shown = [(int(step), float(updates)) for step, updates in found]
     assert shown[-1][1] == 50 and {updates for step, updates in shown if step == 100} == {25, 50}

@@ -3,20 +3,20 @@
 import re
 
 import hosts
+import pytest
 import training
-from cases import skip_file_on_keras2
+from cases import once_on_keras3
 from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, weights
 
-skip_file_on_keras2("example in CONTRIBUTING.md")
-
 GUIDE = (hosts.PROJECT / "CONTRIBUTING.md").read_text("utf-8")
-BLOCKS = dict(re.findall(r"```python\n# on ([^\n]+)\n(.*?)```", GUIDE, re.S))
+(EXAMPLE,) = re.findall(r"```python\n(.*?)```", GUIDE, re.S)
 
 
+@once_on_keras3
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="the example is for Keras 3")
 def test_the_example_equals_its_big_batch():
-    code = BLOCKS["Keras 3" if hosts.IS_KERAS3 else "tf_keras"]
     found = {"__name__": "example"}
-    exec(code.replace("import tf_keras as keras", hosts.IMPORT_KERAS), found)
+    exec(EXAMPLE, found)
     # weight_decay is handled by Keras's base class.
     arguments = {"learning_rate": 2**-6, "weight_decay": 2**-2}
     stock = compiled(dense_model(), found["NormalizedSGD"](**arguments))

@@ -2,6 +2,8 @@
 
 import doctest
 import importlib
+import inspect
+import pydoc
 import re
 
 import hosts
@@ -12,6 +14,7 @@ from training import compiled, dense_model
 
 import keras_accum
 from keras_accum import WHERE, host
+from keras_accum.optimizer import Accumulating
 
 # -- which Keras -----------------------------------------------------------------------------------
 
@@ -103,6 +106,45 @@ def test_names_that_this_keras_does_not_have():
                 exec(f"from {module} import {name}", {})
             with pytest.raises(AttributeError, match=said):
                 getattr(importlib.import_module(module), name)
+
+
+def tables():
+    """Return what the reference's tables say: {class: {argument: (its words, its default)}}."""
+    found = {}
+    for page, name in ("shared", "Accumulating"), ("callbacks", None):
+        text = (hosts.PROJECT / "docs" / "reference" / f"{page}.md").read_text("utf-8")
+        for line in re.findall(r"^\|(.*`.*)\|$", text, re.M):
+            *of, argument, values, default, _ = (cell.strip(" `") for cell in line.split("|"))
+            name = "".join(of) or name
+            words = re.findall(r'"(\w+)"', values)
+            found.setdefault(name, {}).update({argument: (words, default)} if argument else {})
+    return found
+
+
+def arguments_of(cls):
+    """Return the same by the constructor of a class."""
+    for p in list(inspect.signature(cls.__init__).parameters.values())[1:]:
+        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            default = "" if p.default is p.empty else repr(p.default).replace("'", '"')
+            literals = "".join(re.findall(r"Literal\[.*?\]", str(p.annotation)))
+            yield p.name, (re.findall(r"'(\w+)'", literals), default)
+
+
+@once_on_keras3
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="the reference is of Keras 3")
+def test_the_tables_of_the_reference_are_those_of_the_signatures():
+    found = tables()
+    own = found.pop("Accumulating")
+    assert own == dict(arguments_of(Accumulating))
+    callback = hosts.keras.callbacks.Callback
+    public = {name: getattr(hosts.accum, name) for name in NAMES}
+    classes = {name: cls for name, cls in public.items() if isinstance(cls, type)}
+    assert {*found} == {name for name in classes if issubclass(classes[name], callback)}
+    for name in found:
+        assert found[name] == dict(arguments_of(classes[name]))
+    shown = pydoc.plaintext.document(hosts.accum.AdamAccumulate).splitlines()[:60]
+    described = re.findall(r"^ \|      (\w+): ", "\n".join(shown), re.M)
+    assert described == [*own]
 
 
 # Optimizers share the examples of README and guide.

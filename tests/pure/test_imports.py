@@ -52,8 +52,11 @@ def file_of(name):
 
 
 def imports_of(name):
-    """The files of the package that a file imports, also inside of functions."""
-    for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8"))):
+    """The files of the package that a file imports when it runs, also inside of functions."""
+    tree = ast.parse(MODULES[name].read_text("utf-8"))
+    tests = [node for node in ast.walk(tree) if getattr(node, "test", None)]
+    unrun = [n for n in tests if getattr(n.test, "id", "") == "TYPE_CHECKING" for n in n.body]
+    for node in {*ast.walk(tree)} - {*unrun}:
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for alias in node.names:
                 path = f"{getattr(node, 'module', '')}.{alias.name}".lstrip(".").split(".")

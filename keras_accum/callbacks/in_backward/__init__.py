@@ -43,7 +43,7 @@ class AccumulateInBackward(InTrainFunction):
     2
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self._check_backend()
 

@@ -4,7 +4,10 @@
 `jax`, `tensorflow` and `torch` have the loop over slices.
 """
 
+from __future__ import annotations
+
 import importlib
+from typing import Literal
 
 import keras
 
@@ -73,7 +76,11 @@ class MicroBatches(InTrainFunction):
     replaces = True
     _step = None
 
-    def __init__(self, size="auto", loss="sample"):
+    def __init__(
+        self,
+        size: int | Literal["auto"] = "auto",
+        loss: Literal["sample", "batch"] = "sample",
+    ) -> None:
         super().__init__()
         if size != "auto" and (isinstance(size, bool) or not isinstance(size, int)):
             raise TypeError(
@@ -87,7 +94,7 @@ class MicroBatches(InTrainFunction):
         self._size, self._loss = size, loss
 
     @property
-    def size(self):
+    def size(self) -> int | None:
         """The number of samples of a slice. With "auto", None while whole batches have fitted."""
         if self._size != "auto":
             return self._size
