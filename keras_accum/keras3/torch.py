@@ -18,7 +18,6 @@ import torch
 from keras import ops
 
 from keras_accum import window
-from keras_accum.gradients import IN_SUM
 from keras_accum.keras3 import hooks, port
 
 
@@ -26,7 +25,6 @@ class Port(port.Port):
     """Keras 3 on PyTorch."""
 
     steps_return_state = False
-    in_backward = None  # the scope in which `backward` adds gradients to their sums, if any
 
     def traces(self):
         # If a compiled function fails, PyTorch undoes what Python has noted.
@@ -70,8 +68,6 @@ class Port(port.Port):
     def add(self, sums, gradients, variables):
         summed, summands = [], []
         for total, gradient, variable in zip(sums, gradients, variables):
-            if gradient is IN_SUM:
-                continue
             if self.overwrites(variable):
                 total.value.copy_(torch.maximum(total.value, gradient))
             else:
@@ -116,10 +112,6 @@ class Port(port.Port):
             "gate='conditional' can't be used in torch.compile. Construct "
             f"{type(self.optimizer).__name__} without `gate`: all gates have the same state."
         )
-
-    def taking(self, gradients, variables):
-        taking = super().taking if self.in_backward is None else self.in_backward.taking
-        return taking(gradients, variables)
 
 
 class Accumulating(hooks.Hooks):
