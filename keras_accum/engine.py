@@ -7,11 +7,10 @@ What is left of the sums and the counters are written last.
 
 import numpy as np
 
-from keras_accum import window
-from keras_accum.gradients import check_once, count, transform, weigh
-from keras_accum.said import Said
+from keras_accum.gradients import check_once, drop_bad, transform, weigh
+from keras_accum.pending import Pending
 from keras_accum.state import State
-from keras_accum.window import OpenWindow
+from keras_accum.window import MISSING, OpenWindow, Step, certain, is_known, were_seen
 
 
 def select(port, step, update):
@@ -21,15 +20,15 @@ def select(port, step, update):
 
 def conditional(port, step, update):
     """Make the update in a branch of the program, which runs if the switch is 1."""
-    port.branch(step, lambda step: update(window.certain(step)))
+    port.branch(step, lambda step: update(certain(step)))
 
 
-def known(is_update):
+def decided(is_update):
     """Return the gate of a micro-batch of which Python knows whether it makes an update."""
 
     def gate(port, step, update):
         if is_update:
-            update(window.certain(step))
+            update(certain(step))
 
     return gate
 
@@ -41,14 +40,14 @@ class Accumulation:
     port: what the optimizer's Keras does; see `port`.
     window: the variables of the open window, None without accumulation or before `build`.
     state: the state, to read, write and load; see `state`.
-    said: the values of `weigh`, `close_window` and `decide` for the next micro-batch; see `said`.
+    pending: the values of `weigh`, `close_window` and `decide`; see `pending`.
     """
 
     def __init__(self, optimizer, options, make_port):
         self.optimizer, self.options = optimizer, options
         self.port = make_port(self)
         self.window = None
-        self.state, self.said = State(self), Said(self)
+        self.state, self.pending = State(self), Pending(self)
         # A Counter of the micro-batches that were run or traced, by replica. None without a
         # PythonGate: `torch.compile` compiles again where a number changes with each micro-batch.
         self.micro_batches = None
@@ -76,25 +75,25 @@ class Accumulation:
         if self.micro_batches is not None:
             self.micro_batches[self.port.replica()] += 1
         check_once(self.port, variables)
-        counted, gradients = count(self, gradients, weight, variables)
-        is_update, absent = self.said.take("decide"), []
+        counted, gradients = drop_bad(self, gradients, weight, variables)
+        is_update, absent = self.pending.take("decide"), []
         if self.options.accumulates:
             present = set(map(self.port.key, variables))
             of_model = map(self.port.key, self.port.variables)
             absent = [index for index, key in enumerate(of_model) if key not in present]
         closes = self._closes(is_update)
         if self.window is None:  # each micro-batch that counts is an update
-            step = window.Step(counted, counted, 1, 0, None, None)
+            step = Step(counted, counted, 1, 0, None, None)
         else:
             step = self.window.step(counted, weight, absent, closes, is_update)
             self.port.add(list(map(self.window.sum_of, variables)), gradients, variables)
         gate = self._gate(step, is_update)
         gate(self.port, step, lambda step: self._update(step, gradients, variables, absent))
-        self._count(step)
+        self._write_counters(step)
 
     def _closes(self, is_update):
         """Return 1 if the train step closes the window, else 0; None if it says nothing."""
-        closes = self.said.take("close_window")
+        closes = self.pending.take("close_window")
         if closes is None:
             return None
         if is_update is not None:
@@ -108,11 +107,11 @@ class Accumulation:
         """Return the gate of this step: the one place that decides it."""
         gate = self.options.gate
         if self.options.always_updates:
-            return known(True)
+            return decided(True)
         if is_update is not None:
-            return known(is_update)
-        if window.is_known(step.switch):
-            return known(bool(step.switch))
+            return decided(is_update)
+        if is_known(step.switch):
+            return decided(bool(step.switch))
         if gate == "auto":
             return conditional if self.port.branch_is_free() else select
         return conditional if gate == "conditional" else select
@@ -156,7 +155,7 @@ class Accumulation:
         frozen = [of_model[i] for i, is_frozen in zip(indices, are_frozen) if is_frozen]
         return [i for i, is_frozen in zip(indices, are_frozen) if not is_frozen], frozen
 
-    def _count(self, step):
+    def _write_counters(self, step):
         """Write the counters after all other writes of a step."""
         values = {} if self.window is None else self.window.after(step)
 
@@ -176,30 +175,30 @@ class Accumulation:
         The update covers the variables that have had a gradient in the window and aren't frozen.
         """
         port = self.port
-        missing = port.read(self.window.named[window.MISSING])
+        missing = port.read(self.window.named[MISSING])
         updates, position = self.reached()
-        were_seen = window.were_seen(missing, port.window_number(missing, updates), position)
-        covered, frozen = self._apart_from_frozen(np.flatnonzero(were_seen).tolist())
+        seen = were_seen(missing, port.window_number(missing, updates), position)
+        covered, frozen = self._apart_from_frozen(np.flatnonzero(seen).tolist())
         variables = [port.variables[i] for i in covered]
 
         def update():
             step = self.window.closing_step()
             steps = [step] * len(variables)
             self._update_from(step, steps, self._sums(variables), variables, frozen)
-            self._count(step)
+            self._write_counters(step)
 
         port.between_steps(update)
         if not variables:  # without an update, the next window would have the counts of this one
-            port.write(self.window.named[window.MISSING], np.zeros_like(missing))
+            port.write(self.window.named[MISSING], np.zeros_like(missing))
 
     def reached(self):
         """Return the number of completed updates, and the position in the window."""
-        return self.state.count("completed_updates"), self.state.count("window_position")
+        return self.state.counter("completed_updates"), self.state.counter("window_position")
 
     def counts(self):
         """Return position, length and next length of the window, as ints."""
         updates, position = self.reached()
         next_length = self.options.length_at(updates)
         if not self.options.is_scheduled:
-            next_length = self.state.count("accum_iters", next_length)
-        return [position, self.state.count("window_length", next_length), next_length]
+            next_length = self.state.counter("accum_iters", next_length)
+        return [position, self.state.counter("window_length", next_length), next_length]

@@ -5,7 +5,7 @@ No Keras is imported here.
 
 from itertools import compress
 
-from keras_accum import window
+from keras_accum.window import certain, is_certain
 
 
 def check_once(port, variables):
@@ -28,14 +28,14 @@ def weigh(accumulation, gradients, variables):
     that number. A weight that isn't a number >= 0 makes the gradients NaN.
     """
     port, open_window = accumulation.port, accumulation.window
-    said = accumulation.said.take("weigh")
-    if said is None:
+    given = accumulation.pending.take("weigh")
+    if given is None:
         raise ValueError(
             "reduction='weighted' needs the weight of each micro-batch: "
             "`fit(..., callbacks=[MicroBatchWeights()])`, or in a train step of your own "
             "`optimizer.weigh(weight)` before `apply_gradients`."
         )
-    ops, weight = port.ops, port.cast(said, open_window.weight.dtype)
+    ops, weight = port.ops, port.cast(given, open_window.weight.dtype)
     is_weight = ops.logical_and(weight >= 0, weight < float("inf"))
     weight = ops.where(is_weight, weight, ops.zeros_like(weight))
     nan = float("nan") * ops.ones_like(weight)
@@ -50,7 +50,7 @@ def weigh(accumulation, gradients, variables):
     return list(map(times, gradients, variables)), weight
 
 
-def count(accumulation, gradients, weight, variables):
+def drop_bad(accumulation, gradients, weight, variables):
     """Return 1 and the gradients, or 0 and zero gradients if the micro-batch is dropped."""
     port, options = accumulation.port, accumulation.options
     counted = (port.all_finite if options.skip_nonfinite else port.one_after)(gradients)
@@ -75,7 +75,7 @@ def transform(accumulation, totals, variables, steps):
 
     A user's function gets averages on every micro-batch, never the zeros of an open window.
     """
-    port, due = accumulation.port, {id(step): window.certain(step) for step in steps}
+    port, due = accumulation.port, {id(step): certain(step) for step in steps}
     averages = port.averages(totals, variables, [due[id(step)] for step in steps])
     summed = [not port.overwrites(variable) for variable in variables]
     gradients = [average / port.loss_scale for average in compress(averages, summed)]
@@ -98,7 +98,7 @@ def transform(accumulation, totals, variables, steps):
     ]
     return [
         average
-        if window.is_certain(step.switch)
+        if is_certain(step.switch)
         else port.times(average, port.cast(step.switch, average.dtype))
         for average, step in zip(averages, steps)
     ]

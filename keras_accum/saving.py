@@ -2,7 +2,7 @@
 
 from keras_accum.options import config_of
 from keras_accum.schedule import check_length
-from keras_accum.training import warn
+from keras_accum.warn import warn
 
 # Keras 2.0 to 2.3 wrote every argument of a class into its config, and no name. Of these arguments,
 # each of its classes has both of one pair.
@@ -80,7 +80,7 @@ class Saving:
             # In Keras 2.0 to 2.3, `clipnorm` is the norm of all gradients together.
             config["global_clipnorm"] = config.pop("clipnorm")
         config.pop("all_reduce", None)  # of version 0.3; the numbers are the same
-        # Somebody else's `from_config` may take nothing but the config.
+        # A user's `from_config` may take nothing but the config.
         more = () if custom_objects is None else (custom_objects,)
         optimizer = cls._from_arguments(config, *more)
         if is_set_to_1:

@@ -26,7 +26,7 @@ from keras_accum.callbacks import (  # noqa: E402
 )
 from keras_accum.callbacks.micro_batches.losses import mask_of  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
-from keras_accum.keras3.state import StatePort  # noqa: E402
+from keras_accum.keras3.state import Keras3StatePort  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
 from keras_accum.state import StateError  # noqa: E402, F401
 
@@ -37,7 +37,7 @@ class _Host(callbacks.Host):
     name, keras, ops = "keras3", keras, keras.ops
     is_traced = keras.backend.backend() != "torch"
     flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(mask_of)
-    read = staticmethod(StatePort.read)
+    read = staticmethod(Keras3StatePort.read)
 
     def hides_train_steps(self):
         # Keras 3.10 has no NNX mode.

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_accum import host, schedule
 from keras_accum.convert import Convertible
-from keras_accum.training import warn
+from keras_accum.warn import warn
 
 # What is overridden here, or called by a private name, of Keras's own class.
 OF_KERAS = (

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from keras import ops
 
-from keras_accum import window
 from keras_accum.keras3 import hooks, port
+from keras_accum.window import scale
 
 
-class Port(port.Port):
+class TorchPort(port.Keras3Port):
     """Keras 3 on PyTorch."""
 
     steps_return_state = False
@@ -90,7 +90,7 @@ class Port(port.Port):
         if summed:
             options = self.accumulation.options
             of_divisor = torch if options.weighs else np  # a weight stays on the device
-            factor = window.scale(of_divisor, steps[0], options.reduction, lambda value: value)
+            factor = scale(of_divisor, steps[0], options.reduction, lambda value: value)
             torch._foreach_mul_(summed, factor)
         return [total.clone() if skip else total for total, skip in zip(totals, overwritten)]
 
@@ -117,7 +117,7 @@ class Port(port.Port):
 class Accumulating(hooks.Hooks):
     """What Keras calls of an optimizer on PyTorch."""
 
-    _port_class = Port
+    _port_class = TorchPort
 
     @torch.no_grad()
     def apply(self, grads, trainable_variables=None):

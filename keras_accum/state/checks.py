@@ -4,8 +4,7 @@ import re
 
 import numpy as np
 
-from keras_accum import window
-from keras_accum.window import MISSING, WEIGHT
+from keras_accum.window import COUNTERS, MISSING, WEIGHT
 
 FORMAT = 1  # the version of the layout
 
@@ -18,7 +17,7 @@ LEAST = {
     "accum_iters": 1,
     MISSING: 0,
 }
-COUNTERS = tuple(LEAST)[:-1]  # those that are one number
+SINGLE_COUNTERS = tuple(LEAST)[:-1]  # those that are one number
 _SHOWN = 8  # the number of names that a message shows
 
 
@@ -29,7 +28,7 @@ def index_of(name):
 
 
 def is_of_window(name):
-    of_window = (*window.COUNTERS, WEIGHT, MISSING, "state_format")
+    of_window = (*COUNTERS, WEIGHT, MISSING, "state_format")
     return name in of_window or name.startswith("accumulator.")
 
 
@@ -116,7 +115,7 @@ def _impossible(state):
         array, least = state[name], LEAST[name]
         with np.errstate(invalid="ignore"):  # NaN
             are_counts = (array == np.floor(array)) & (least <= array) & (array <= most[name])
-        if not np.all(are_counts) or array.ndim and name in COUNTERS:
+        if not np.all(are_counts) or array.ndim and name in SINGLE_COUNTERS:
             allowed[name] = f"an integer from {least} to {most[name]}"
     if "state_format" in allowed:
         allowed["state_format"] = f"at most {FORMAT}: install a newer release of keras_accum"

@@ -7,13 +7,13 @@ everything still.
 
 import tensorflow as tf
 
-from keras_accum import window
 from keras_accum.tensorflow import port
 from keras_accum.tf_keras.library import utilities
-from keras_accum.tf_keras.state import StatePort, dtype_of
+from keras_accum.tf_keras.state import TfKerasStatePort, dtype_of
+from keras_accum.window import is_certain
 
 
-class Port(StatePort):
+class TfKerasPort(TfKerasStatePort):
     """Keras 2 on TensorFlow 2. A subclass for each style of optimizers defines these members.
 
     add_variable(name, value, dtype, shape): A new variable of the optimizer, on every replica.
@@ -85,7 +85,7 @@ class Port(StatePort):
         of_key = {None: switch, **dict(zip(map(self.key, variables), switches))}
         kept = [(each, of_key[key]) for (_, key), each in self.of_rule.items() if key in of_key]
         pairs = [*zip(variables, switches), *kept]
-        return [(each, switch) for each, switch in pairs if not window.is_certain(switch)]
+        return [(each, switch) for each, switch in pairs if not is_certain(switch)]
 
     def update(self, step, averages, variables, switches):
         averages = [tf.cast(a, dtype_of(v)) for a, v in zip(averages, variables)]

@@ -9,7 +9,7 @@ from keras_accum.tf_keras import models, stock
 from keras_accum.tf_keras.library import keras, key_of
 
 
-class StatePort(port.Port):
+class TfKerasStatePort(port.TensorFlowPort):
     """The part of a port that is for the time between train steps.
 
     variables: the model's trainable variables, in the order of the model; empty before `build`.

@@ -70,7 +70,7 @@ def test_after_a_break(first, then):
 
 
 class Look(keras.callbacks.Callback):
-    """Keeps what a model has between two batches, and then an error of somebody's."""
+    """Keeps what a model has between two batches, and then an error of a user."""
 
     def __init__(self, fails=False):
         super().__init__()

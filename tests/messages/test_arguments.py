@@ -38,7 +38,7 @@ _ADAM = type(hosts.stock("Adam"))
 
 
 class Paced(_ADAM):
-    """Somebody's optimizer: all arguments but its own are its parent's."""
+    """A user's optimizer: all arguments but its own are its parent's."""
 
     def __init__(self, pace=1.0, **kwargs):
         super().__init__(**kwargs)

@@ -60,7 +60,7 @@ def test_a_callback_of_another_keras():
 
 
 def test_an_object_that_is_no_model():
-    """Somebody's own training loop may give callbacks something that stands for a model."""
+    """A user's own training loop may give callbacks something that stands for a model."""
     callback, model = accum.ApplyPartialWindow(), object()
     callback.set_model(model)
     assert callback.model is model

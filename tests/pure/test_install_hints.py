@@ -1,4 +1,4 @@
-"""What somebody without the right Keras is told: what to install, by an extra that exists."""
+"""What a user without the right Keras is told: what to install, by an extra that exists."""
 
 import importlib.util
 import os

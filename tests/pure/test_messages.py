@@ -23,7 +23,7 @@ class Child(Stock):
         pass
 
 
-class Somebodys(Stock):
+class OfUser(Stock):
     def __init__(self, learning_rate=0.01, **kwargs):
         pass
 
@@ -63,7 +63,7 @@ BOUND = [
     (bind(1), {"learning_rate": 1}),  # which Keras 2 is given for Adadelta
     (bind(5.0), {"learning_rate": 5.0}),
     (bind(learning_rate=5), {"learning_rate": 5}),
-    (bind(5, cls=ours(Somebodys)), {"learning_rate": 5}),
+    (bind(5, cls=ours(OfUser)), {"learning_rate": 5}),
 ]
 
 

@@ -199,8 +199,8 @@ def test_the_order_of_a_file(here, order):
         name: number for name, number in numbers.items() if name in here
     }
     counters = {name: numbers[name] for name in COUNTERS if name in numbers}
-    assert lists.known_of(arrays) == counters
+    assert lists.counters_of(arrays) == counters
 
 
 def test_an_empty_list_tells_nothing():
-    assert lists.known_of([]) == {}
+    assert lists.counters_of([]) == {}

@@ -1,4 +1,4 @@
-"""The callback `MicroBatches`, and its train steps. This is a room of Keras 3.
+"""The callback `MicroBatches`, and its train steps. For Keras 3 alone.
 
 `step` has a train step in slices, `losses` the losses of a slice, and `halving` what is undone.
 `jax`, `tensorflow` and `torch` have the loop over slices.
