@@ -15,13 +15,11 @@ import subprocess
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import alone
-import contenders
 import keras
-import networks
-from contenders import CONDITIONAL, OWN, PYTHON, SELECT, STOCK
 from micro_batch import describe, fits
-from timing import medians
+from shared import alone, contenders, networks
+from shared.contenders import CONDITIONAL, OWN, PYTHON, SELECT, STOCK
+from shared.timing import medians
 
 WINDOW = 8
 NONE = "no GPU"

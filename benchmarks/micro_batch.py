@@ -25,11 +25,9 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import alone
-import contenders
-import pytorch_loop
-from networks import LOSS, NETWORKS, draw
-from timing import medians
+from shared import alone, contenders, pytorch_loop
+from shared.networks import LOSS, NETWORKS, draw
+from shared.timing import medians
 
 MICRO_BATCH, MICRO_BATCHES = 16, 32
 WINDOWS = 2, 8, 32

@@ -12,9 +12,8 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import alone
-import contenders
-from timing import medians
+from shared import alone, contenders
+from shared.timing import medians
 
 NAMES = "SGD", "Adam", "AdamW", "RMSprop", "Lion", "Adafactor"
 SHAPES = [(1000, 1000)] * 4 + [(1000,)] * 4

@@ -47,9 +47,9 @@ def work(options):
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before all other uses of TensorFlow
 
-    import contenders
-    from contenders import CONDITIONAL, SELECT, STOCK
-    from timing import medians
+    from shared import contenders
+    from shared.contenders import CONDITIONAL, SELECT, STOCK
+    from shared.timing import medians
 
     keras, accum, _ = contenders.load(options.host)
     found = contenders.find(options.host)
@@ -74,8 +74,8 @@ def work(options):
 
 def window(keras, strategy, make_optimizer, k):
     """Return a function that trains on k micro-batches."""
-    import networks
     import tensorflow as tf
+    from shared import networks
 
     with strategy.scope():
         model, make_x = networks.mlp(keras)

@@ -7,7 +7,7 @@ the table that is part of docs/cost.md.
 import json
 from pathlib import Path
 
-from contenders import BIG, FLOOR, LOOP, OURS, OWN, STOCK
+from shared.contenders import BIG, FLOOR, LOOP, OURS, OWN, STOCK
 
 RESULTS = Path(__file__).resolve().parent / "results"
 HOSTS = {

@@ -13,10 +13,9 @@ from statistics import median
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import alone
-import contenders
-from contenders import CONDITIONAL, OWN, SELECT, STOCK
-from timing import medians
+from shared import alone, contenders
+from shared.contenders import CONDITIONAL, OWN, SELECT, STOCK
+from shared.timing import medians
 
 WINDOW = 8
 SHAPES = {f"{n} of 100": [(100,)] * n for n in (2, 200, 2000)}
