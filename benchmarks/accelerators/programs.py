@@ -17,7 +17,8 @@ K = 5
 LARGE, MANY = [(3072, 1024)] * 4, [(64,)] * 300
 MULTI_STEPS = "optax.MultiSteps"
 
-# step(decision, donated, data): a train step, on everything that it changes and on the rest.
+# step(decision, donated, data): a train step, on everything that it changes and on the rest. It
+# returns logs, and what it has changed.
 # decisions: what Python says of a micro-batch inside a window and at its end, if it decides.
 # donated, data: the arguments, as shapes. micro_batches: how many a step makes.
 Program = namedtuple("Program", "step donated data decisions micro_batches")
@@ -52,7 +53,7 @@ def alone(shapes, names=None):
         def step(decision, donated, gradients, optimizer=optimizer):
             if decision is not None:
                 optimizer.decide(decision)
-            return optimizer.stateless_apply(donated[1], gradients, donated[0])
+            return {}, optimizer.stateless_apply(donated[1], gradients, donated[0])
 
         state = [variable.value for variable in optimizer.variables]
         made[name] = program(step, (gradients, state), gradients, decisions)
@@ -66,7 +67,7 @@ def of_optax(weights):
 
     def step(decision, donated, gradients):
         updates, state = transform.update(gradients, donated[1], donated[0])
-        return optax.apply_updates(donated[0], updates), state
+        return {}, (optax.apply_updates(donated[0], updates), state)
 
     return program(step, (weights, jax.eval_shape(transform.init, weights)), weights)
 
