@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import os
 import subprocess
+import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -46,11 +47,11 @@ def main():
                 for i in range(1, K):
                     steps[DEFAULT](i)
             steps[DEFAULT](K)
-        times = smallest(windows, options.rounds)
+        times = smallest(windows, options.rounds, clock=time.perf_counter)
         floor = ((K - 1) * times[FLOOR] + times[STOCK]) / K
-        for name, time in times.items():
+        for name, seconds in times.items():
             beside = tables.cell(host.beside(known[name])) if name in known else ""
-            print(f"| {case} | {name} | {time / floor:.2f} | {beside} |", flush=True)
+            print(f"| {case} | {name} | {seconds / floor:.2f} | {beside} |", flush=True)
 
 
 def describe_gpu():

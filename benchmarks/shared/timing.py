@@ -3,15 +3,16 @@
 import time
 
 
-def smallest(steps, rounds):
+def smallest(steps, rounds, clock=time.process_time):
     """Return {name: seconds} of functions that take turns. Each has run once before.
 
-    The smallest time of several: what else a machine does can only add to it.
+    The time is that of the processors, of all threads of this process, and the smallest of several:
+    what else a machine does changes it little, and can only add to it.
     """
     times = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
-            start = time.perf_counter()
+            start = clock()
             step()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(clock() - start)
     return {name: min(values) for name, values in times.items()}
