@@ -4,9 +4,9 @@
 
 Prints the GPU, its driver, the versions, and the time of a micro-batch over the floor: four bare
 additions `acc += g` and one stock update. All contenders take turns. On JAX, these are the programs
-of `accelerators`, and beside them are the bytes over the floor, as compiled for an H100. On PyTorch,
-beside them are the waits that the fake device has counted, inside a window and at its end. Where it
-has counted none inside, an error is raised if Python waits for this GPU.
+of `accelerators`, beside the bytes over the floor that were compiled for an H100. On PyTorch, they
+are beside the waits that the fake device has counted, inside a window and at its end. Where it has
+counted none inside, an error is raised if Python waits for this GPU.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from shared.contenders import SELECT
+from shared.contenders import FLOOR, SELECT
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 PLATFORMS = {"gpu": "H100", "tpu": "TPU v5e"}
@@ -49,20 +49,17 @@ def table(columns, rows):
 
 
 def short_table(found):
-    """For docs/cost.md: the optimizer alone on an H100, and what else there is."""
+    """For docs/cost.md: a row for each contender, the optimizer alone first."""
     gpu, tpu = (found[platform]["cases"] for platform in PLATFORMS)
     keys = "conditionals", "waits", "copies", "temporary", "words", "over_floor"
-    columns = [*(COLUMNS[key] for key in keys), "kernels, 300 x 64", "TPU: conditionals"]
-    columns += ["TPU: over the floor", "`fit`: over the floor", "`fit` on a TPU"]
+    columns = [*(COLUMNS[key] for key in keys), "`fit`", "TPU", "`fit` on a TPU"]
     rows = {}
     for name in gpu[FIT] | gpu[LARGE]:
-        if name == SELECT:  # which is what the default is here
+        if name in (SELECT, FLOOR):  # the default is "select" here
             continue
-        of = [case.get(name, {}) for case in (gpu[LARGE], gpu[MANY], tpu[LARGE])]
-        cells = [of[0].get(key) for key in keys]
-        cells += [of[1].get("kernels"), of[2].get("conditionals"), of[2].get("over_floor")]
-        cells += [case[FIT].get(name, {}).get("over_floor") for case in (gpu, tpu)]
-        rows[name] = cells
+        others = [case.get(name, {}) for case in (gpu[FIT], tpu[LARGE], tpu[FIT])]
+        rows[name] = [gpu[LARGE].get(name, {}).get(key) for key in keys]
+        rows[name] += [row.get("over_floor") for row in others]
     return table(columns, rows)
 
 
