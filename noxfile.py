@@ -92,6 +92,8 @@ WORKS_WITH = (
     *("mlflow-skinny==3.17.2", "pandas==3.1.1", "wandb==0.31.0", "tensorboard==2.21.0"),
     *("orbax-checkpoint==0.12.8", "jax-privacy==2.0.0"),
 )
+# What compiles for an NVIDIA GPU without one, for `accelerators`.
+FOR_A_GPU = "jax==0.10.2", "jax-cuda12-plugin==0.10.2", "jax-cuda12-pjrt==0.10.2", "optax==0.2.8"
 nox.options.sessions = ["pure", *QUICK, "summary"]
 
 
@@ -163,6 +165,14 @@ def works_with(session):
         settings = {"KERAS_BACKEND": backend, "KERAS_ACCUM_TEST_WORKS_WITH": str(rows[backend])}
         check(session, "keras3", folder, "-m", "thorough", posargs=(), **settings)
     session.run("python", "docs/rows_of_works_with.py", *map(str, rows.values()))
+
+
+@nox.session
+def accelerators(session):
+    """What XLA compiles for an H100: wheels alone, no GPU and no driver."""
+    session.install("--no-compile", f"{PROJECT}[jax]", *group("test"), *FOR_A_GPU)
+    settings = {"KERAS_ACCUM_TEST_ACCELERATORS": "1", "JAX_PLATFORMS": "cpu"}
+    check(session, "keras3", "numbers/test_accelerators.py", KERAS_BACKEND="jax", **settings)
 
 
 @nox.session(python=find_python("3.7"), venv_backend="venv")  # too old for virtualenv

@@ -13,7 +13,7 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from contenders import CONDITIONAL, IN_SLICES, OWN, PYTHON, SELECT, STOCK
+from shared.contenders import CONDITIONAL, IN_SLICES, OWN, PYTHON, SELECT, STOCK
 
 CONFIGURATIONS = {
     "Keras 3, TensorFlow": {"KERAS_BACKEND": "tensorflow"},
@@ -68,8 +68,8 @@ def peak(host, who, environment):
 
 
 def train(host, who):
-    import contenders
     import numpy as np
+    from shared import contenders
 
     keras, accum, _ = contenders.load(host)
     found = contenders.find(host)

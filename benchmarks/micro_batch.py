@@ -1,16 +1,12 @@
 """What a micro-batch costs on the Keras of this environment: `python benchmarks/micro_batch.py`.
 
 Trains three networks and applies an optimizer alone to 20 M parameters, with this package, the
-stock optimizer and peers (see `contenders.py`), for windows of 2, 8 and 32 micro-batches. Writes
-two ratios as JSON. One is the time of a micro-batch divided by that of stock Adam, which updates on
-every micro-batch. The other is the time divided by the floor, the least that is possible: for a
+stock optimizer and peers (see `shared/contenders.py`), in windows of 8 micro-batches. Writes, as
+JSON, the processors' time of a micro-batch divided by the floor, the least that is possible: for a
 window of k micro-batches, k - 1 bare accumulations `acc += g` and one stock update.
 
-With `--slices`, on Keras 3, the contender is `MicroBatches`, which takes a batch of k micro-batches
-in slices.
-
-Only ratios of medians are kept, from rounds in which all contenders take turns in one process: a
-single time says more about the machine than about the code. A peer that fails has null ratios.
+Only ratios of the smallest times are kept, of rounds in which all contenders take turns in one
+process: a single time says more about the machine than about the code. A peer that fails has null.
 
 `nox -f benchmarks/noxfile.py` runs this script on all hosts, with their peers, and draws the plot.
 The optimizer alone has no `fit`: there, `decide` does what PythonGate does, under its name. The
@@ -25,23 +21,19 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import alone
-import contenders
-import pytorch_loop
-from networks import LOSS, NETWORKS, draw
-from timing import medians
+from shared import alone, contenders, pytorch_loop
+from shared.networks import LOSS, NETWORKS, draw
+from shared.timing import smallest
 
-MICRO_BATCH, MICRO_BATCHES = 16, 32
-WINDOWS = 2, 8, 32
+MICRO_BATCH, MICRO_BATCHES = 16, 16
+WINDOW = 8
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("host", choices=("keras3", "tf_keras", "keras2"))
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
-    parser.add_argument("--windows", type=int, nargs="+", default=WINDOWS, choices=WINDOWS)
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each contender")
     parser.add_argument("--networks", nargs="+", default=[*NETWORKS, alone.NAME])
-    parser.add_argument("--slices", action="store_true", help="only MicroBatches and the floor")
     parser.add_argument("--xla", action="store_true", help="compile on TensorFlow, as on a GPU")
     parser.add_argument("--write", type=Path, help="the JSON file to write")
     options = parser.parse_args()
@@ -50,11 +42,10 @@ def main():
     print(json.dumps(about), flush=True)
     results = []
     for network in options.networks:
-        for k in options.windows:
-            results += compare(options, keras, network, k)
-    if options.write:
-        text = json.dumps({**about, "results": results}, indent=1)
-        options.write.write_text(text + "\n", encoding="utf-8")
+        results += compare(options, keras, network)
+        if options.write:
+            text = json.dumps({**about, "results": results}, indent=1)
+            options.write.write_text(text + "\n", encoding="utf-8")
 
 
 def describe(options, keras):
@@ -79,16 +70,11 @@ def describe(options, keras):
     }
 
 
-def compare(options, keras, network, k):
-    """Let the contenders take turns.
-
-    Return a list of {network, k, contender, over_stock, over_floor}.
-    """
+def compare(options, keras, network, k=WINDOW):
+    """Let the contenders take turns. Return a list of {network, contender, over_floor}."""
     keras.backend.clear_session()
     found = contenders.find(options.host)
-    if options.slices:
-        needed = contenders.STOCK, contenders.FLOOR, contenders.BIG
-        found = {name: found[name] for name in needed}
+    if options.host == "keras3":
         found[contenders.IN_SLICES] = contenders.in_slices(options.host, MICRO_BATCH)
     if network == alone.NAME:
         steps = {
@@ -107,19 +93,15 @@ def compare(options, keras, network, k):
         steps = {
             name: fits(keras, NETWORKS[network], c, k, options.xla) for name, c in found.items()
         }
-    if keras.backend.backend() == "torch" and not options.slices:
+    if keras.backend.backend() == "torch":
         steps[contenders.LOOP] = pytorch_loop.windows(network, k, MICRO_BATCH, MICRO_BATCHES)
     failed = {name for name, step in steps.items() if not runs(name, step)}
-    median = medians({n: step for n, step in steps.items() if n not in failed}, options.rounds)
-    stock = median[contenders.STOCK]
-    floor = ((k - 1) * median[contenders.FLOOR] + stock) / k
+    times = smallest({n: step for n, step in steps.items() if n not in failed}, options.rounds)
+    floor = ((k - 1) * times[contenders.FLOOR] + times[contenders.STOCK]) / k
     results = []
     for name in steps:
-        ratios = {"over_stock": None, "over_floor": None}
-        if name in median:
-            ratios["over_stock"] = round(median[name] / stock, 3)
-            ratios["over_floor"] = round(median[name] / floor, 3)
-        results.append({"network": network, "k": k, "contender": name, **ratios})
+        ratio = round(times[name] / floor, 3) if name in times else None
+        results.append({"network": network, "contender": name, "over_floor": ratio})
         print(json.dumps(results[-1]), flush=True)
     return results
 

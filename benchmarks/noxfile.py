@@ -1,8 +1,9 @@
-"""What a micro-batch costs on every Keras, beside its peers: `nox -f benchmarks/noxfile.py`.
+"""Make every table of docs/cost.md, docs/exactness.md and docs/devices.md.
 
-`micro_batch.py` measures each host in its own environment and writes JSON to `benchmarks/results`.
-The last session makes the table and the plot (`report.py`). Arguments after `--` go to
-`micro_batch.py`: `nox -f benchmarks/noxfile.py -- --rounds 20`.
+`nox -f benchmarks/noxfile.py` runs all of these sessions, and `-s NAME` runs one. README.md says
+which session makes which table. The sessions of the hosts run `micro_batch.py`, each in its own
+environment, which writes JSON to `results`; `report` makes a table and a plot of it. Arguments
+after `--` go to the script: `nox -f benchmarks/noxfile.py -s tf_keras -- --rounds 20`.
 """
 
 import sys
@@ -13,6 +14,16 @@ import nox
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "tests"))
 from pythons import find_python  # noqa: E402
+
+# Wheels that compile for an H100 and for a TPU, without a driver. PyTorch is for the fake device.
+FOR_ACCELERATORS = (
+    *("jax==0.10.2", "jax-cuda12-plugin==0.10.2", "jax-cuda12-pjrt==0.10.2", "libtpu==0.0.52"),
+    *("keras==3.15.1", "optax==0.2.8", "torch==2.13.0"),
+)
+PRINTED = (
+    *("memory.py --rounds 2", "reductions.py keras3", "reductions.py tf_keras"),
+    *("exactness.py", "float32.py", "optimizers.py", "variables.py keras3"),
+)
 
 
 @nox.session
@@ -48,6 +59,7 @@ def keras2(session):
         session.skip("TensorFlow 1.15 needs Python 3.7; it isn't installed")
     session.install(f"{HERE.parent}[keras2]", "keras==2.2.4", "runai==0.4.1")
     measure(session, "keras2", "keras2")
+    session.run("python", str(HERE / "repeatability.py"), "--rounds", "8")
 
 
 @nox.session
@@ -57,7 +69,26 @@ def report(session):
     session.run("python", str(HERE / "report.py"))
 
 
-# The packages of each group of `everybody.py`.
+@nox.session
+def accelerators(session):
+    """What a micro-batch compiles to on an H100 and a TPU, and where PyTorch waits for a GPU."""
+    session.install(f"{HERE.parent}[jax]", *FOR_ACCELERATORS)
+    for what in ("gpu", "tpu", "torch", "tables"):  # in this folder, as everything that nox runs
+        session.run("python", "-m", "accelerators", what)
+
+
+@nox.session
+def tables(session):
+    """The tables that scripts print: all of them, or with `-- memory.py` one."""
+    session.install(f"{HERE.parent}[tensorflow,jax,torch,legacy,demo]")
+    chosen = [" ".join(session.posargs)] if session.posargs else PRINTED
+    for command in chosen:
+        script, *arguments = command.split()
+        environment = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        session.run("python", str(HERE / script), *arguments, env=environment)
+
+
+# The packages of each group of `everybody`.
 EVERYBODY = {
     "keras3": [f"{HERE.parent}[tensorflow]"],
     "optax": ["jax==0.10.2", "optax==0.2.8"],
@@ -68,10 +99,10 @@ EVERYBODY = {
 PYTHONS = {"tf_keras_2_15": ("3.11", "3.10", "3.9"), "keras2": ("3.7",)}
 
 
-@nox.session(default=False)
+@nox.session
 def everybody(session):
     """How far everybody's accumulation ends from the big batch: the table of docs/exactness.md."""
-    script = str(HERE / "everybody.py")
+    script = "-m", "everybody"
     for group, packages in EVERYBODY.items():
         interpreter = find_python(*PYTHONS.get(group, ("3.11", "3.12", "3.13")))
         if not interpreter:
@@ -86,9 +117,9 @@ def everybody(session):
             needed = "--no-deps", "gradient-accumulator==0.5.2"
             session.run(*install, *needed, external=True)
         environment = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        session.run(python, script, group, env=environment, external=True)
+        session.run(python, *script, group, env=environment, external=True)
     session.install("numpy")
-    session.run("python", script, "table")
+    session.run("python", *script, "table")
 
 
 def measure(session, host, name, *options, **environment):

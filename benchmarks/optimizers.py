@@ -4,7 +4,7 @@
 parameters with given gradients, in windows of 8 micro-batches. It prints the time of a micro-batch
 with each gate, divided by that of the stock optimizer, which updates on every micro-batch, and by
 the floor: seven bare additions and one stock update. `--xla` compiles the step on TensorFlow. The
-contenders take turns in one process, and only ratios of medians are printed.
+contenders take turns in one process, and only ratios of the smallest times are printed.
 """
 
 import argparse
@@ -12,9 +12,8 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import alone
-import contenders
-from timing import medians
+from shared import alone, contenders
+from shared.timing import smallest
 
 NAMES = "SGD", "Adam", "AdamW", "RMSprop", "Lion", "Adafactor"
 SHAPES = [(1000, 1000)] * 4 + [(1000,)] * 4
@@ -42,7 +41,7 @@ def main():
         runs = {who: windows(keras, optimizer, options.xla) for who, optimizer in made.items()}
         for run in runs.values():
             run()
-        found = medians(runs, options.rounds)
+        found = smallest(runs, options.rounds)
         floor = ((WINDOW - 1) * found["floor"] + found["stock"]) / WINDOW
         ratios = [found[who] / to for to in (found["stock"], floor) for who in list(made)[2:]]
         print(f"| {name} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |", flush=True)

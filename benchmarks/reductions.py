@@ -3,7 +3,7 @@
 Two processes on this machine train the MLP together under MultiWorkerMirroredStrategy. Each has 8
 samples per micro-batch, and they exchange gradients through the loopback device. Prints the time of
 a micro-batch divided by that of stock Adam, which reduces and updates on every micro-batch. The
-figures are medians of rounds in which all contenders take turns.
+figures are of the smallest times of rounds in which all contenders take turns.
 """
 
 import argparse
@@ -47,9 +47,9 @@ def work(options):
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before all other uses of TensorFlow
 
-    import contenders
-    from contenders import CONDITIONAL, SELECT, STOCK
-    from timing import medians
+    from shared import contenders
+    from shared.contenders import CONDITIONAL, SELECT, STOCK
+    from shared.timing import smallest
 
     keras, accum, _ = contenders.load(options.host)
     found = contenders.find(options.host)
@@ -66,7 +66,7 @@ def work(options):
         steps = {who: window(keras, strategy, make, k) for who, make in made.items()}
         for step in steps.values():
             step()
-        times = medians(steps, options.rounds)
+        times = smallest(steps, options.rounds)
         if is_first:
             cells = [f"{times[who] / times[STOCK]:.2f}" for who in names]
             print(f"| {k} | {' | '.join(cells)} |", flush=True)
@@ -74,8 +74,8 @@ def work(options):
 
 def window(keras, strategy, make_optimizer, k):
     """Return a function that trains on k micro-batches."""
-    import networks
     import tensorflow as tf
+    from shared import networks
 
     with strategy.scope():
         model, make_x = networks.mlp(keras)

@@ -11,12 +11,12 @@ import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import contenders
 import keras
 import numpy as np
 import tensorflow as tf
-from contenders import SELECT, STOCK
 from keras import backend as K
+from shared import contenders
+from shared.contenders import SELECT, STOCK
 
 MICRO_BATCH, WINDOW = 16, 8
 

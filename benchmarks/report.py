@@ -7,7 +7,7 @@ the table that is part of docs/cost.md.
 import json
 from pathlib import Path
 
-from contenders import BIG, FLOOR, LOOP, OURS, OWN, STOCK
+from shared.contenders import BIG, FLOOR, IN_SLICES, OURS, OWN, STOCK
 
 RESULTS = Path(__file__).resolve().parent / "results"
 HOSTS = {
@@ -19,7 +19,8 @@ HOSTS = {
     "tf_keras_2_15": "tf.keras 2.15",
     "keras2": "Keras 2.2.4",
 }
-COLUMNS = [*OURS, OWN, LOOP, STOCK, BIG]
+SHORT = "MLP, 3.2 M", "optimizer alone, 20 M"
+COLUMNS = [*OURS, IN_SLICES, OWN, STOCK]
 
 
 def load():
@@ -32,23 +33,23 @@ def networks(found):
     return list(dict.fromkeys(r["network"] for host in found.values() for r in host["results"]))
 
 
-def of(about, network, k):
-    """Return {contender: result} for a network and a window's length."""
-    return {r["contender"]: r for r in about["results"] if (r["network"], r["k"]) == (network, k)}
+def of(about, network):
+    """Return {contender: time over the floor} for a network; None is an error."""
+    found = [r for r in about["results"] if r["network"] == network]
+    return {r["contender"]: r["over_floor"] for r in found}
 
 
-def cell(results, name, over="over_floor"):
-    if name not in results:
+def cell(ratios, name):
+    if name not in ratios:
         return ""
-    ratio = results[name][over]
-    return "error" if ratio is None else f"{ratio:.2f}"
+    return "error" if ratios[name] is None else f"{ratios[name]:.2f}"
 
 
-def short_table(found, k=8):
-    """The time of a micro-batch divided by the floor, for windows of k.
+def short_table(found):
+    """The time of a micro-batch divided by the floor.
 
-    Without the convolutional network, whose time is in the convolutions, without peers, and without
-    TensorFlow 2.15, whose figures are those of tf_keras. All are in the long table.
+    Only of the networks in SHORT, without peers, and without TensorFlow 2.15, whose figures are
+    those of tf_keras. All are in the long table.
     """
     lines = [
         f"| host | network | {' | '.join(COLUMNS)} |",
@@ -58,9 +59,9 @@ def short_table(found, k=8):
         if host == "tf_keras_2_15":
             continue
         for network in networks({host: about}):
-            if not network.startswith("conv net"):
-                results = of(about, network, k)
-                cells = " | ".join(cell(results, column) for column in COLUMNS)
+            if network in SHORT:
+                ratios = of(about, network)
+                cells = " | ".join(cell(ratios, column) for column in COLUMNS)
                 lines.append(f"| {HOSTS[host]} | {network} | {cells} |")
     return "\n".join(lines)
 
@@ -71,20 +72,18 @@ def long_table(found):
         versions = ", ".join(" ".join(pair) for pair in about["versions"].items())
         lines += [f"## {HOSTS[host]}", ""]
         lines += [f"{about['machine']}; {versions}; {about['rounds']} rounds.", ""]
-        ks = sorted({r["k"] for r in about["results"]})
-        columns = [f"k={k}, over {over}" for over in ("stock", "floor") for k in ks]
-        lines.append(f"| network | contender | {' | '.join(columns)} |")
-        lines.append(f"| --- | --- |{' ---: |' * len(columns)}")
-        for network in networks({host: about}):
-            by_k = [of(about, network, k) for k in ks]
-            for name in by_k[0]:
-                cells = [cell(r, name, over) for over in ("over_stock", "over_floor") for r in by_k]
-                lines.append(f"| {network} | {name} | {' | '.join(cells)} |")
+        of_networks = {network: of(about, network) for network in networks({host: about})}
+        lines.append(f"| contender | {' | '.join(of_networks)} |")
+        lines.append(f"| --- |{' ---: |' * len(of_networks)}")
+        names = dict.fromkeys(name for ratios in of_networks.values() for name in ratios)
+        for name in names:
+            cells = " | ".join(cell(ratios, name) for ratios in of_networks.values())
+            lines.append(f"| {name} | {cells} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def draw(found, k=8):
+def draw(found):
     """Draw a panel for each network, with a row for each host and a mark for each contender.
 
     The picture is as wide as a page, so that its letters have the size of the page's letters.
@@ -97,21 +96,18 @@ def draw(found, k=8):
 
     figure, panels = plt.subplots(2, 2, figsize=(8, 7), sharey=True, layout="constrained")
     names = dict.fromkeys(r["contender"] for host in found.values() for r in host["results"])
-    names = [name for name in names if name not in (FLOOR, STOCK, BIG)]
-    styles = dict(zip(names, zip("osD^vPX*h", plt.colormaps["tab10"].colors)))
+    names = [name for name in names if name not in (FLOOR, BIG)]
+    styles = dict(zip(names, zip("osD^vPX*hd", plt.colormaps["tab10"].colors)))
     for axis, network in zip(panels.flat, networks(found)):
         axis.axvline(1, color="0.7", linewidth=1)
         for row, about in enumerate(found.values()):
-            results = of(about, network, k)
+            ratios = of(about, network)
             for name in names:
-                ratio = results.get(name, {}).get("over_stock")
-                if ratio is not None:
+                if ratios.get(name) is not None:
                     marker, color = styles[name]
-                    axis.plot(ratio, row, marker, color=color, label=name, alpha=0.8)
-            floor = results[STOCK]["over_stock"] / results[STOCK]["over_floor"]
-            axis.plot(floor, row, "k|", markersize=14, label="floor")
-        axis.set(title=network, xscale="log", xticks=[0.03, 0.1, 0.3, 1, 3, 10])
-        axis.set_xticklabels(["0.03", "0.1", "0.3", "1", "3", "10"])
+                    axis.plot(ratios[name], row, marker, color=color, label=name, alpha=0.8)
+        axis.set(title=network, xscale="log", xticks=[0.1, 0.3, 1, 3, 10, 30])
+        axis.set_xticklabels(["0.1", "0.3", "1", "3", "10", "30"])
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_yticks(range(len(found)), [HOSTS[host] for host in found])
         axis.grid(axis="y", color="0.9")
@@ -119,7 +115,7 @@ def draw(found, k=8):
     marks = {}
     for axis in panels.flat:
         marks.update(zip(*reversed(axis.get_legend_handles_labels())))
-    figure.suptitle(f"Time of a micro-batch, divided by the time of stock Adam, accum_iters={k}")
+    figure.suptitle("Time of a micro-batch, divided by the floor, accum_iters=8")
     figure.legend(marks.values(), marks, loc="outside lower center", ncols=3)
     figure.savefig(RESULTS / "micro_batch.png", dpi=100)
 

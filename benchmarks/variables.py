@@ -2,21 +2,19 @@
 
 Applies an optimizer alone to given gradients and prints three ratios over stock Adam: the size of
 the traced graph (or of JAX's program), the time of the first micro-batch, which traces and
-compiles, and the time of a later micro-batch. Times are medians of rounds in which all contenders
-take turns.
+compiles, and the time of a later micro-batch. Times are the smallest of rounds in which all
+contenders take turns.
 """
 
 import argparse
 import os
 import time
-from statistics import median
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import alone
-import contenders
-from contenders import CONDITIONAL, OWN, SELECT, STOCK
-from timing import medians
+from shared import alone, contenders
+from shared.contenders import CONDITIONAL, OWN, SELECT, STOCK
+from shared.timing import smallest
 
 WINDOW = 8
 SHAPES = {f"{n} of 100": [(100,)] * n for n in (2, 200, 2000)}
@@ -49,14 +47,14 @@ def measure(options, keras, found, what, shapes):
             start = time.perf_counter()
             alone.wait(made[name].step())
             first[name].append(time.perf_counter() - start)
-    first = {name: median(times) for name, times in first.items()}
+    first = {name: min(times) for name, times in first.items()}
 
     def window(step):
         for _ in range(WINDOW):
             alone.wait(step())
 
     steps = {name: lambda step=m.step: window(step) for name, m in made.items()}
-    later = medians(steps, options.rounds)
+    later = smallest(steps, options.rounds)
     sizes = {name: m.size() for name, m in made.items()}
     for name in names[1:]:
         size = f"{sizes[name] / sizes[STOCK]:.2f}" if sizes[name] else ""

@@ -1,10 +1,14 @@
-"""The figures in docs/cost.md are those that the benchmarks wrote, and all contenders exist."""
+"""The figures in the documents are those that the benchmarks wrote, and all contenders exist."""
 
 import hosts
 import pytest
 from cases import once
 
 PROJECT = hosts.PROJECT
+
+
+def read(name):
+    return (PROJECT / name).read_text("utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -14,19 +18,37 @@ def benchmarks(monkeypatch):
 
 @once
 def test_tables_are_those_of_their_results():
-    import everybody
     import report
+    from accelerators import tables
+    from everybody import common
 
-    found = report.load()
+    found, compiled = report.load(), tables.load()
     assert set(found) == set(report.HOSTS)
-    assert report.short_table(found) in (PROJECT / "docs/cost.md").read_text("utf-8")
-    page = (PROJECT / "benchmarks/results/micro_batch.md").read_text("utf-8")
-    assert page == report.long_table(found)
-    assert everybody.table() in (PROJECT / "docs/exactness.md").read_text("utf-8")
+    cost = read("docs/cost.md")
+    assert report.short_table(found) in cost
+    assert tables.short_table(compiled) in cost and tables.torch_table(compiled) in cost
+    assert read("benchmarks/results/micro_batch.md") == report.long_table(found)
+    assert read("benchmarks/results/accelerators.md") == tables.long_page(compiled)
+    assert common.table() in read("docs/exactness.md")
+
+
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="of PyTorch")
+def test_where_pytorch_waits():
+    from accelerators import tables, waits
+
+    assert waits.count() == tables.load()["torch"]["cases"]
+
+
+@once
+def test_the_page_has_every_benchmark():
+    names = [path.name for path in (PROJECT / "benchmarks").glob("*.py")]
+    assert len(names) > 5
+    page = read("benchmarks/README.md")
+    assert not [name for name in names if name not in page]
 
 
 def test_contenders():
-    import contenders
+    from shared import contenders
 
     found = contenders.find(hosts.HOST)
     assert {contenders.SELECT, contenders.CONDITIONAL, contenders.FLOOR} < set(found)

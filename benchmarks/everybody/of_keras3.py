@@ -1,11 +1,12 @@
-"""This package, and Keras 3's own accumulation, for `everybody.py`."""
+"""This package, and Keras 3's own accumulation, for the table of everybody."""
 
 import keras
 import tensorflow as tf
-from everybody import K
-from everybody_keras import OfTensorFlow, two_devices
 
 from keras_accum import keras3 as accum
+
+from .common import K
+from .of_keras import OfTensorFlow, two_devices
 
 FLOATX = "float64"
 

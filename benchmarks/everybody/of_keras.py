@@ -1,10 +1,11 @@
-"""What the packages for Keras share, for `everybody.py`. This module runs on Python 3.7."""
+"""What the packages for Keras share, for the table of everybody. This module runs on Python 3.7."""
 
 import os
 import tempfile
 
 import numpy as np
-from everybody import (
+
+from .common import (
     AVERAGE,
     BIG,
     CLIP,

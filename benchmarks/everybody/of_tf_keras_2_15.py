@@ -1,9 +1,10 @@
-"""gradient-accumulator's two wrappers, on tf.keras 2.15, for `everybody.py`."""
+"""gradient-accumulator's two wrappers, on tf.keras 2.15, for the table of everybody."""
 
 import gradient_accumulator
 import tensorflow as tf
-from everybody import K
-from everybody_keras import OfTensorFlow, two_devices
+
+from .common import K
+from .of_keras import OfTensorFlow, two_devices
 
 FLOATX = "float64"
 

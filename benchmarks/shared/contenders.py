@@ -13,6 +13,7 @@ Contender = namedtuple("Contender", "optimizer wrap callbacks big")
 
 STOCK, FLOOR, OWN = "stock Adam", "acc += g", "Keras's own"
 SELECT, CONDITIONAL, PYTHON = "select", "conditional", "PythonGate"
+DEFAULT = "auto"
 OURS = SELECT, CONDITIONAL, PYTHON
 BIG, LOOP = "stock, big batch", "PyTorch loop"
 IN_SLICES = "MicroBatches"
@@ -48,6 +49,12 @@ def find(host):
     if host == "keras3":
         found[OWN] = contender(lambda k: stock.Adam(gradient_accumulation_steps=k))
     return {**found, **_peers(host, stock)}
+
+
+def default(host):
+    """Return what a user gets who doesn't choose a gate."""
+    accum = load(host)[1]
+    return contender(lambda k: accum.AdamAccumulate(accum_iters=k))
 
 
 def in_slices(host, size):

@@ -1,9 +1,4 @@
-"""How far everybody's accumulation ends from the big batch.
-
-`nox -f benchmarks/noxfile.py -s everybody` makes an environment for each group of packages, and
-measures there with `python benchmarks/everybody.py GROUP`, which writes
-`benchmarks/results/everybody_GROUP.json`. Then it prints the table of docs/exactness.md. Each
-package is used as its own documentation says.
+"""What all columns of the table of everybody share: the data, the first weights and the cases.
 
 A tiny network trains with micro-batches of 2 in windows of 4, against the stock optimizer of the
 same framework with batches of 8, on a CPU in float64, except runai, which is float32. A number is
@@ -12,7 +7,6 @@ the largest difference of a weight.
 This module runs on Python 3.7, and imports no framework.
 """
 
-import importlib
 import json
 import sys
 from pathlib import Path
@@ -42,7 +36,7 @@ ROWS = {
     "callbacks": "calls at the end of a step, in 3 updates",
 }
 GROUPS = "keras3", "optax", "torch", "tf_keras_2_15", "keras2"
-RESULTS = Path(__file__).resolve().parent / "results"
+RESULTS = Path(__file__).resolve().parent.parent / "results"
 EXACT = {"float64": 1e-9, "float32": 1e-6}
 
 
@@ -109,15 +103,6 @@ def cells(column, floatx="float64"):
     return found
 
 
-def measure(group):
-    """Write {"versions": {...}, "columns": {package: {row: cell}}}."""
-    module = importlib.import_module(f"everybody_{group}")
-    columns = {name: cells(column, module.FLOATX) for name, column in module.columns().items()}
-    found = {"versions": module.versions(), "columns": columns}
-    path = RESULTS / f"everybody_{group}.json"
-    path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-
-
 def table():
     """The table of docs/exactness.md, and its versions."""
     columns, versions = {}, {}
@@ -129,10 +114,3 @@ def table():
     for row, what in ROWS.items():
         lines.append(f"| {what} | {' | '.join(column[row] for column in columns.values())} |")
     return "\n".join([*lines, "", ", ".join(" ".join(pair) for pair in versions.items())])
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["table"]:
-        print(table())
-    else:
-        measure(*sys.argv[1:])

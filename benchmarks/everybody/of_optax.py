@@ -1,4 +1,4 @@
-"""optax.MultiSteps and optax.microbatch, used as documented, for `everybody.py`."""
+"""optax.MultiSteps and optax.microbatch, used as documented, for the table of everybody."""
 
 import pickle
 from importlib.metadata import version
@@ -6,7 +6,8 @@ from importlib.metadata import version
 import jax
 import jax.numpy as jnp
 import optax
-from everybody import (
+
+from .common import (
     AVERAGE,
     BIG,
     CLIP,

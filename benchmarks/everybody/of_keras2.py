@@ -1,4 +1,4 @@
-"""runai, on Keras 2.2.4, for `everybody.py`.
+"""runai, on Keras 2.2.4, for the table of everybody.
 
 TensorFlow 1 orders nothing in a train step of runai, so two runs can differ. A figure is the
 smallest of several runs. The steps of the reference are ordered, as in the tests.
@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 
 os.environ["KERAS_ACCUM_TEST_HOST"] = "keras2"
-sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
 
 import hosts
 import keras
 import runai.ga.keras.optimizers
-from everybody import CLIP, EXACT, RATE, K
-from everybody_keras import Column
+
+from .common import CLIP, EXACT, RATE, K
+from .of_keras import Column
 
 FLOATX = "float32"
 RUNS = 4

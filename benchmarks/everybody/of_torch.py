@@ -1,4 +1,4 @@
-"""accelerate, Lightning and transformers' Trainer, used as documented, for `everybody.py`."""
+"""accelerate, Lightning and transformers' Trainer, used as documented, for everybody's table."""
 
 import tempfile
 from importlib.metadata import version
@@ -7,7 +7,11 @@ from pathlib import Path
 import lightning
 import torch
 from accelerate import Accelerator
-from everybody import (
+from lightning.pytorch.callbacks import WeightAveraging
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from .common import (
     AVERAGE,
     CLIP,
     DECAY,
@@ -22,9 +26,6 @@ from everybody import (
     difference,
     start,
 )
-from lightning.pytorch.callbacks import WeightAveraging
-from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
-from transformers import Trainer, TrainerCallback, TrainingArguments
 
 FLOATX = "float64"
 

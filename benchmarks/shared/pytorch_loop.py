@@ -3,8 +3,8 @@
 `backward()`, which adds up gradients by itself, is called k times before a `torch.optim.Adam` step.
 """
 
-import alone
-from networks import CLASSES, NETWORKS, draw
+from . import alone
+from .networks import CLASSES, NETWORKS, draw
 
 
 def windows(network, k, micro_batch, micro_batches):

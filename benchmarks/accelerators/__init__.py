@@ -1,0 +1,1 @@
+"""What a micro-batch compiles to on an H100 and a TPU v5e; see `__main__`."""

@@ -1,0 +1,1 @@
+"""How far everybody's accumulation ends from the big batch; see `__main__`."""

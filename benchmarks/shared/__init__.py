@@ -1,0 +1,1 @@
+"""What several benchmarks import: contenders, networks, an optimizer alone, timing."""

@@ -1,0 +1,55 @@
+"""What XLA compiles for an H100 that isn't there: no branch in the default, and no copy anywhere.
+
+`nox -s accelerators` installs XLA's plugin for CUDA, and sets KERAS_ACCUM_TEST_ACCELERATORS.
+"""
+
+import os
+import sys
+
+import hosts
+import pytest
+
+if not os.environ.get("KERAS_ACCUM_TEST_ACCELERATORS"):
+    pytest.skip("only `nox -s accelerators` has XLA's plugin", allow_module_level=True)
+sys.path.append(str(hosts.PROJECT / "benchmarks"))
+
+from accelerators import devices, programs
+from accelerators.measure import figures
+from shared.contenders import CONDITIONAL, DEFAULT, OWN, PYTHON, STOCK
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    made = programs.alone(programs.LARGE, [DEFAULT, CONDITIONAL, PYTHON, STOCK, OWN])
+    device = devices.find("gpu")
+    return {name: figures(device, program) for name, program in made.items()}
+
+
+@pytest.mark.parametrize("name", [STOCK, DEFAULT, PYTHON])
+def test_there_is_no_branch_and_the_host_waits_for_nothing(compiled, name):
+    """Neither is there a copy, nor memory for one."""
+    row = compiled[name]
+    assert row["conditionals"] == row["loops"] == row["temporary"] == 0
+    assert row["waits"] == row["copies"] == [0, 0]
+
+
+def test_words_of_a_parameter(compiled):
+    """A word is 4 bytes in the device's memory. An addition reads two, and writes one."""
+    assert compiled[STOCK]["words"] == [7, 7]
+    assert compiled[DEFAULT]["words"] == [9, 9]
+    assert compiled[PYTHON]["words"] == [3, 9]
+    assert compiled[CONDITIONAL]["words"] == [3, 11]
+
+
+def test_a_conditional_is_a_loop_that_copies_nothing(compiled):
+    row = compiled[CONDITIONAL]
+    assert (row["conditionals"], row["loops"], row["temporary"]) == (0, 1, 0)
+    assert row["copies"] == [0, 0]
+    assert row["waits"] == [1, 2]  # the loop's condition
+
+
+def test_what_is_counted_is_found_in_another_program(compiled):
+    """Keras's own accumulation has conditionals, and copies what they return."""
+    row = compiled[OWN]
+    assert row["conditionals"] >= 3 and row["temporary"] > 3
+    assert min(row["waits"]) >= 3 and min(row["copies"]) >= 15
