@@ -14,7 +14,6 @@ from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, f
 if not hosts.IS_TORCH:
     pytest.skip("about the devices of PyTorch", allow_module_level=True)
 
-import torch
 from fake_device import Device, there
 
 
