@@ -1,9 +1,10 @@
 """Random trainings with our optimizers, compared with the stock optimizer after each step.
 
 Hypothesis draws an optimizer with its arguments, and then a sequence of steps: micro-batches by
-`apply`, `train_on_batch` and `fit`, with callbacks, interrupted, or of another model; files,
-copies, states, changes of `accum_iters`. The reference is the stock optimizer, applied eagerly to
-the averages of the windows. A failure is shrunk to the shortest sequence, which Hypothesis prints.
+`apply`, `train_on_batch` and `fit`, with callbacks, interrupted, of another model, under XLA, or of
+two optimizers at once; files, copies, states, changes of `accum_iters`. The reference is the stock
+optimizer, applied eagerly to the averages of the windows. A failure is shrunk to the shortest
+sequence, which Hypothesis prints.
 
     pytest tests/numbers/test_fuzz.py                              the same cases each time
     KERAS_ACCUM_TEST_FUZZ=1000 pytest tests/numbers/test_fuzz.py   1000 new cases
@@ -106,8 +107,8 @@ def compiled(model, optimizer, plan):
     arguments = {"run_eagerly": not plan["traced"]}
     if hosts.IS_KERAS3:
         arguments["auto_scale_loss"] = False
-        if hosts.IS_TENSORFLOW or not plan["traced"]:
-            arguments["jit_compile"] = False
+    if hosts.IS_TENSORFLOW or not plan["traced"]:
+        arguments["jit_compile"] = plan["traced"] and plan["xla"]
     model.compile(optimizer, Linear(), **arguments)
     return model
 
@@ -166,6 +167,7 @@ def plans(draw):
     if plan["rate"] == "decay":
         plan["ours"].update(learning_rate=rate, decay=0.25)
     plan["traced"] = draw(st.integers(0, 5)) == 5
+    plan["xla"] = hosts.IS_TENSORFLOW and draw(st.booleans())
     return plan
 
 
@@ -184,6 +186,8 @@ class BigBatch:
         self.skips = plan["ours"]["skip_nonfinite"]
         self.use_ema = plan["stock"].get("use_ema", False)
         self.set_accum_iters = plan["ours"]["accum_iters"]
+        self.accumulates = self.set_accum_iters != 1
+        self.weighs = self.reduction == "weighted" and self.accumulates
         self.window = []  # of {index of the variable: gradient}, weight
         self.updates = 0
         hosts.build_on(self.optimizer, self.variables)
@@ -222,6 +226,32 @@ class BigBatch:
         """What Keras does at the end of `fit`, if there is an average of the weights."""
         if self.use_ema and self.updates:
             self.optimizer.finalize_variable_values(self.variables)
+
+
+def in_one_step(optimizers, lists, gradients, weighs, is_xla):
+    """Let each optimizer take gradients for its list of variables, all in one traced step."""
+
+    def step(take=apply):
+        news = []
+        for optimizer, variables, found, weigh in zip(optimizers, lists, gradients, weighs):
+            if weigh:
+                optimizer.weigh(2)
+            news.append(take(optimizer, variables, found))
+        return news
+
+    def stateless(optimizer, variables, found):
+        own, values = ([v.value for v in each] for each in (optimizer.variables, variables))
+        return optimizer.stateless_apply(own, [found.get(i) for i in range(len(values))], values)
+
+    if hosts.BACKEND == "jax":
+        news = jax.jit(step, static_argnums=0)(stateless)
+        for optimizer, variables, new in zip(optimizers, lists, news):
+            for variable, value in zip([*variables, *optimizer.variables], [*new[0], *new[1]]):
+                variable.assign(value)
+    elif hosts.IS_TENSORFLOW:
+        hosts.tf.function(step, jit_compile=is_xla)()
+    else:
+        step()
 
 
 # -- callbacks -------------------------------------------------------------------------------------
@@ -277,14 +307,23 @@ class Training(RuleBasedStateMachine):
                 jax.clear_caches()
         self.folders, self.used = [], {}
 
-    @initialize(plan=plans())
-    def compile(self, plan):
+    @initialize(plan=plans(), of_other=plans())
+    def compile(self, plan, of_other):
         self.plan = plan
         self.big_batch = BigBatch(plan)
-        self.accumulates = plan["ours"]["accum_iters"] != 1
-        self.weighs = plan["ours"]["reduction"] == "weighted" and self.accumulates
         self.model = self.fresh()
         self.waits = True  # for its variables
+        # Of another optimizer, which is only in steps of two.
+        self.other = model_of(of_other), ours(of_other), BigBatch(of_other)
+        hosts.build_on(self.other[1], self.other[0].weights)
+
+    @property
+    def accumulates(self):
+        return self.big_batch.accumulates
+
+    @property
+    def weighs(self):
+        return self.big_batch.weighs
 
     @property
     def optimizer(self):
@@ -392,6 +431,23 @@ class Training(RuleBasedStateMachine):
             for target in targets:
                 self.big_batch.micro_batch(gradients_of([target], head))
 
+    @none_is_frozen
+    @rule(seeds=st.tuples(seed, seed), heads=st.tuples(*[st.sampled_from(["", *LAYERS])] * 2))
+    def two_in_one_step(self, seeds, heads):
+        self.build()
+        model, optimizer, big_batch = self.other
+        found = [gradients_of(random_targets([s]), head) for s, head in zip(seeds, heads)]
+        both = self.big_batch, big_batch
+        in_one_step(
+            (self.optimizer, optimizer),
+            (self.model.weights, model.weights),
+            found,
+            [each.weighs for each in both],
+            self.plan["xla"],
+        )
+        for each, gradients in zip(both, found):
+            each.micro_batch(gradients, 2)
+
     # -- between micro-batches ---------------------------------------------------------------------
 
     @precondition(lambda self: self.accumulates and self.plan["ours"]["accum_iters"] is not LENGTHS)
@@ -471,18 +527,21 @@ class Training(RuleBasedStateMachine):
 
     @invariant()
     def equal_to_the_big_batch(self):
-        big_batch, optimizer = self.big_batch, self.optimizer
+        self.check(self.model, self.optimizer, self.big_batch, self.waits)
+        self.check(*self.other, False)
+
+    def check(self, model, optimizer, big_batch, waits):
         assert optimizer.completed_updates == big_batch.updates
         assert optimizer.window_position == len(big_batch.window)
         assert optimizer.accum_iters == big_batch.accum_iters
-        actual, expected = (dict(zip(NAMES, each.model.weights)) for each in (self, big_batch))
-        if not self.waits:
+        actual, expected = (dict(zip(NAMES, each.weights)) for each in (model, big_batch.model))
+        if not waits:
             slots = hosts.slots(big_batch.optimizer, big_batch.variables)
             if not big_batch.updates:  # there is no average yet
                 slots = {name: v for name, v in slots.items() if not is_average(name)}
-            actual.update(hosts.slots(optimizer, self.model.weights))
+            actual.update(hosts.slots(optimizer, model.weights))
             expected.update(slots)
-            if not big_batch.window and self.accumulates:
+            if not big_batch.window and big_batch.accumulates:
                 for accumulator in hosts.accumulators(optimizer):
                     assert not hosts.array(accumulator).any(), "a sum is pending"
         actual, expected = (
