@@ -2,8 +2,8 @@
 
 Two processes on this machine train the MLP together under MultiWorkerMirroredStrategy. Each has 8
 samples per micro-batch, and they exchange gradients through the loopback device. Prints the time of
-a micro-batch divided by that of stock Adam, which reduces and updates on every micro-batch. The
-figures are of the smallest times of rounds in which all contenders take turns.
+a micro-batch, of one process, divided by that of stock Adam, which reduces and updates on every
+micro-batch. The figures are of the smallest times of rounds in which all contenders take turns.
 """
 
 import argparse
