@@ -20,10 +20,9 @@ K = 5
 
 def cases(width=8):
     """Return {case: a function from an optimizer to a train step}. The width changes no wait."""
-    large, many = [(3 * width, width)] * 4, [(64,)] * 300
+    shapes = [(3 * width, width)] * 4 + [(64,)] * 300
     return {
-        "optimizer alone, 4 variables": lambda optimizer: alone(optimizer, large),
-        "optimizer alone, 300 variables": lambda optimizer: alone(optimizer, many),
+        "optimizer alone": lambda optimizer: alone(optimizer, shapes),
         tables.FIT: lambda optimizer: train_step(optimizer, width),
     }
 
