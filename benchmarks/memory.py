@@ -22,8 +22,7 @@ CONFIGURATIONS = {
     "tf_keras": {"TF_USE_LEGACY_KERAS": "1"},
 }
 ONE = "accum_iters=1"
-IN_BACKWARD = "in backward"
-COLUMNS = ONE, SELECT, CONDITIONAL, PYTHON, IN_BACKWARD, OWN, IN_SLICES
+COLUMNS = ONE, SELECT, CONDITIONAL, PYTHON, OWN, IN_SLICES
 WIDTH, LAYERS, WINDOW = 5000, 4, 4
 PARAMETERS = LAYERS * (WIDTH + 1) * WIDTH
 
@@ -75,11 +74,6 @@ def train(host, who):
     found = contenders.find(host)
     found[IN_SLICES] = contenders.in_slices(host, 1)
     found[ONE] = contenders.contender(lambda k: accum.AdamAccumulate(accum_iters=1))
-    if keras.backend.backend() == "torch":
-        found[IN_BACKWARD] = contenders.contender(
-            lambda k: accum.AdamAccumulate(accum_iters=k),
-            callbacks=lambda: [accum.AccumulateInBackward()],
-        )
     contender = found[who]
     layers = [keras.layers.Dense(WIDTH) for _ in range(LAYERS)]
     model = keras.Sequential([keras.layers.Input((WIDTH,)), *layers])

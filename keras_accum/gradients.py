@@ -7,9 +7,6 @@ from itertools import compress
 
 from keras_accum.window import certain, is_certain
 
-# Stands for a gradient that is in its sum already. A missing gradient is None.
-IN_SUM = object()
-
 
 def check_once(port, variables):
     """Raise a ValueError if a variable is there twice."""

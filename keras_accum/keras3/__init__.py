@@ -18,7 +18,6 @@ from keras_accum import callbacks  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
     accumulation_monitor,
     apply_partial_window,
-    in_backward,
     micro_batch_weights,
     micro_batches,
     on_updates,
@@ -53,7 +52,6 @@ else:
     HOOKS = []
 patches.plan(HOST.name, together.look_at_trainings(HOST), *HOOKS)
 
-AccumulateInBackward = HOST.callback(in_backward.AccumulateInBackward)
 AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)
 ApplyPartialWindow = HOST.callback(apply_partial_window.ApplyPartialWindow)
 MicroBatches = HOST.callback(micro_batches.MicroBatches)

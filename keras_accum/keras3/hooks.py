@@ -181,9 +181,8 @@ class Hooks(MovingAverages):
         with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
             self.build(trainable_variables)
             self._check_variables_are_known(trainable_variables)
-            with accumulation.port.taking(grads, trainable_variables) as grads:
-                pairs = self._filter_empty_gradients(grads, trainable_variables)
-                accumulation.micro_batch(*map(list, pairs))
+            pairs = self._filter_empty_gradients(grads, trainable_variables)
+            accumulation.micro_batch(*map(list, pairs))
 
     @property
     def _is_stock(self):

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from keras import ops
 
-from keras_accum.gradients import IN_SUM
 from keras_accum.keras3 import hooks, port
 from keras_accum.window import scale
 
@@ -26,7 +25,6 @@ class TorchPort(port.Keras3Port):
     """Keras 3 on PyTorch."""
 
     steps_return_state = False
-    in_backward = None  # the scope in which `backward` adds gradients to their sums, if any
 
     def traces(self):
         # If a compiled function fails, PyTorch undoes what Python has noted.
@@ -70,8 +68,6 @@ class TorchPort(port.Keras3Port):
     def add(self, sums, gradients, variables):
         summed, summands = [], []
         for total, gradient, variable in zip(sums, gradients, variables):
-            if gradient is IN_SUM:
-                continue
             if self.overwrites(variable):
                 total.value.copy_(torch.maximum(total.value, gradient))
             else:
@@ -117,10 +113,6 @@ class TorchPort(port.Keras3Port):
             f"{type(self.optimizer).__name__} without `gate`: all gates have the same state."
         )
 
-    def taking(self, gradients, variables):
-        taking = super().taking if self.in_backward is None else self.in_backward.taking
-        return taking(gradients, variables)
-
 
 class Accumulating(hooks.Hooks):
     """What Keras calls of an optimizer on PyTorch."""
@@ -132,14 +124,9 @@ class Accumulating(hooks.Hooks):
         return super().apply(grads, trainable_variables)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        port, groups = self._accumulation.port, [range(len(grads))]
-        if port.is_updating:  # the fused updates need gradients of the variables' types
+        if self._accumulation.port.is_updating:  # the fused updates need the variables' types
             grads = [g.to(v.value.dtype) for g, v in zip(grads, trainable_variables)]
-        if port.in_backward is not None:
-            groups = port.in_backward.groups(trainable_variables)
-        for group in groups:
-            parts = [[tensors[i] for i in group] for tensors in (grads, trainable_variables)]
-            super()._backend_update_step(*parts, learning_rate)
+        super()._backend_update_step(grads, trainable_variables, learning_rate)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         # The fused additions write in place, and the caller's tensors must not change.

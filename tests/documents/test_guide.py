@@ -87,15 +87,6 @@ def test_a_loop_for_jax():
     assert (optimizer.completed_updates, optimizer.window_position) == (1, 2)
 
 
-@pytest.mark.skipif(not hosts.IS_TORCH, reason="for PyTorch")
-def test_accumulation_inside_backward():
-    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
-    names = {"optimizer": model.optimizer, "loss_of": keras.losses.MeanSquaredError()}
-    names.update(torch=importlib.import_module("torch"), batches=[data()] * 5)
-    run("accumulation inside backward", model=model, **names)
-    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (2, 1)
-
-
 @keras2_has_no("`accumulating`")
 def test_another_optimizer():
     class Yours(type(hosts.stock("SGD"))):

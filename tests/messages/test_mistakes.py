@@ -16,14 +16,6 @@ def test_the_callback_in_the_place_of_the_gate():
             hosts.ours("Adam", gate=gate, accum_iters=5)
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3 or hosts.IS_TORCH, reason="about JAX and TensorFlow")
-def test_accumulate_in_backward_is_of_pytorch():
-    made = hosts.ours("Adam", accum_iters=2)
-    for use in (accum.AccumulateInBackward, lambda: accum.AccumulateInBackward.scope(made)):
-        with pytest.raises(ValueError, match="needs the PyTorch backend"):
-            use()
-
-
 def test_a_callback_in_the_place_of_an_optimizer():
     with pytest.raises(ValueError, match="identifier: ApplyPartialWindow, a callback: give it to"):
         dense_model().compile(accum.ApplyPartialWindow(), "mse")

@@ -3,7 +3,6 @@
 The device isn't there; see `fake_device`.
 """
 
-import contextlib
 from collections import namedtuple
 
 import hosts
@@ -15,7 +14,6 @@ from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, f
 if not hosts.IS_TORCH:
     pytest.skip("about the devices of PyTorch", allow_module_level=True)
 
-import torch
 from fake_device import Device, there
 
 
@@ -31,8 +29,8 @@ INSIDE = [0] * (LENGTH - 1)
 
 # shared: arguments of both optimizers. ours: arguments of ours alone. inside: the waits of the
 # micro-batches before the last one of a window. weights: in which form a step says its weight.
-Row = namedtuple("Row", "name shared ours inside weights in_backward")
-Row.__new__.__defaults__ = {}, {}, INSIDE, None, False
+Row = namedtuple("Row", "name shared ours inside weights")
+Row.__new__.__defaults__ = {}, {}, INSIDE, None
 WEIGHTED = {"reduction": "weighted"}
 LENGTHS = {"accum_iters": hosts.accum.AccumulationSchedule({0: LENGTH})}
 ROWS = {
@@ -43,7 +41,6 @@ ROWS = {
     "ema": Row("Adam", {"use_ema": True}),
     "numbers_as_weights": Row("Adam", ours=WEIGHTED, weights=float),
     "tensors_as_weights": Row("Adam", ours=WEIGHTED, weights=there),
-    "in_backward": Row("Adam", in_backward=True),
     # What Python must know: the number of updates when a window opens; whether to drop gradients.
     "lengths": Row("Adam", ours=LENGTHS, inside=[1, *INSIDE[1:]]),
     "skip_nonfinite": Row("Adam", ours={"skip_nonfinite": True}, inside=[1] * len(INSIDE)),
@@ -51,23 +48,18 @@ ROWS = {
 }
 
 
-def train(device, optimizer, micro_batches, weights=None, in_backward=False):
+def train(device, optimizer, micro_batches, weights=None):
     """Return the number of waits in each micro-batch, and the trained weights."""
     variables = [keras.Variable(np.ones(shape, "float32")) for shape in SHAPES]
     optimizer.build(variables)
-    scope = hosts.accum.AccumulateInBackward.scope if in_backward else contextlib.nullcontext
     counts = []
-    with scope(optimizer):
-        for i, arrays in enumerate(micro_batches):
-            grads = list(map(there, arrays))
-            device.waits.clear()
-            if weights is not None:
-                optimizer.weigh(weights[i])
-            if in_backward:
-                torch.autograd.backward(sum((v.value * g).sum() for v, g in zip(variables, grads)))
-                grads = [v.value.grad for v in variables]
-            optimizer.apply(grads, variables)
-            counts.append(len(device.waits))
+    for i, arrays in enumerate(micro_batches):
+        grads = list(map(there, arrays))
+        device.waits.clear()
+        if weights is not None:
+            optimizer.weigh(weights[i])
+        optimizer.apply(grads, variables)
+        counts.append(len(device.waits))
     return counts, {str(i): hosts.array(v.value.cpu()) for i, v in enumerate(variables)}
 
 
@@ -83,10 +75,9 @@ def test_waits_of_a_window(device, name):
     of_stock, expected = train(device, hosts.stock(row.name, **shared), big)
     said = row.weights and list(map(row.weights, weights))
     ours = hosts.ours(row.name, **{"accum_iters": LENGTH, **shared, **row.ours})
-    counts, actual = train(device, ours, list(zip(*gradients)), said, row.in_backward)
+    counts, actual = train(device, ours, list(zip(*gradients)), said)
     assert_equal(actual, expected)
-    # The update in backward treats the two variables in turn.
-    most = max(of_stock) * (len(SHAPES) if row.in_backward else 1) + row.inside[-1]
+    most = max(of_stock) + row.inside[-1]
     for window in windows:
         *inside, end = counts[window]
         assert inside == row.inside and 0 < end <= most
