@@ -97,7 +97,7 @@ def draw(found):
     figure, panels = plt.subplots(2, 2, figsize=(8, 7), sharey=True, layout="constrained")
     names = dict.fromkeys(r["contender"] for host in found.values() for r in host["results"])
     names = [name for name in names if name not in (FLOOR, BIG)]
-    styles = dict(zip(names, zip("osD^vPX*hd", plt.colormaps["tab10"].colors)))
+    styles = dict(zip(names, zip("osD^vPX*hd8", [*plt.colormaps["tab10"].colors, "black"])))
     for axis, network in zip(panels.flat, networks(found)):
         axis.axvline(1, color="0.7", linewidth=1)
         for row, about in enumerate(found.values()):
