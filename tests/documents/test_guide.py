@@ -39,16 +39,13 @@ def row(block, updates, position, only_on=True):
     [
         row("the big batch in one train step", 2, None, hosts.IS_KERAS3),
         row("weights in fit", 1, 2),
-        row("the statistics of the window", 1, 2, hosts.IS_KERAS3),
         row("callbacks that count updates", 2, 0, hosts.IS_KERAS3),
         row("half trained: Keras's own", 1, 2, hosts.IS_KERAS3),
     ],
 )
 def test_a_block_with_a_model(block, updates, position, tmp_path):
     model = initialize(dense_model())
-    if block == "the statistics of the window":
-        model = hosts.sequential((3,), [keras.layers.BatchNormalization(), *model.layers[-2:]])
-    elif block == "half trained: Keras's own":
+    if block == "half trained: Keras's own":
         own = run("before: Keras's own", keras=keras)["optimizer"]
         go_on(compiled(model, own, metrics=["mae"]), 0, 7)
     names = {"keras": keras, "model": model, "x": X, "y": Y}
