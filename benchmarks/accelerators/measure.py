@@ -14,7 +14,7 @@ def measure(platform):
     found["cases"] = {}
     for case, make in programs.CASES.items():
         made = make()
-        if platform == "tpu":  # whose compiler doesn't say how many trips the loop over slices makes
+        if platform == "tpu":  # whose compiler doesn't say how many trips a loop over slices makes
             made.pop(IN_SLICES, None)
         rows = {name: figures(device, program) for name, program in made.items()}
         floor = mean([rows[FLOOR]["bytes"][0], rows[STOCK]["bytes"][1]])
