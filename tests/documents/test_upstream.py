@@ -19,7 +19,10 @@ from hosts import keras
 FOLDER = hosts.PROJECT / "docs/upstream"
 SCRIPTS = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.py"))}
 # The scripts of one backend. JAX runs all others.
-BACKENDS = {"mirrored_strategy": "tensorflow", "same_path": "torch"}
+BACKENDS = {
+    **dict.fromkeys(["mirrored_strategy", "repeated_rows"], "tensorflow"),
+    "same_path": "torch",
+}
 HERE = [name for name in SCRIPTS if BACKENDS.get(name, "jax") == hosts.BACKEND]
 
 
