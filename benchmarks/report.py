@@ -71,7 +71,7 @@ def long_table(found):
     for host, about in found.items():
         versions = ", ".join(" ".join(pair) for pair in about["versions"].items())
         lines += [f"## {HOSTS[host]}", ""]
-        lines += [f"{about['machine']}; {versions}; {about['rounds']} rounds.", ""]
+        lines += [f"{about['machine']}; {versions}; at least {about['rounds']} rounds.", ""]
         of_networks = {network: of(about, network) for network in networks({host: about})}
         lines.append(f"| contender | {' | '.join(of_networks)} |")
         lines.append(f"| --- |{' ---: |' * len(of_networks)}")
