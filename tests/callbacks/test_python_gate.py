@@ -22,7 +22,7 @@ from training import (
     weights,
 )
 
-from keras_accum.callbacks.python_gate import Known
+from keras_accum.callbacks.python_gate import KnownCounters
 
 pytestmark = quick_once
 
@@ -206,7 +206,7 @@ def test_a_train_step_that_sometimes_skips_the_optimizer_is_refused():
 @on_jax
 def test_counters_are_read_from_jax_only_when_new(monkeypatch):
     reads = []
-    read = Known.read
-    monkeypatch.setattr(Known, "read", staticmethod(lambda a: reads.append(1) or read(a)))
+    read = KnownCounters.read
+    monkeypatch.setattr(KnownCounters, "read", staticmethod(lambda a: reads.append(1) or read(a)))
     fit(compiled(dense_model(), adam()), MICRO, callbacks=[python_gate()], epochs=3)
     assert len(reads) == 1 + 3  # before the first micro-batch, and after each epoch
