@@ -34,7 +34,7 @@ def decided(is_update):
 
 
 class Accumulation:
-    """The accumulation of one optimizer: the one attribute that this package adds to it.
+    """The accumulation of one optimizer, in the attribute that this package adds to the optimizer.
 
     options: the arguments of this package; see `options`.
     port: what the optimizer's Keras does; see `port`.

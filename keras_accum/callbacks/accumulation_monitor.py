@@ -4,8 +4,10 @@ from keras_accum.callbacks.base import Callback
 from keras_accum.convert import inner
 
 # The logs that are a state, and no average over micro-batches.
-_LOGS = "completed_updates", "window_position", "window_length", "learning_rate"
-_LOGS += ("skipped_micro_batches",)
+_LOGS = (
+    *("completed_updates", "window_position", "window_length", "learning_rate"),
+    "skipped_micro_batches",
+)
 
 
 class AccumulationMonitor(Callback):

@@ -42,16 +42,16 @@ class TfKerasPort(TfKerasStatePort):
         if not is_summed:
             accumulation.micro_batch(gradients, variables)
             return
-        is_ours = self.replica() in self._in_advance
+        was_summed_here = self.replica() in self._in_advance
         weight = self._in_advance.pop(self.replica(), None)
-        needs = {
-            "reduction='weighted'": options.weighs and weight is None,
-            "A LossScaleOptimizer": self.counts_skips and options.accumulates and not is_ours,
-        }
-        argument = next(filter(needs.get, needs), None)
-        if argument is not None:
+        refused = None
+        if options.weighs and weight is None:
+            refused = "reduction='weighted'"
+        elif self.counts_skips and options.accumulates and not was_summed_here:
+            refused = "A LossScaleOptimizer"
+        if refused:
             raise ValueError(
-                f"{argument} needs the gradients before they are summed over replicas: leave "
+                f"{refused} needs the gradients before they are summed over replicas: leave "
                 f"{self.to_sum}."
             )
         accumulation.take(gradients, weight, variables)
