@@ -122,9 +122,13 @@ def test_what_it_sets_and_what_may_be_left_out(is_built):
         assert_same(built(optimizer).get_state(), expected)
 
 
-def test_a_state_of_an_optimizer_without_variables():
+@pytest.mark.parametrize("form", ["names", "list"])
+def test_a_state_of_an_optimizer_without_variables(form):
     """It has no slots. An optimizer that has made no step takes it, and any other refuses it."""
-    state, optimizer, vs = ours().get_state(), ours(), variables()
+    source, optimizer, vs = ours(), ours(), variables()
+    state = source.get_state()
+    if form == "list":
+        state = list(map(hosts.array, hosts.listed(source))) or [np.asarray(0)]
     hosts.build_on(optimizer, vs)
     optimizer.set_state(state)
     assert (optimizer.completed_updates, optimizer.window_position) == (0, 0)
