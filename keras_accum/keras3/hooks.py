@@ -204,8 +204,12 @@ class Hooks(MovingAverages):
             selection.turn_to({})  # moving averages come next
 
     def _backend_apply_gradients(self, grads, trainable_variables):
+        port, selection = self._accumulation.port, self._accumulation.port.selection
+        if selection is not None and selection.own:
+            # A subclass can have changed the zero of a variable that had no gradient in the window,
+            # and the variable would count in a global norm.
+            grads = port.with_own_switches(grads, trainable_variables, selection.own)
         super()._backend_apply_gradients(grads, trainable_variables)
-        selection = self._accumulation.port.selection
         if selection is not None:
             selection.turn_to(selection.own)  # constraints come next
 

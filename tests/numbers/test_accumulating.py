@@ -354,6 +354,29 @@ def test_a_missing_gradient_where_nothing_tells_whose_a_slot_is():
         np.testing.assert_allclose(hosts.array(one), hosts.array(other), **hosts.TOLERANCE)
 
 
+@on_keras3
+@quick_first("gate", GATES)
+def test_a_variable_without_a_gradient_in_the_window_is_not_in_the_norm(gate):
+    """Also if a subclass has made something else of its zero."""
+    stock_class = type(hosts.stock("SGD"))
+
+    class Shifted(stock_class):
+        def apply(self, grads, trainable_variables=None):
+            super().apply([g + 1 for g in grads], trainable_variables)
+
+    clip = {"learning_rate": 0.5, "global_clipnorm": 1.0}
+    mine, theirs = ([hosts.variable([1.0, -2.0], name) for name in "ab"] for _ in range(2))
+    ours = accum.accumulating(Shifted)(accum_iters=2, **gate, **clip)
+    hosts.build_on(ours, mine)
+    grads = [np.array([0.5, -0.75], hosts.FLOATX)]
+    step = stepper(ours, mine[:1]) if tf else lambda grads: hosts.apply(ours, grads, mine[:1])
+    for _ in range(2):
+        step(grads)
+    hosts.apply(Shifted(**clip), grads, theirs[:1])
+    for own, other in zip(mine, theirs):
+        np.testing.assert_allclose(hosts.array(own), hosts.array(other), **hosts.TOLERANCE)
+
+
 @pytest.mark.skipif(
     not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW), reason="elsewhere such writes can be held back"
 )
