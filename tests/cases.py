@@ -91,7 +91,7 @@ def skip_file_on_keras2(what):
 thorough = pytest.mark.thorough
 # Tests of the third tier that also run on a second version of a host.
 each_version = pytest.mark.each_version
-# Tests of code that all hosts share: in the second tier on Keras 3 with TensorFlow alone.
+# Tests of code that all hosts share: in the second tier on Keras 3 with JAX alone.
 quick_once = pytest.mark.quick_once
 # Tests of code that has nothing to do with a host. They run on Keras 3 with JAX alone.
 once = pytest.mark.once
@@ -99,6 +99,10 @@ once = pytest.mark.once
 # Keras 3.
 once_on_keras3 = pytest.mark.skipif(
     hosts.IS_KERAS3 and hosts.BACKEND != "jax", reason="the same on all backends of Keras 3"
+)
+# The same, where tracing or compiling would take longer than the tests. PyTorch does neither.
+once_by_torch = pytest.mark.skipif(
+    hosts.IS_KERAS3 and not hosts.IS_TORCH, reason="the same on all backends of Keras 3"
 )
 # For tests of arguments and configs.
 every_name = pytest.mark.parametrize(

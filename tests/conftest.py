@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config, items):
 # The host for tests marked `once`, and the hosts where tests marked `quick_once` are quick. On the
 # newer style of tf_keras, only the second tier runs.
 ONCE = (HOST, BACKEND) == ("keras3", "jax")
-QUICK_ONCE = (HOST, BACKEND) == ("keras3", "tensorflow") or HOST == "tf_keras_new"
+QUICK_ONCE = ONCE or HOST == "tf_keras_new"
 
 
 def _is_dropped(item):

@@ -5,11 +5,11 @@ import warnings
 import hosts
 import numpy as np
 import pytest
-from cases import quick_once, skip_file_on_keras2
+from cases import once_by_torch, quick_once, skip_file_on_keras2
 from hosts import keras
 from training import compiled, dense_model, fit
 
-pytestmark = quick_once
+pytestmark = [quick_once, once_by_torch]
 
 skip_file_on_keras2("a CallbackList that knows the model")
 

@@ -200,11 +200,15 @@ COUPLED = {
 }  # fmt: skip
 
 QUICK = ["masks and weights", "contrastive", "sample weights", "penalties"]
+# What TensorFlow does in its own way. JAX and PyTorch, which need less time, have all rows.
+ON_TENSORFLOW = ["a last batch in a part of a slice", "eagerly", "two steps in one call"]
+ON_TENSORFLOW += ["ignored class", "a short last batch", *QUICK]
 
 
 def each_of(table):
     """Parametrize a test by the names of a table. Only those in `QUICK` are in the second tier."""
-    marks = {name: () if name in QUICK else thorough for name in table}
+    here = [name for name in table if not hosts.IS_TENSORFLOW or name in ON_TENSORFLOW]
+    marks = {name: () if name in QUICK else thorough for name in here}
     return pytest.mark.parametrize("name", [pytest.param(n, marks=m) for n, m in marks.items()])
 
 
@@ -261,8 +265,7 @@ def test_any_loss_of_the_whole_batch(name):
         assert np.abs(sliced["weight 0"] - expected["weight 0"]).max() > 1e-3
 
 
-@quick_first("in_compile", [{}, WITH_XLA] if hosts.IS_TENSORFLOW else [{}])
-@quick_first("loss", ["sample", "batch"])
+@quick_first("loss, in_compile", [("sample", {}), ("batch", WITH_XLA)])
 def test_an_embedding(loss, in_compile):
     """Rows are repeated in a slice, and missing in others. The last row is in no slice.
 
@@ -315,8 +318,10 @@ def test_optimizers(optimizer):
 
 
 @pytest.mark.filterwarnings("ignore:MicroBatches takes batches of 4 samples in slices")
-@quick_first("size", [SIZE, "auto"])
-@quick_first("others", [["AccumulationMonitor", "PythonGate"], ["PythonGate"], []])
+@quick_first(
+    "size, others",
+    [(SIZE, ["AccumulationMonitor", "PythonGate"]), ("auto", ["PythonGate"]), (SIZE, [])],
+)
 def test_windows_count_batches(size, others):
     """With `accum_iters=2`, an update is made every two batches, each of them in slices."""
 
@@ -355,10 +360,12 @@ def test_mixed_precision(dtype):
         assert scales[0] == scales[1] > 64
 
 
+@thorough
 def test_a_loss_scale_acts_on_the_loss_of_the_batch():
     assert_same(COUPLED["contrastive"], lambda: hosts.loss_scaled(sgd(), 64), "batch")
 
 
+@thorough
 def test_sums_of_half_precision_do_not_stall():
     """The gradient is 1: in bfloat16, a sum of 512 parts of it would end at a half."""
 
@@ -373,6 +380,7 @@ def test_sums_of_half_precision_do_not_stall():
     assert float(model.get_weights()[0][0, 0]) == -1
 
 
+@thorough
 def test_compiled_again():
     """The callback that trained the model with one loss trains it with another loss."""
     found = []
@@ -387,6 +395,7 @@ def test_compiled_again():
 # -- layers see slices -----------------------------------------------------------------------------
 
 
+@thorough
 def test_batch_normalization_moves_with_each_slice():
     def build():
         return sequential(layers.BatchNormalization(momentum=0.5, name="norm"))
@@ -406,6 +415,7 @@ def with_dropout(kernel):
     return keras.Sequential([layers.Input((64,)), layers.Dropout(0.5, seed=1), dense])
 
 
+@thorough
 def test_dropout_draws_for_each_slice():
     """The gradient of a kernel counts how many of its input's samples are kept."""
     ones, count = np.ones((4 * SIZE, 64), hosts.FLOATX), 4
@@ -418,6 +428,7 @@ def test_dropout_draws_for_each_slice():
     assert (kept % count).any()  # with equal draws, each slice would keep the same number
 
 
+@thorough
 def test_both_passes_have_the_same_dropout():
     """For a loss of degree 2 in the weights w, gradient * w is twice the loss."""
     ones = np.ones((BATCH, 64), hosts.FLOATX)
@@ -488,17 +499,19 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("message", [name for name, row in REFUSED.items() if row[1]])
+@quick_first("message", [name for name, row in REFUSED.items() if row[1]])
 def test_refused_at_the_start(message):
     arguments, case, *optimizer = REFUSED[message]
     with pytest.raises(ValueError, match=f"MicroBatches.*{message}"):
         train(case, [MicroBatches(**{"size": SIZE, **arguments})], (optimizer or [sgd])[0]())
 
 
+@thorough
 def test_a_loss_that_draws_is_taken():
     train((sequential, SHORT, {}, {"loss": noisy}), [MicroBatches(SIZE)], epochs=1)
 
 
+@thorough
 @each_of(DIVIDED)
 def test_a_divisor_of_the_whole_batch_is_refused(name):
     """By the loss's name, with the remedy that the rows above have, before anything changes."""
@@ -513,6 +526,7 @@ def test_a_divisor_of_the_whole_batch_is_refused(name):
         assert_equal(*[dict(enumerate(w)) for w in (model.get_weights(), before)], rtol=0, atol=0)
 
 
+@thorough
 def test_after_train_on_batch():
     found = []
     for callbacks in ([], [MicroBatches(SIZE)]):
@@ -548,6 +562,7 @@ class Stop(keras.callbacks.Callback):
         raise KeyboardInterrupt
 
 
+@thorough
 def test_the_model_gets_back_its_train_function():
     """After a training that was broken off, the model trains by whole batches."""
     model, _ = train(CASES["plain"])
@@ -611,6 +626,7 @@ class Small(layers.Layer):
         return x
 
 
+@thorough
 @quick_first("loss", ["sample", "batch"])
 def test_auto_finds_a_size(loss, capsys):
     """Slices of 7, of 4, and then of 2; the second slice of 4 fails when one is in the sums."""
@@ -636,6 +652,7 @@ class Raises(keras.constraints.Constraint):
         return raising(w, 0, lambda rows, count: False)
 
 
+@thorough
 @quick_first("in_the_update", [True, False])
 def test_auto_gives_up(in_the_update):
     """One sample doesn't fit, or an update was made in part: only JAX knows that it wasn't."""
@@ -690,6 +707,7 @@ def two_devices():
 on_jax = pytest.mark.skipif(hosts.BACKEND != "jax", reason="distributions are JAX's")
 
 
+@thorough
 @on_jax
 @quick_first("size, loss", [(2, "batch"), (SIZE, "sample"), (2, "sample")])
 def test_data_parallel(size, loss, request):
@@ -702,6 +720,7 @@ def test_data_parallel(size, loss, request):
     assert_equal(actual, expected)
 
 
+@thorough
 @on_jax
 def test_auto_on_several_devices_is_refused(two_devices):
     with pytest.raises(ValueError, match='"auto".* several devices or replicas.*Received: 2'):
@@ -719,6 +738,7 @@ def program_of(model, size, loss, *arrays):
     return jax.jit(lambda *arguments: step(*arguments)).lower(state, arrays).compile()
 
 
+@thorough
 @on_jax
 def test_devices_take_parts_of_slices(two_devices):
     """No device gets samples of another device."""

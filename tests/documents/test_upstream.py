@@ -90,5 +90,5 @@ def test_the_patch_mends_the_defect(name, tmp_path, monkeypatch):
     exec(SCRIPTS[name], {})
     suite = found[tests].OptimizerTest
     for test in unittest.defaultTestLoader.getTestCaseNames(suite):
-        if "gradient_accumulation" in test:
+        if re.search("gradient_accumulation.*[^1-9]$", test):  # of rows, the first
             suite(test).debug()  # raises errors

@@ -57,7 +57,7 @@ def case(module, suite, test):
     if name in OTHERWISE:
         marks += [pytest.mark.skip(reason=OTHERWISE[name])]
     if not suite.__name__.startswith(("SGD", "Adam", "RMSprop", "LossScale")):
-        marks += [thorough]
+        marks += [thorough, pytest.mark.skipif(hosts.BACKEND == "jax", reason="compiles for long")]
     if re.search("gradient_accumulation_.*[1-9]$", test):  # rows of one test
         marks += [once_on_keras3]
     return pytest.param(module, suite, test, id=name, marks=marks)

@@ -52,10 +52,12 @@ def test_torch_loop():
     assert_equal(found[1], found[0])
 
 
+OTHER = "nadam" if "nadam" in CASES else "adamw"  # tf_keras's newer style has no Nadam
+
+
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about tf.data")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@quick_first("how", ["auto", "PythonGate", "select"])
-@pytest.mark.parametrize("name", sorted({"adam", "nadam", "adamw"} & set(CASES)))
+@quick_first("name, how", [("adam", "auto"), (OTHER, "PythonGate"), ("adam", "select")])
 def test_a_step_that_finds_no_more_data(name, how):
     """A step without data may run in part before it fails. Nothing of it may be visible."""
     case, tf, states = CASES[name], hosts.tf, []

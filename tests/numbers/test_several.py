@@ -197,8 +197,8 @@ def exported(write, mine, values):
 
 # A program, its number of steps, and arguments of `players`. What may race has many steps.
 PROGRAMS = {
-    "two in one step": (step_by_step, 600, {}),
-    "threads": (in_threads, 1200, {"times": 2}),
+    "two in one step": (step_by_step, 120, {}),
+    "threads": (in_threads, 240, {"times": 2}),
     "the same variables": (in_one_graph, 6, {"is_shared": True}),
     "two devices": (step_by_step, 6, {"device": "CPU:1"}),
     "eagerly and in a graph": (eagerly_and_in_a_graph, 12, {}),

@@ -7,7 +7,7 @@ from unittest import mock
 
 import hosts
 import pytest
-from cases import keras2_has_no
+from cases import keras2_has_no, once_by_torch
 from hosts import keras
 from processes import python
 from training import MICRO, UPDATES, compiled, data, dense_model, fit
@@ -190,6 +190,7 @@ def fails(*arguments):
 
 
 @keras2_has_no("hooks")
+@once_by_torch
 @pytest.mark.parametrize("method", ["__init__", "_mean_of", "_samples", "_look_at_wrapper", "_say"])
 def test_no_training_ends_because_of_a_warning(method, monkeypatch):
     model = hosts.sequential((3,), [keras.layers.BatchNormalization(), keras.layers.Dense(2)])

@@ -8,7 +8,7 @@ import sys
 
 import hosts
 import pytest
-from cases import thorough
+from cases import once_on_keras3, thorough
 
 from keras_accum import __main__ as main
 
@@ -26,6 +26,7 @@ def run(*options, **environment):
 
 @thorough
 @trains
+@once_on_keras3
 def test_it_shows_what_it_claims():
     job = run()
     assert job.returncode == 0, job.stdout + job.stderr
@@ -44,6 +45,7 @@ def test_it_shows_what_it_claims():
 
 @thorough
 @trains
+@once_on_keras3
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 def test_a_claim_that_does_not_hold(monkeypatch, capsys):
     """The exit status says so."""

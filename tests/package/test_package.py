@@ -35,6 +35,7 @@ for module in {list(NEEDS)}:
 
 
 @thorough
+@once_on_keras3
 def test_import_takes_the_keras_in_use():
     """The module of another Keras says what it needs, what was found, and which one to use."""
     taken, *refusals = python(IMPORT_EACH)
@@ -50,6 +51,7 @@ def test_import_takes_the_keras_in_use():
 
 
 @thorough
+@once_on_keras3
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 def test_import_registers_the_classes_of_a_keras_that_is_imported(tmp_path):
     """Keras 3 decides its policy for dtypes when the first layer is made: our import makes none."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import steps
 import training
-from cases import CASES
+from cases import CASES, quick_first
 from formats import FORMATS, STOP, assert_same, fresh
 from hosts import accum, keras
 from steps import copies_of, go_on, variables
@@ -49,7 +49,7 @@ def trained(case=ADAM, micro_batches=STOP, **more):
     return go_on(ours(case, **more), variables(), stop=micro_batches)
 
 
-@pytest.mark.parametrize("is_built", [True, False])
+@quick_first("is_built", [True, False])
 @pytest.mark.parametrize("name", [name for name in SLOTS if name in CASES])
 def test_what_it_holds_and_how_a_training_continues(name, is_built):
     """To variables that exist, or are made later."""

@@ -8,6 +8,7 @@ import formats
 import hosts
 import numpy as np
 import pytest
+from cases import quick_first
 from formats import ALL, STOP, assert_same, eager, fresh, model_with
 from hosts import accum, keras
 from training import LENGTH, MICRO, compiled, data, dense_model, fit, go_on
@@ -153,10 +154,15 @@ else:
 if hosts.IS_NEW_STYLE:  # which has no get_weights
     del KEEP["list"]
 CHANGES = {act.__name__: act for act in CHANGES}
+# What is done with a state however it came to wait.
+ALWAYS = ["read", "pickle", "h5", "newer_state", "apply_partial_window"]
+ROWS = [("state", act) for act in ALWAYS]
+ROWS += [("state", act) for act in (*KEEP, *CHANGES) if act not in ALWAYS]
+if hosts.BACKEND != "jax":  # which would compile for a minute
+    ROWS += [(way, act) for way in WAYS if way != "state" for act in ALWAYS]
 
 
-@pytest.mark.parametrize("act", ["read", *KEEP, *CHANGES])
-@pytest.mark.parametrize("way", WAYS)
+@quick_first("way, act", ROWS)
 def test_a_state(way, act, source, tmp_path):
     """It is read, saved, copied and changed, or the remedy is said. The original stays."""
     model = WAYS[way](source, tmp_path)
