@@ -377,6 +377,19 @@ def test_a_variable_without_a_gradient_in_the_window_is_not_in_the_norm(gate):
         np.testing.assert_allclose(hosts.array(own), hosts.array(other), **hosts.TOLERANCE)
 
 
+@pytest.mark.skipif(not hosts.IS_NEW_STYLE, reason="elsewhere it isn't in the norm")
+def test_a_variable_without_a_gradient_is_refused_where_it_could_be_in_the_norm():
+    class Shifted(keras.optimizers.SGD):
+        def apply_gradients(self, pairs, **kwargs):
+            return super().apply_gradients([(g + 1, v) for g, v in pairs], **kwargs)
+
+    ws = [hosts.variable([1.0, -2.0], name) for name in "ab"]
+    ours = accum.accumulating(Shifted)(accum_iters=2, global_clipnorm=1.0)
+    ours.build(ws)
+    with pytest.raises(TypeError, match="Shifted could change its zero.*global_clipnorm=1.0"):
+        stepper(ours, ws[:1])([np.array([0.5, -0.75], hosts.FLOATX)])
+
+
 @pytest.mark.skipif(
     not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW), reason="elsewhere such writes can be held back"
 )

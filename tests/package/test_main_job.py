@@ -8,12 +8,12 @@ import sys
 
 import hosts
 import pytest
-from cases import once_on_keras3, thorough
+from cases import thorough
 
 from keras_accum import __main__ as main
 
 trains = pytest.mark.skipif(
-    hosts.IS_KERAS2, reason="python -m keras_accum trains on Keras 3 and tf_keras"
+    hosts.IS_KERAS2 or hosts.BACKEND != "tensorflow", reason="TensorFlow, as in README, is enough"
 )
 
 
@@ -26,7 +26,6 @@ def run(*options, **environment):
 
 @thorough
 @trains
-@once_on_keras3
 def test_it_shows_what_it_claims():
     job = run()
     assert job.returncode == 0, job.stdout + job.stderr
@@ -45,7 +44,6 @@ def test_it_shows_what_it_claims():
 
 @thorough
 @trains
-@once_on_keras3
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 def test_a_claim_that_does_not_hold(monkeypatch, capsys):
     """The exit status says so."""
