@@ -58,7 +58,8 @@ SECOND_VERSION = (
     *("-k", " or ".join(f"test_{name}" for name in WHERE_VERSIONS_DIFFER)),
 )
 # The callbacks that only read counters, the order of callbacks, and their warnings are the same on
-# all backends, and for both styles of tf_keras's optimizers. So are the documents and the package.
+# all backends, and for both styles of tf_keras's optimizers. So are the documents and the package
+# for both styles.
 SHARED = tuple(
     f"--ignore=callbacks/test_{name}.py"
     for name in ("callback_order", "caveats", "no_update", "updates")

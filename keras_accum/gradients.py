@@ -5,7 +5,7 @@ No Keras is imported here.
 
 from itertools import compress
 
-from keras_accum.window import certain, is_certain
+from keras_accum.window import certain
 
 
 def check_once(port, variables):
@@ -96,9 +96,4 @@ def transform(accumulation, totals, variables, steps):
         port.cast(next(gradients) * port.loss_scale, average.dtype) if is_summed else average
         for average, is_summed in zip(averages, summed)
     ]
-    return [
-        average
-        if is_certain(step.switch)
-        else port.times(average, port.cast(step.switch, average.dtype))
-        for average, step in zip(averages, steps)
-    ]
+    return port.where_due(averages, [step.switch for step in steps])

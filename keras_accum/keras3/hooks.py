@@ -208,7 +208,8 @@ class Hooks(MovingAverages):
         if selection is not None and selection.own:
             # A subclass can have changed the zero of a variable that had no gradient in the window,
             # and the variable would count in a global norm.
-            grads = port.with_own_switches(grads, trainable_variables, selection.own)
+            switches = [selection.own.get(port.index(v), 1) for v in trainable_variables]
+            grads = port.where_due(grads, switches)
         super()._backend_apply_gradients(grads, trainable_variables)
         if selection is not None:
             selection.turn_to(selection.own)  # constraints come next
