@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import os
 import subprocess
-import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -47,7 +46,7 @@ def main():
                 for i in range(1, K):
                     steps[DEFAULT](i)
             steps[DEFAULT](K)
-        times = smallest(windows, options.rounds, clock=time.perf_counter)
+        times = smallest(windows, options.rounds)
         floor = ((K - 1) * times[FLOOR] + times[STOCK]) / K
         for name, seconds in times.items():
             beside = tables.cell(host.beside(known[name])) if name in known else ""

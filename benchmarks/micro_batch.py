@@ -2,8 +2,8 @@
 
 Trains three networks and applies an optimizer alone to 20 M parameters, with this package, the
 stock optimizer and peers (see `shared/contenders.py`), in windows of 8 micro-batches. Writes, as
-JSON, the processors' time of a micro-batch divided by the floor, the least that is possible: for a
-window of k micro-batches, k - 1 bare accumulations `acc += g` and one stock update.
+JSON, the time of a micro-batch divided by the floor, the least that is possible: for a window of k
+micro-batches, k - 1 bare accumulations `acc += g` and one stock update.
 
 Only ratios of the smallest times are kept, of rounds in which all contenders take turns in one
 process: a single time says more about the machine than about the code. A peer that fails has null.
@@ -32,7 +32,7 @@ WINDOW = 8
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("host", choices=("keras3", "tf_keras", "keras2"))
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each contender")
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each contender")
     parser.add_argument("--networks", nargs="+", default=[*NETWORKS, alone.NAME])
     parser.add_argument("--xla", action="store_true", help="compile on TensorFlow, as on a GPU")
     parser.add_argument("--write", type=Path, help="the JSON file to write")

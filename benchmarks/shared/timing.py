@@ -3,16 +3,15 @@
 import time
 
 
-def smallest(steps, rounds, clock=time.process_time):
+def smallest(steps, rounds):
     """Return {name: seconds} of functions that take turns. Each has run once before.
 
-    The time is that of the processors, of all threads of this process, and the smallest of several:
-    what else a machine does changes it little, and can only add to it.
+    The smallest of several times: what else a machine does can only add to a time.
     """
     times = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
-            start = clock()
+            start = time.perf_counter()
             step()
-            times[name].append(clock() - start)
+            times[name].append(time.perf_counter() - start)
     return {name: min(values) for name, values in times.items()}
