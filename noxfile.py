@@ -264,9 +264,7 @@ def python_of(session, other, *requirements):
 def check_tf_keras(session, host):
     requirements = f"{PROJECT}[legacy]", *group("test"), "tf_keras==2.21.*"
     python = python_of(session, "keras3_tensorflow", *requirements)
-    # TensorFlow's optimizer of graphs takes a sixth of the time. On Keras 3, tests run with it.
-    settings = {"TF_USE_LEGACY_KERAS": "1", "KERAS_ACCUM_TEST_GRAPPLER": "0"}
-    check(session, host, ".", *WORKERS, python=python, **settings)
+    check(session, host, ".", *WORKERS, python=python, TF_USE_LEGACY_KERAS="1")
 
 
 def check_host(session, host, extra, *requirements, **environment):
@@ -279,6 +277,9 @@ def check_host(session, host, extra, *requirements, **environment):
 def check(session, host, folder, *options, python="python", posargs=None, **environment):
     settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
     settings.update(KERAS_ACCUM_TEST_HOST=host, TF_CPP_MIN_LOG_LEVEL="2")
+    # TensorFlow's optimizer of graphs takes a sixth of the time. The tests of training steps that
+    # use the fixture `grappler` have it.
+    settings["KERAS_ACCUM_TEST_GRAPPLER"] = "0"
     # The folder for files that one host saves and another one loads.
     files = PROJECT / session.cache_dir / "files"
     files.mkdir(exist_ok=True)

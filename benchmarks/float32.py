@@ -39,7 +39,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=20, help="how many initial weights")
     seeds = parser.parse_args().seeds
     print("| activation | initial weights | " + " | ".join(TRAININGS) + " |")
-    print("| --- |" + " ---: |" * (1 + len(TRAININGS)))
+    print("| --- | --- |" + " ---: |" * len(TRAININGS))
     for activation in ACTIVATIONS:
         trainings, found = Trainings(activation), []
         for seed in range(seeds):

@@ -106,6 +106,21 @@ def every_gate(request, monkeypatch):
     monkeypatch.setattr(hosts, "GATE", {"gate": request.param})
 
 
+@pytest.fixture
+def grappler():
+    """Run a test with TensorFlow's optimizer of graphs, also where a session has turned it off."""
+    import hosts
+
+    if not hosts.IS_TENSORFLOW or hosts.IS_KERAS2:
+        yield
+        return
+    options = hosts.tf.config.optimizer
+    before = options.get_experimental_options()
+    options.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    options.set_experimental_options(before)
+
+
 @pytest.fixture(autouse=True)
 def same_start():
     """Begin each test with the same data type and random numbers."""

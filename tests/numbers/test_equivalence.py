@@ -41,6 +41,8 @@ from training import (
     weights,
 )
 
+pytestmark = pytest.mark.usefixtures("grappler")
+
 
 def ours(case, **arguments):
     return hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **arguments})

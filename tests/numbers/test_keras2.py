@@ -192,7 +192,7 @@ def test_a_file_of_long_names(tmp_path):
     """An HDF5 attribute has at most 64 kB. Keras splits a longer one and can't read it back."""
     path = str(tmp_path / "model.h5")
     for optimizer in (keras.optimizers.Adam, lambda: hosts.ours("Adam", accum_iters=LENGTH)):
-        model = go_on(compiled(chain(12, "block_" * 400), optimizer()), stop=LENGTH + 1)
+        model = go_on(compiled(chain(4, "block_" * 1200), optimizer()), stop=LENGTH + 1)
         saved = model.optimizer.get_weights()
         model.save(path)
         again = keras.models.load_model(path)

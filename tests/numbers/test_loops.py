@@ -21,6 +21,7 @@ from training import (
 )
 
 skip_file_on_keras2("`apply`: its train step is a part of the graph")
+pytestmark = pytest.mark.usefixtures("grappler")
 
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="a loop with backward(), for PyTorch only")

@@ -20,7 +20,7 @@ if not hosts.IS_TENSORFLOW:
     pytest.skip("about TensorFlow graphs, which other backends don't have", allow_module_level=True)
 
 tf, keras = hosts.tf, hosts.keras
-pytestmark = [pytest.mark.usefixtures("every_gate"), pytest.mark.all_gates]
+pytestmark = [pytest.mark.usefixtures("every_gate", "grappler"), pytest.mark.all_gates]
 LENGTHS = {"Adam": 2, "Adamax": 3}
 # After hundreds of updates, an update depends on their number, and no weight is near 0.
 BOTH = {"learning_rate": 2**-11, "beta_1": 0.99}

@@ -158,7 +158,7 @@ CHANGES = {act.__name__: act for act in CHANGES}
 ALWAYS = ["read", "pickle", "h5", "newer_state", "apply_partial_window"]
 ROWS = [("state", act) for act in ALWAYS]
 ROWS += [("state", act) for act in (*KEEP, *CHANGES) if act not in ALWAYS]
-if hosts.BACKEND != "jax":  # which would compile for a minute
+if not hosts.IS_KERAS3 or hosts.IS_TORCH:  # the other backends would compile for a minute
     ROWS += [(way, act) for way in WAYS if way != "state" for act in ALWAYS]
 
 
