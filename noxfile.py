@@ -277,9 +277,6 @@ def check_host(session, host, extra, *requirements, **environment):
 def check(session, host, folder, *options, python="python", posargs=None, **environment):
     settings = {"KERAS_BACKEND": None, "TF_USE_LEGACY_KERAS": None, **environment}
     settings.update(KERAS_ACCUM_TEST_HOST=host, TF_CPP_MIN_LOG_LEVEL="2")
-    # TensorFlow's optimizer of graphs takes a sixth of the time. The tests of training steps that
-    # use the fixture `grappler` have it.
-    settings["KERAS_ACCUM_TEST_GRAPPLER"] = "0"
     # The folder for files that one host saves and another one loads.
     files = PROJECT / session.cache_dir / "files"
     files.mkdir(exist_ok=True)

@@ -108,7 +108,7 @@ def every_gate(request, monkeypatch):
 
 @pytest.fixture
 def grappler():
-    """Run a test with TensorFlow's optimizer of graphs, also where a session has turned it off."""
+    """Run a test with TensorFlow's optimizer of graphs, which other tests run without."""
     import hosts
 
     if not hosts.IS_TENSORFLOW or hosts.IS_KERAS2:

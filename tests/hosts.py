@@ -67,9 +67,8 @@ if IS_TENSORFLOW:
     import tensorflow as tf
 
 if IS_TENSORFLOW and not IS_KERAS2:
-    # TensorFlow's optimizer of graphs takes a sixth of the time. See the fixture `grappler`.
-    if os.environ.get("KERAS_ACCUM_TEST_GRAPPLER") == "0":
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    # TensorFlow's optimizer of graphs takes a sixth of the time. The fixture `grappler` has it.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     # Otherwise the thread that tunes a dataset can miss its end, and wait for up to a minute.
     tf.data.experimental.enable_debug_mode()
 

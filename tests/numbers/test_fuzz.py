@@ -158,9 +158,9 @@ def plans(draw):
             frequency = draw(st.sampled_from([None, 1, 2, 3]))
             plan["stock"].update(use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=frequency)
 
-    lengths = [2, 3, 4, LENGTHS]
-    if not (hosts.IS_LEGACY and name == "AMSGrad"):  # whose stock kernel XLA doesn't have
-        lengths.insert(0, 1)
+    lengths = [1, 2, 3, 4, LENGTHS]
+    if hosts.IS_LEGACY and name == "AMSGrad":  # whose stock kernel XLA doesn't have
+        lengths.remove(1)
     plan["ours"] = {
         **plan["stock"],
         "accum_iters": draw(st.sampled_from(lengths)),
