@@ -5,6 +5,8 @@ gate is called with the port, the step, and `update`, a function of a step, whic
 What is left of the sums and the counters are written last.
 """
 
+import contextlib
+
 import numpy as np
 
 from keras_accum.gradients import check_once, drop_bad, transform, weigh
@@ -86,10 +88,12 @@ class Accumulation:
             step = Step(counted, counted, 1, 0, None, None)
         else:
             step = self.window.step(counted, weight, absent, closes, is_update)
-            self.port.add(list(map(self.window.sum_of, variables)), gradients, variables)
         gate = self._gate(step, is_update)
-        gate(self.port, step, lambda step: self._update(step, gradients, variables, absent))
-        self._write_counters(step)
+        with self._recovering(step, gradients, variables):
+            if self.window is not None:
+                self.port.add(list(map(self.window.sum_of, variables)), gradients, variables)
+            gate(self.port, step, lambda step: self._update(step, gradients, variables, absent))
+            self._write_counters(step)
 
     def _closes(self, is_update):
         """Return 1 if the train step closes the window, else 0; None if it says nothing."""
@@ -138,15 +142,15 @@ class Accumulation:
 
     def _update_from(self, step, steps, totals, variables, frozen):
         """Make the update from the sums of a window. Those of `frozen` variables are dropped."""
-        port = self.port
-        if variables:  # a partial window can be one of frozen variables only
+        def average():
             if self.options.window_transforms:
-                averages = transform(self, totals, variables, steps)
-            else:
-                averages = port.averages(totals, variables, steps)
-            port.update(step, averages, variables, [each.switch for each in steps])
+                return transform(self, totals, variables, steps)
+            return self.port.averages(totals, variables, steps)
+
+        if variables:  # a partial window may cover only frozen variables
+            self.port.update(step, average, variables, [each.switch for each in steps])
         if self.window is not None:
-            port.keep(step, [*totals, *self._sums(frozen)], [*variables, *frozen])
+            self.port.keep(step, [*totals, *self._sums(frozen)], [*variables, *frozen])
 
     def _apart_from_frozen(self, indices):
         """Return the indices of variables that aren't frozen, and the frozen variables."""
@@ -167,6 +171,29 @@ class Accumulation:
         with self.port.after_writes():
             self.port.across(across, values, step.switch)
 
+    @contextlib.contextmanager
+    def _recovering(self, step, gradients, variables):
+        """If Python runs this step and it fails, leave the window as it was before the step.
+
+        If the update was already made, close the window instead.
+        """
+        port, of_model = self.port, self.port.variables
+        sums = [] if self.window is None else list(map(self.window.sum_of, of_model))
+        snapshot = port.snapshot(sums) if sums else None
+        try:
+            yield
+        except BaseException:
+            if snapshot is None:
+                raise
+            if port.is_made(snapshot):
+                for total in sums:
+                    port.clear(total)
+                self._write_counters(step)
+            else:
+                added = dict(zip(map(port.key, variables), gradients))
+                port.restore(snapshot, sums, [added.get(port.key(v)) for v in of_model])
+            raise
+
     # -- between train steps -----------------------------------------------------------------------
 
     def close_window(self):
@@ -184,8 +211,9 @@ class Accumulation:
         def update():
             step = self.window.closing_step()
             steps = [step] * len(variables)
-            self._update_from(step, steps, self._sums(variables), variables, frozen)
-            self._write_counters(step)
+            with self._recovering(step, (), variables):
+                self._update_from(step, steps, self._sums(variables), variables, frozen)
+                self._write_counters(step)
 
         port.between_steps(update)
         if not variables:  # without an update, the next window would have the counts of this one

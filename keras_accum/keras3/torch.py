@@ -90,9 +90,32 @@ class TorchPort(port.Keras3Port):
         if summed:
             options = self.accumulation.options
             of_divisor = torch if options.weighs else np  # a weight stays on the device
-            factor = scale(of_divisor, steps[0], options.reduction, lambda value: value)
-            torch._foreach_mul_(summed, factor)
+            self._factor = scale(of_divisor, steps[0], options.reduction, lambda value: value)
+            torch._foreach_mul_(summed, self._factor)
         return [total.clone() if skip else total for total, skip in zip(totals, overwritten)]
+
+    # The version of a tensor counts the writes in place, so no copy is needed to undo them.
+
+    def snapshot(self, sums):
+        if self.is_traced():
+            return None
+        overwritten = {id(s): s.value.clone() for s, v in zip(sums, self.variables) if self.overwrites(v)}
+        return [*(s.value._version for s in sums), self.updates.value._version], overwritten
+
+    def is_made(self, snapshot):
+        return self.updates.value._version != snapshot[0][-1]
+
+    def restore(self, snapshot, sums, gradients):
+        versions, overwritten = snapshot
+        for total, version, gradient in zip(sums, versions, gradients):
+            writes = total.value._version - version - (gradient is not None)
+            if id(total) in overwritten:
+                total.assign(overwritten[id(total)])
+                continue
+            if writes > 0:
+                total.value.div_(self._factor)
+            if gradient is not None and writes >= 0:
+                total.value.sub_(gradient)
 
     def assign(self, variable, value):
         if self.is_traced():

@@ -87,8 +87,7 @@ class TfKerasPort(TfKerasStatePort):
         pairs = [*zip(variables, switches), *kept]
         return [(each, switch) for each, switch in pairs if not is_certain(switch)]
 
-    def update(self, step, averages, variables, switches):
-        averages = [tf.cast(a, dtype_of(v)) for a, v in zip(averages, variables)]
+    def update(self, step, average, variables, switches):
         written = self.written(variables, switches, step.switch)
         written.append((self.updates, 0))  # the engine counts updates, after all other writes
         self._updates_begun += 1
@@ -97,10 +96,21 @@ class TfKerasPort(TfKerasStatePort):
             # The counts come after all gradients.
             with port.after([step.divisor]):
                 held = [(variable, switch, self.value(variable)) for variable, switch in written]
-                self.run_stock(averages, variables, switches)
-                self.take_back(held)
+                try:
+                    averages = [tf.cast(a, dtype_of(v)) for a, v in zip(average(), variables)]
+                    self.run_stock(averages, variables, switches)
+                    self._is_made = True
+                finally:
+                    self.take_back(held)
         finally:
             self._updates_begun -= 1
+
+    def snapshot(self, sums):
+        self._is_made = False
+        return super().snapshot(sums)
+
+    def is_made(self, snapshot):
+        return self._is_made  # `updates` is written after the sums
 
     @property
     def is_updating(self):
