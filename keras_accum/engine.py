@@ -117,7 +117,7 @@ class Accumulation:
         if is_known(step.switch):
             return decided(bool(step.switch))
         if gate == "auto":
-            return conditional if self.port.branch_is_free() else select
+            return conditional if self.port.prefers_branch() else select
         return conditional if gate == "conditional" else select
 
     def _update(self, step, gradients, variables, absent):

@@ -94,7 +94,7 @@ class TfKerasPort(TfKerasStatePort):
         try:
             # Otherwise a train step that finds no more data could decay weights before it fails.
             # The counts come after all gradients.
-            with port.after([step.divisor]):
+            with port.after([step.divisor]), self.refusing_other_writes(step.switch):
                 held = [(variable, switch, self.value(variable)) for variable, switch in written]
                 try:
                     averages = [tf.cast(a, dtype_of(v)) for a, v in zip(average(), variables)]
@@ -104,6 +104,11 @@ class TfKerasPort(TfKerasStatePort):
                     self.take_back(held)
         finally:
             self._updates_begun -= 1
+
+    def list_held(self):
+        # The newer style writes the schedule's rate in each step, which follows the updates.
+        rate = vars(self.optimizer).get("_current_learning_rate")
+        return [*super().list_held(), *self.of_rule.values(), *([] if rate is None else [rate])]
 
     def snapshot(self, sums):
         self._is_made = False

@@ -187,13 +187,14 @@ for cls in NAMES:
 First = next(iter(NAMES))
 FirstAccumulate = accum.accumulating(First)
 
-GATES = {"auto": {}, "conditional": {"gate": "conditional"}}
+OTHER = "select" if hosts.IS_TENSORFLOW else "conditional"
+GATES = {"auto": {}, OTHER: {"gate": OTHER}}
 
 
 @quick_first("gate", GATES)
 @pytest.mark.parametrize("cls", NAMES)
 def test_it_equals_the_big_batch(cls, gate):
-    """So do all that it keeps; by default, its graph has no conditional; from stock and back."""
+    """So do all that it keeps; its graph has one conditional, or none with select."""
     made, mine, theirs = accum.accumulating(cls), variables(), variables()
     ours = prepared(made(learning_rate=2**-4, accum_iters=LENGTH, **gate), mine)
     stock = prepared(cls(learning_rate=2**-4), theirs)
