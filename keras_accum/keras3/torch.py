@@ -94,27 +94,26 @@ class TorchPort(port.Keras3Port):
             torch._foreach_mul_(summed, self._factor)
         return [total.clone() if skip else total for total, skip in zip(totals, overwritten)]
 
-    # The version of a tensor counts the writes in place, so no copy is needed to undo them.
+    # A tensor's version counts its writes in place, so no copy is needed to undo them.
 
     def snapshot(self, sums):
         if self.is_traced():
             return None
-        overwritten = {id(s): s.value.clone() for s, v in zip(sums, self.variables) if self.overwrites(v)}
-        return [*(s.value._version for s in sums), self.updates.value._version], overwritten
+        old = [s.value.clone() if self.overwrites(v) else None for s, v in zip(sums, self.variables)]
+        return [s.value._version for s in sums], old, self.updates.value._version
 
     def is_made(self, snapshot):
-        return self.updates.value._version != snapshot[0][-1]
+        return self.updates.value._version != snapshot[-1]
 
     def restore(self, snapshot, sums, gradients):
-        versions, overwritten = snapshot
-        for total, version, gradient in zip(sums, versions, gradients):
-            writes = total.value._version - version - (gradient is not None)
-            if id(total) in overwritten:
-                total.assign(overwritten[id(total)])
+        for total, version, old, gradient in zip(sums, *snapshot[:2], gradients):
+            writes = total.value._version - version
+            if old is not None:
+                total.assign(old)
                 continue
-            if writes > 0:
+            if writes > (gradient is not None):  # scaled, after any addition
                 total.value.div_(self._factor)
-            if gradient is not None and writes >= 0:
+            if writes and gradient is not None:
                 total.value.sub_(gradient)
 
     def assign(self, variable, value):

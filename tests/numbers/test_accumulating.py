@@ -398,7 +398,7 @@ class OfOurNames(OfKeras3):
 
 @on_keras3
 def test_slots_with_names_of_keras():
-    """A weight without a gradient in the window keeps them; they are in the state by their names."""
+    """They stay as they are without a gradient in the window, and are in the state."""
     (ours, mine), stock, theirs = at(OfOurNames, 0), OfOurNames(2**-4), variables()
     hosts.build_on(stock, theirs)
     step = stepper(ours, mine[1:]) if tf else lambda grads: hosts.apply(ours, grads, mine[1:])

@@ -5,12 +5,13 @@ import sys
 from pathlib import Path
 
 import hosts
-import keras_accum
 import numpy as np
 import pytest
 from cases import keras2_has_no
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, fit, weights
+
+import keras_accum
 
 pytestmark = keras2_has_no("eager steps")
 
@@ -40,7 +41,7 @@ if hosts.IS_LEGACY:
 @pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt()], ids=["error", "stop"])
 @pytest.mark.parametrize("where", WHERE)
 def test_an_update_that_fails(where, error):
-    """The same micro-batch again, or a partial window, is as the stock optimizer, which fails too."""
+    """The same micro-batch again, or a partial window, equals a stock optimizer that fails too."""
     arguments, options, constraint = WHERE[where]
     arguments = {"learning_rate": 0.5, "momentum": 0.5, **arguments}
     mine, theirs = (hosts.variable([1.0, -2.0], "w", constraint=constraint) for _ in range(2))
