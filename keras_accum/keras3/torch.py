@@ -99,7 +99,8 @@ class TorchPort(port.Keras3Port):
     def snapshot(self, sums):
         if self.is_traced():
             return None
-        old = [s.value.clone() if self.overwrites(v) else None for s, v in zip(sums, self.variables)]
+        pairs = zip(sums, self.variables)
+        old = [s.value.clone() if self.overwrites(v) else None for s, v in pairs]
         return [s.value._version for s in sums], old, self.updates.value._version
 
     def is_made(self, snapshot):
