@@ -22,8 +22,10 @@ def data():
 
 
 def build_model():
+    import hosts
     import training
 
+    hosts.set_floatx(hosts.FLOATX)
     model = training.initialize(training.dense_model())
     model.fit = functools.partial(model.fit, shuffle=False, verbose=0)
     return model
@@ -74,7 +76,7 @@ def pretend_horovod():
 
 
 def main(script, result, rank):
-    rank, processes = int(rank), int(os.environ["PROCESSES"])
+    rank, processes = int(os.environ.get("HOROVOD_RANK", rank)), int(os.environ["PROCESSES"])
     x, y = data()
     names = {"build_model": build_model, "x": x, "y": y, "address": os.environ["ADDRESS"]}
     names.update(rank=rank, processes=processes)
@@ -88,7 +90,6 @@ def main(script, result, rank):
         elif hosts.IS_TENSORFLOW and not hosts.IS_KERAS2:
             strategy = hosts.tf.distribute.MirroredStrategy
             hosts.tf.distribute.MirroredStrategy = lambda: strategy(["CPU:0", "CPU:1"])
-        hosts.set_floatx(hosts.FLOATX)
     # Eight devices for JAX in all; `hosts` has set two.
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={8 // processes}"
     exec(Path(script).read_text("utf-8"), names)

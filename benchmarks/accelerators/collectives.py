@@ -13,6 +13,7 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 from . import devices, hlo, programs, tables  # in this order: the first one says where JAX runs
 from .tables import DATA_PARALLEL, MODEL_PARALLEL
 
+# isort: split
 import jax
 import keras
 import numpy as np

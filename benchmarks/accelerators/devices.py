@@ -56,7 +56,7 @@ Compiled = namedtuple("Compiled", "conditionals loops runs waits temporary")
 
 
 def find(platform, count=1):
-    """Return one of 1 or 4 devices for "gpu" or "tpu", or all of them if there are several."""
+    """Return 1 or 4 devices for "gpu" or "tpu"."""
     if platform == "tpu":
         topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
     else:

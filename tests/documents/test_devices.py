@@ -52,6 +52,9 @@ def programs(name, processes, path):
     shared = {"PROCESSES": str(processes), "ADDRESS": f"localhost:{port}"}
     if processes == 2:
         shared["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
+    if name == "Horovod" and processes == 2:
+        launch = "-m", "horovod.runner.launch", "-np", 2, "--gloo", sys.executable
+        return [([*launch, *command, "of its own"], shared)]
     if name == "MultiWorkerMirroredStrategy":
         configs = [environment for _, environment in two_workers("")]
     else:

@@ -22,7 +22,7 @@ from shared.contenders import CONDITIONAL, DEFAULT, IN_SLICES, OWN, PYTHON, STOC
 @pytest.fixture(scope="module")
 def compiled():
     made = programs.alone(programs.LARGE, [DEFAULT, CONDITIONAL, PYTHON, STOCK, OWN])
-    device = devices.find("gpu")
+    (device,) = devices.find("gpu")
     return {name: figures(device, program) for name, program in made.items()}
 
 
