@@ -21,7 +21,7 @@ def data():
     return x, y
 
 
-def build_model():
+def make_model():
     import hosts
     import training
 
@@ -78,7 +78,7 @@ def pretend_horovod():
 def main(script, result, rank):
     rank, processes = int(os.environ.get("HOROVOD_RANK", rank)), int(os.environ["PROCESSES"])
     x, y = data()
-    names = {"build_model": build_model, "x": x, "y": y, "address": os.environ["ADDRESS"]}
+    names = {"make_model": make_model, "x": x, "y": y, "address": os.environ["ADDRESS"]}
     names.update(rank=rank, processes=processes)
     if "TF_CONFIG" not in os.environ:  # else the strategy comes before other uses of TensorFlow
         import hosts
