@@ -27,6 +27,7 @@ def test_tables_are_those_of_their_results():
     cost = read("docs/cost.md")
     assert report.short_table(found) in cost
     assert tables.short_table(compiled) in cost and tables.torch_table(compiled) in cost
+    assert tables.reductions_table(compiled) in read("docs/devices.md")
     assert read("benchmarks/results/micro_batch.md") == report.long_table(found)
     assert read("benchmarks/results/accelerators.md") == tables.long_page(compiled)
     assert common.table() in read("docs/exactness.md")
