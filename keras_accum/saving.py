@@ -33,7 +33,7 @@ class Saving:
             keras_accum.StateError: If the state doesn't fit this optimizer. The message names
                 everything that doesn't fit, and the optimizer is unchanged.
         """
-        self._accumulation.state.set(state)
+        self._load(self._accumulation.state.set, state)
 
     def set_weights(self, weights):
         """Continue from a list of arrays, of this optimizer, of the stock optimizer or of Keras 2.
@@ -41,7 +41,7 @@ class Saving:
         Raises:
             keras_accum.StateError: If the list is none of these. The optimizer is unchanged.
         """
-        self._accumulation.state.set(weights)
+        self._load(self._accumulation.state.set, weights)
 
     def save_own_variables(self, store):
         """Write the state to a Keras file, under the names of `get_state`."""
@@ -50,8 +50,12 @@ class Saving:
 
     def load_own_variables(self, store):
         """Read the state from a Keras file of this package or of the stock optimizer."""
+        self._load(self._accumulation.state.load, store)
+
+    def _load(self, load, saved):
+        """Load a state. The script's `accum_iters` stays, unless another one was set and saved."""
         given = self.accum_iters
-        self._accumulation.state.load(store)
+        load(saved)
         self._say_if_not(given)
 
     # -- the config --------------------------------------------------------------------------------
@@ -101,11 +105,12 @@ class Saving:
         return optimizer
 
     def _say_if_not(self, given):
-        """Warn if a file's `accum_iters` isn't the one that the user has given."""
+        """Warn if `accum_iters` isn't the one that the user has given."""
         if self.accum_iters != given and not self._accumulation.options.is_scheduled:
             warn(
-                f"accum_iters={self.accum_iters} of the file is used, and not {given}. To set it, "
-                f"write `optimizer.accum_iters = {given}` after loading."
+                f"After loading, accum_iters is {self.accum_iters}, not {given}: it was set before "
+                f"the state was saved. To change it, set `optimizer.accum_iters = {given}`, in a "
+                "callback if `fit` loads the state, as BackupAndRestore does."
             )
 
     @classmethod
