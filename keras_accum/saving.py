@@ -108,9 +108,9 @@ class Saving:
         """Warn if `accum_iters` isn't the one that the user has given."""
         if self.accum_iters != given and not self._accumulation.options.is_scheduled:
             warn(
-                f"After loading, accum_iters is {self.accum_iters}, not {given}: it was set before "
-                f"the state was saved. To change it, set `optimizer.accum_iters = {given}`, in a "
-                "callback if `fit` loads the state, as BackupAndRestore does."
+                f"accum_iters={self.accum_iters} of the saved optimizer is used, not {given}. To "
+                f"change it, set `optimizer.accum_iters = {given}` after loading, in a callback if "
+                "`fit` loads, as with BackupAndRestore."
             )
 
     @classmethod

@@ -103,3 +103,30 @@ def test_a_missing_gradient_and_a_skipped_micro_batch_in_a_window():
         close()
         assert hosts.array(b) == before[0] and hosts.array(w) != before[1]
         assert "missing_gradients" not in optimizer.get_state()
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_missing_gradients_in_checkpoints_from_and_for_a_loss_scale(is_scaled, tmp_path):
+    w, b = [hosts.variable([1.0], name) for name in ("w", "b")]
+
+    def moves_b(optimizer, *steps):
+        before = hosts.array(b).copy()
+        for variables in steps:
+            apply(optimizer, 1.0, *variables)
+        return hosts.array(b) != before
+
+    def made(is_scaled, source=None):
+        optimizer = hosts.ours("SGD", momentum=0.5, accum_iters=2)
+        scaled = hosts.loss_scaled(optimizer, 8.0) if is_scaled else optimizer
+        optimizer.build([w, b])
+        if source is not None:
+            path = hosts.tf.train.Checkpoint(optimizer=source).write(str(tmp_path / "c"))
+            hosts.tf.train.Checkpoint(optimizer=optimizer).read(path).assert_consumed()
+        return optimizer, scaled
+
+    source, optimizer = made(is_scaled)
+    assert moves_b(optimizer, [w, b], [w, b]) and not moves_b(optimizer, [w], [w])
+    source, optimizer = made(not is_scaled, source)
+    assert moves_b(optimizer, [w, b], [w]) and not moves_b(optimizer, [w])
+    _, optimizer = made(is_scaled, source)
+    assert not moves_b(optimizer, [w])

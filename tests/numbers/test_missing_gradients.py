@@ -326,3 +326,19 @@ def test_a_state_holds_which_gradients_have_been_missing():
         optimizer.apply_partial_window()
         assert (hosts.array(variables["c"]) != before).any() == (each is older)
     assert "missing_gradients" not in optimizer.get_state()
+
+
+@pytest.mark.usefixtures("every_gate")
+@pytest.mark.parametrize("updates", [0, 100])
+def test_a_warm_restart_keeps_which_gradients_have_been_missing(updates):
+    """`iterations` is set inside a window and between two windows."""
+    found = []
+    for restarts in [(), (6, 8)]:
+        optimizer, variables = in_a_window()
+        step, random = traced(), np.random.default_rng(3)
+        for number, names in enumerate("abc abc abc abc ab ab ab ab abc abc abc ab".split()):
+            if number in restarts:
+                optimizer.iterations.assign(updates)
+            step(optimizer, variables, some(names, random))
+        found.append({name: hosts.array(v).copy() for name, v in variables.items()})
+    assert_equal(found[1], found[0], rtol=0, atol=0)
