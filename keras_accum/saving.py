@@ -27,7 +27,9 @@ class Saving:
 
         An optimizer that has no variables yet keeps the state until its variables are created.
         `learning_rate` is optional. Without the window, a fresh window starts. The trainable
-        variables of the model must have the same order.
+        variables of the model must have the same order. An open window keeps its length. The next
+        windows have the length of this optimizer, unless `accum_iters` was set before the state was
+        saved: then that length is used, with a warning.
 
         Raises:
             keras_accum.StateError: If the state doesn't fit this optimizer. The message names

@@ -27,12 +27,12 @@ def is_of_window(name):
 
 def without_window(state, owner):
     """Return a state for an optimizer without accumulators. An open window is a StateError."""
-    if np.any(state.get("window_position", 0)):
+    position = int(state.get("window_position", 0))
+    if position:
         raise StateError(
-            f"This optimizer state doesn't fit {owner}: it is {state['window_position']} "
-            "micro-batches into a window, and with accum_iters=1 there are no accumulators. Load "
-            "it with accum_iters > 1, or call `apply_partial_window()` before you save it. Nothing "
-            "was changed."
+            f"This optimizer state doesn't fit {owner}: it is {position} micro-batches into a "
+            "window, and with accum_iters=1 there are no accumulators. Load it with accum_iters > "
+            "1, or call `apply_partial_window()` before you save it. Nothing was changed."
         )
     return {name: array for name, array in state.items() if not is_of_window(name)}
 

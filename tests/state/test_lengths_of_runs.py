@@ -4,27 +4,11 @@ import hosts
 import numpy as np
 import pytest
 from cases import quick_first
-from formats import ALL, FORMATS, STOP, assert_same, eager, everything, fresh
+from formats import FORMATS, STOP, assert_same, eager, everything, fresh, from_list, through
 from hosts import accum, keras
 from training import LENGTH, go_on
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-
-
-def through(form):
-    def load(source, folder, make):
-        folder.mkdir(exist_ok=True)
-        ALL[form].save(source, folder)
-        return ALL[form].load(folder, make)
-
-    return load
-
-
-def by_list(source, folder, make):
-    model = make()
-    model.set_weights(source.get_weights())
-    model.optimizer.set_weights([hosts.array(v) for v in hosts.listed(source.optimizer)])
-    return model
 
 
 # -- a reset by zeros ------------------------------------------------------------------------------
@@ -58,7 +42,7 @@ def test_a_reset_by_zeros_is_a_fresh_window(reset, form, tmp_path):
     expected.set_weights(model.get_weights())
     for start, stop in (0, 2), (2, STOP):
         if form:
-            model = through(form)(model, tmp_path / str(start), fresh)
+            model = through(form)(model, tmp_path)
         assert model.optimizer.accum_iters == LENGTH
         for each in (model, expected):
             go_on(each, start, stop)
@@ -69,9 +53,8 @@ def test_a_reset_by_zeros_is_a_fresh_window(reset, form, tmp_path):
 # -- another length --------------------------------------------------------------------------------
 
 LOADS = {form: through(form) for form in ("state", "weights", "checkpoint") if form in FORMATS}
-LOADS = {"state": through("state"), "list": by_list, **LOADS}
-OF_TENSORFLOW = ["weights", "checkpoint"] if hosts.IS_TF_KERAS else []  # which knows no lengths
-LISTED = [name for name in LOADS if name not in OF_TENSORFLOW]
+LOADS = {"state": through("state"), "list": from_list, **LOADS}
+LISTED = [name for name in LOADS if name in ("state", "list") or hosts.IS_KERAS3]  # not checkpoints
 
 
 @pytest.mark.parametrize("load", LOADS)
@@ -123,7 +106,7 @@ def test_a_length_that_was_set_is_saved(load, tmp_path, recwarn):
         hosts.build(model)
         assert (model.optimizer.accum_iters, model.optimizer.window_position) == (3, 1)
     said = [str(each.message) for each in recwarn if "accum_iters" in str(each.message)]
-    assert len(said) == (load not in OF_TENSORFLOW)
+    assert len(said) == (load in LISTED)
     for message in said:
         assert "accum_iters=3 of the saved optimizer is used, not 4" in message
         assert "set `optimizer.accum_iters = 4` after loading, in a callback if" in message
