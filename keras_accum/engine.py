@@ -12,7 +12,7 @@ import numpy as np
 from keras_accum.gradients import check_once, drop_bad, transform, weigh
 from keras_accum.pending import Pending
 from keras_accum.state import State
-from keras_accum.window import MISSING, OpenWindow, Step, certain, is_known, were_seen
+from keras_accum.window import MISSING, OpenWindow, Step, certain, is_known
 
 
 def select(port, step, update):
@@ -202,9 +202,8 @@ class Accumulation:
         The update covers the trainable variables that had a gradient in the window.
         """
         port = self.port
-        missing = port.read(self.window.named[MISSING])
-        updates, position = self.reached()
-        seen = were_seen(missing, port.window_number(missing, updates), position)
+        missing = port.read(self.window.named[MISSING])[:-1]
+        seen = missing < self.state.counter("window_position")
         covered, frozen = self._apart_from_frozen(np.flatnonzero(seen).tolist())
         variables = [port.variables[i] for i in covered]
 
@@ -216,8 +215,6 @@ class Accumulation:
                 self._write_counters(step)
 
         port.between_steps(update)
-        if not variables:  # without an update, the next window would inherit these counts
-            port.write(self.window.named[MISSING], np.zeros_like(missing))
 
     def reached(self):
         """Return the number of completed updates and the position in the window."""
@@ -226,7 +223,7 @@ class Accumulation:
     def counts(self):
         """Return position, length and next length of the window, as ints."""
         updates, position = self.reached()
-        next_length = self.options.length_at(updates)
-        if not self.options.is_scheduled:
-            next_length = self.state.counter("accum_iters", next_length)
-        return [position, self.state.counter("window_length", next_length), next_length]
+        stored = self.state.counter("accum_iters") if self.options.accumulates else 0
+        next_length = int(self.options.next_length(np, stored, updates))
+        length = self.state.counter("window_length") if position else next_length
+        return [position, length, next_length]

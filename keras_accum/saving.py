@@ -27,13 +27,15 @@ class Saving:
 
         An optimizer that has no variables yet keeps the state until its variables are created.
         `learning_rate` is optional. Without the window, a fresh window starts. The trainable
-        variables of the model must have the same order.
+        variables of the model must have the same order. An open window keeps its length. The next
+        windows have the length of this optimizer, unless `accum_iters` was set before the state was
+        saved: then that length is used, with a warning.
 
         Raises:
             keras_accum.StateError: If the state doesn't fit this optimizer. The message names
                 everything that doesn't fit, and the optimizer is unchanged.
         """
-        self._accumulation.state.set(state)
+        self._load(self._accumulation.state.set, state)
 
     def set_weights(self, weights):
         """Continue from a list of arrays, of this optimizer, of the stock optimizer or of Keras 2.
@@ -41,7 +43,7 @@ class Saving:
         Raises:
             keras_accum.StateError: If the list is none of these. The optimizer is unchanged.
         """
-        self._accumulation.state.set(weights)
+        self._load(self._accumulation.state.set, weights)
 
     def save_own_variables(self, store):
         """Write the state to a Keras file, under the names of `get_state`."""
@@ -50,8 +52,12 @@ class Saving:
 
     def load_own_variables(self, store):
         """Read the state from a Keras file of this package or of the stock optimizer."""
+        self._load(self._accumulation.state.load, store)
+
+    def _load(self, load, saved):
+        """Load a state. The script's `accum_iters` stays, unless another one was set and saved."""
         given = self.accum_iters
-        self._accumulation.state.load(store)
+        load(saved)
         self._say_if_not(given)
 
     # -- the config --------------------------------------------------------------------------------
@@ -101,11 +107,12 @@ class Saving:
         return optimizer
 
     def _say_if_not(self, given):
-        """Warn if a file's `accum_iters` isn't the one that the user has given."""
+        """Warn if `accum_iters` isn't the one that the user has given."""
         if self.accum_iters != given and not self._accumulation.options.is_scheduled:
             warn(
-                f"accum_iters={self.accum_iters} of the file is used, and not {given}. To set it, "
-                f"write `optimizer.accum_iters = {given}` after loading."
+                f"accum_iters={self.accum_iters} of the saved optimizer is used, not {given}. To "
+                f"change it, set `optimizer.accum_iters = {given}` after loading, in a callback if "
+                "`fit` loads, as with BackupAndRestore."
             )
 
     @classmethod

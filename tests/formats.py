@@ -174,6 +174,26 @@ if hosts.IS_TF_KERAS:
 COPIES = {"pickle": pickled(), "state": state_and_weights()}
 ALL = {**FORMATS, **COPIES}
 
+
+def through(form):
+    """Return a function that passes on what a model has to a model from `make`."""
+
+    def act(model, folder, make=fresh):
+        folder = folder / form
+        folder.mkdir(exist_ok=True)
+        ALL[form].save(model, folder)
+        return ALL[form].load(folder, make)
+
+    return act
+
+
+def from_list(source, folder, make=fresh):
+    model = make()
+    model.set_weights(source.get_weights())
+    model.optimizer.set_weights(list(map(hosts.array, hosts.listed(source.optimizer))))
+    return model
+
+
 SAVED = [(row, form) for row in ROWS for form in MAIN]
 SAVED += [("adam", form) for form in ALL if form not in MAIN]
 HALVES = [row for row in ("half", "mixed", "bfloat16") if row in ROWS]

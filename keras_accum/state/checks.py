@@ -8,16 +8,9 @@ from keras_accum.window import COUNTERS, MISSING, WEIGHT
 
 FORMAT = 1  # the version of the layout
 
-# The least value of each counter. Counters are integers below 2**31: Keras 3 has them in int32.
-LEAST = {
-    "state_format": 1,
-    "completed_updates": 0,
-    "window_position": 0,
-    "window_length": 1,
-    "accum_iters": 1,
-    MISSING: 0,
-}
-SINGLE_COUNTERS = tuple(LEAST)[:-1]  # those that are one number
+# Counters are integers from 0, below 2**31: Keras 3 has them in int32.
+SINGLE_COUNTERS = ("state_format", "completed_updates", *COUNTERS)
+INTEGERS = (*SINGLE_COUNTERS, MISSING)
 _SHOWN = 8  # the number of names that a message shows
 
 
@@ -32,7 +25,15 @@ def is_of_window(name):
     return name in of_window or name.startswith("accumulator.")
 
 
-def without_window(state):
+def without_window(state, owner):
+    """Return a state for an optimizer without accumulators. An open window is a StateError."""
+    position = int(state.get("window_position", 0))
+    if position:
+        raise StateError(
+            f"This optimizer state doesn't fit {owner}: it is {position} micro-batches into a "
+            "window, and with accum_iters=1 there are no accumulators. Load it with accum_iters > "
+            "1, or call `apply_partial_window()` before you save it. Nothing was changed."
+        )
     return {name: array for name, array in state.items() if not is_of_window(name)}
 
 
@@ -107,16 +108,16 @@ def _impossible(state):
     wrong = [name for name, array in state.items() if not _is_of_numbers(name, array.dtype)]
     found = [f"Not numbers: {_shortened(wrong)}"] if wrong else []
     state = {name: array for name, array in state.items() if name not in wrong}
-    most = {**dict.fromkeys(LEAST, 2**31 - 1), "state_format": FORMAT}
+    most = {**dict.fromkeys(INTEGERS, 2**31 - 1), "state_format": FORMAT}
     if "window_length" in state and state["window_length"].ndim == 0:
-        most["window_position"] = state["window_length"] - 1
+        most["window_position"] = np.maximum(state["window_length"] - 1, 0)
     allowed = {}
-    for name in filter(state.__contains__, LEAST):
-        array, least = state[name], LEAST[name]
+    for name in filter(state.__contains__, INTEGERS):
+        array = state[name]
         with np.errstate(invalid="ignore"):  # NaN
-            are_counts = (array == np.floor(array)) & (least <= array) & (array <= most[name])
+            are_counts = are_whole(array) & (0 <= array) & (array <= most[name])
         if not np.all(are_counts) or array.ndim and name in SINGLE_COUNTERS:
-            allowed[name] = f"an integer from {least} to {most[name]}"
+            allowed[name] = f"an integer from 0 to {most[name]}"
     if "state_format" in allowed:
         allowed["state_format"] = f"at most {FORMAT}: install a newer release of keras_accum"
     if WEIGHT in state and not np.all((0 <= state[WEIGHT]) & (state[WEIGHT] < np.inf)):
@@ -127,8 +128,13 @@ def _impossible(state):
     ]
 
 
+def are_whole(array):
+    """Return a mask: True for each whole number, also as a float, as in a mean of states."""
+    return array == np.floor(array)
+
+
 def _is_of_numbers(name, dtype):
-    kinds = "if" if name in LEAST else "bif"
+    kinds = "if" if name in INTEGERS else "bif"
     return dtype.kind in kinds and dtype.isnative and dtype.itemsize <= 8
 
 

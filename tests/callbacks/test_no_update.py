@@ -60,6 +60,6 @@ def test_which_trainings_warn():
     other = model_of(9)
     other.optimizer.build(other.trainable_variables)
     state = model.optimizer.get_state()
-    other.optimizer.set_state({**state, "accum_iters": 100, "window_length": 100})
+    other.optimizer.set_state({**state, "window_length": 100})
     assert other.optimizer.completed_updates == 2
     assert said(other) == 1

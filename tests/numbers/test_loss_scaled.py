@@ -103,3 +103,21 @@ def test_a_missing_gradient_and_a_skipped_micro_batch_in_a_window():
         close()
         assert hosts.array(b) == before[0] and hosts.array(w) != before[1]
         assert "missing_gradients" not in optimizer.get_state()
+
+
+@pytest.mark.parametrize("scales", [[1, 1, 0, 0, 1], [0, 0, 1, 1, 0]])
+def test_missing_gradients_in_checkpoints_from_and_for_a_loss_scale(scales, tmp_path):
+    variables, path = {name: hosts.variable([1.0], name) for name in "wb"}, None
+    steps = {"wb wb": True, "w w": False, "wb w": True, "w": False, " w": False}
+    for is_scaled, (names, moves_b) in zip(scales, steps.items()):
+        optimizer = hosts.ours("SGD", momentum=0.5, accum_iters=2)
+        scaled = hosts.loss_scaled(optimizer, 8.0) if is_scaled else optimizer
+        optimizer.build(list(variables.values()))
+        checkpoint = hosts.tf.train.Checkpoint(optimizer=optimizer)
+        if path:
+            checkpoint.read(path).expect_partial()
+        before = hosts.array(variables["b"]).copy()
+        for present in names.split():
+            apply(scaled, 1.0, *map(variables.get, present))
+        assert (hosts.array(variables["b"]) != before) == moves_b, names
+        path = checkpoint.write(str(tmp_path / "checkpoint"))

@@ -317,7 +317,7 @@ def test_a_state_holds_which_gradients_have_been_missing():
     """Where it doesn't say so, none is missing, and momentum moves all."""
     optimizer, variables = in_a_window(*"abc abc abc abc b ab".split())
     state = optimizer.get_state()
-    np.testing.assert_array_equal(state["missing_gradients"], [1, 0, 2, 1])
+    np.testing.assert_array_equal(state["missing_gradients"], [1, 0, 2, 0])
     older = {name: array for name, array in state.items() if name != "missing_gradients"}
     for each in (state, older):
         optimizer.set_state(each)
@@ -326,3 +326,19 @@ def test_a_state_holds_which_gradients_have_been_missing():
         optimizer.apply_partial_window()
         assert (hosts.array(variables["c"]) != before).any() == (each is older)
     assert "missing_gradients" not in optimizer.get_state()
+
+
+@pytest.mark.usefixtures("every_gate")
+@pytest.mark.parametrize("updates", [0, 100])
+def test_a_warm_restart_keeps_which_gradients_have_been_missing(updates):
+    """`iterations` is set inside a window and between two windows."""
+    found = []
+    for restarts in [(), (6, 8)]:
+        optimizer, variables = in_a_window()
+        step, random = traced(), np.random.default_rng(3)
+        for number, names in enumerate("abc abc abc abc ab ab ab ab abc abc abc ab".split()):
+            if number in restarts:
+                optimizer.iterations.assign(updates)
+            step(optimizer, variables, some(names, random))
+        found.append({name: hosts.array(v).copy() for name, v in variables.items()})
+    assert_equal(found[1], found[0], rtol=0, atol=0)

@@ -43,7 +43,12 @@ def check(state, layout=LAYOUT, is_fresh=False):
 def test_what_may_be_left_out():
     check(state())
     check(state("learning_rate", "state_format", MISSING))
-    check(without_window(state()))
+    closed = state(window_position=0)
+    check(without_window(closed, "it"))
+    with pytest.raises(StateError, match="fit it: it is 2 micro-batches into a window"):
+        without_window(state(), "it")
+    for zeros in ([*WINDOW, MISSING], ["window_length", "accum_iters"]):  # as after a reset
+        check({**closed, **{name: np.zeros_like(closed[name]) for name in zeros}})
     arrays = [name for name in LAYOUT if index_of(name) is not None]
     fresh = state(*arrays, MISSING, completed_updates=0, window_position=0)
     check(fresh, is_fresh=True)
@@ -78,7 +83,8 @@ MISFITS = [
     (state(Adam__velocity__1=np.zeros(3, ">f4")), "Not numbers: Adam.velocity.1"),
     (state(Adam__momentum__0=np.zeros((3, 2))), "Adam.momentum.0 is (3, 2), not (2, 3)"),
     (state(window_position=5), "window_position = 5, must be an integer from 0 to 4"),
-    (state(accum_iters=0), "accum_iters = 0, must be an integer from 1 to 2147483647"),
+    (state(accum_iters=-1), "accum_iters = -1, must be an integer from 0 to 2147483647"),
+    (state(window_length=0), "window_position = 2, must be an integer from 0 to 0"),
     (state(state_format=2), "state_format = 2, must be at most 1: install a newer"),
     (state(missing_gradients=[0, -1, 3]), "Impossible: missing_gradients = ["),
     (state(missing_gradients=[0, 2**31, 3]), "Impossible: missing_gradients = ["),
@@ -140,10 +146,13 @@ def test_a_list_that_is_no_state(slots):
     good = [np.full(shape, NUMBERS.get(name, 0.5)) for name, shape in shapes.items()]
     count, floats = np.asarray(4), [np.ones(s) for s in SHAPES * (1 if rule == "SGD" else 2)]
     floats += [np.ones(1)] * (len(floats) - 2)
-    for arrays in (good, good[:of_stock], [count, *floats]):
+    means = [np.mean([array, array], axis=0) for array in good]  # of two workers' states
+    for arrays in (good, means, good[:of_stock], [count, *floats]):
         lists.fitted(arrays, shapes, SHAPES, rule, "it")
+    assert lists.counters_of(means) == lists.counters_of(good)
     bad = [good[:length] for length in range(len(good)) if length != of_stock]
     bad += [good[:place] + good[place + 1 :] for place in range(2, len(good))]
+    bad += [[array + (name == "window_position") / 2 for name, array in zip(shapes, good)]]
     bad += [[*good, good[-1]], good[::-1], [*good[:-1], np.zeros(4)]]
     bad += [[count, *arrays] for arrays in (floats[:-1], floats[::-1], floats * 2)]
     for kind in ("int64", "complex64", "str"):

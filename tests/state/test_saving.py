@@ -11,7 +11,7 @@ import training
 from cases import each_version, keras2_has_no, thorough
 from formats import ALL, CLASSES, FORMATS, ROWS, SAVED, STOP, assert_same, everything, fresh
 from hosts import keras
-from training import MICRO, assert_moved, go_on, weights
+from training import LENGTH, MICRO, assert_moved, go_on, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 
@@ -95,13 +95,17 @@ class Restored(keras.callbacks.Callback):
 
 
 @keras2_has_no("BackupAndRestore")
-def test_backup_and_restore(tmp_path):
+@pytest.mark.parametrize("accum_iters", [LENGTH, 3])
+def test_backup_and_restore(accum_iters, tmp_path):
+    """The next run may have another length, for the windows after the open one."""
     backup = {"backup_dir": str(tmp_path / "backup"), "save_freq": STOP}
     restored = Restored()
-    for last in (Interrupt(), restored):
+    for last, length in ((Interrupt(), LENGTH), (restored, accum_iters)):
+        model = fresh(accum_iters=length)
         callbacks = [keras.callbacks.BackupAndRestore(**backup), last]
         try:
-            training.fit(fresh(), MICRO, epochs=1, callbacks=callbacks)
+            training.fit(model, MICRO, epochs=1, callbacks=callbacks)
         except InterruptedError:
             assert last is not restored
     assert_same(restored.found, everything(go_on(fresh(), 0, STOP)))
+    assert model.optimizer.accum_iters == accum_iters

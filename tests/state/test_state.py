@@ -31,7 +31,7 @@ SLOTS = {
     "ftrl": ("Ftrl.accumulator", "Ftrl.linear"),
 }
 COUNTERS = {"state_format": 1, "completed_updates": 1, "window_position": 2}
-COUNTERS.update(window_length=LENGTH, accum_iters=LENGTH)
+COUNTERS.update(window_length=LENGTH, accum_iters=0)
 SHAPES = dict(enumerate(steps.SHAPES.values()))
 
 
@@ -114,7 +114,7 @@ def test_what_it_sets_and_what_may_be_left_out(is_built):
     assert (optimizer.completed_updates, optimizer.accum_iters) == (1, 7)
     assert optimizer.window_position == 0
     optimizer.set_state({**state, "learning_rate": rate})
-    assert (optimizer.get_state()["learning_rate"], optimizer.accum_iters) == (rate, LENGTH)
+    assert (optimizer.get_state()["learning_rate"], optimizer.accum_iters) == (rate, 7)
     optimizer.learning_rate, optimizer.accum_iters = 0.5, 9
     expected = {**state, "learning_rate": 0.5, "accum_iters": 9}
     assert_same(optimizer.get_state(), expected)
@@ -151,7 +151,7 @@ REFUSED = {
     "newer": ("adam", {"state_format": 2}, {}, "must be at most 1: install a newer"),
     "another rule": ("momentum", {}, {}, r"Not known here: SGD\."),
     "as many arrays": ("rmsprop_momentum", {}, {}, r"Not known here: RMSprop\."),
-    "no window": ("adam", {}, {"accum_iters": 1}, "Not known here: .*accumulator"),
+    "no window": ("adam", {}, {"accum_iters": 1}, "3 micro-batches into a .*accum_iters > 1, or"),
 }
 if not hosts.IS_KERAS2:
     no_rate = {"learning_rate": SCHEDULE}
@@ -198,7 +198,7 @@ def test_impossible_numbers_change_nothing(is_built):
         with pytest.raises(StateError):
             optimizer.set_weights([value, *arrays[1:]])
     assert_same(optimizer.get_state(), before)
-    optimizer.set_weights([np.asarray(3.0), *arrays[1:]])
+    optimizer.set_weights([np.asarray(3.0), *(np.mean([a, a], axis=0) for a in arrays[1:])])
     assert optimizer.completed_updates == 3
     if not is_built:
         built(optimizer)
@@ -268,25 +268,3 @@ def test_a_file_without_an_optimizer(tmp_path):
     with pytest.warns(UserWarning, match="holds no state of AdamAccumulate"):
         model.load_weights(path)
     assert_same(model.optimizer.get_state(), before)
-
-
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="finds a class by its name in custom_objects")
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-@pytest.mark.parametrize("form", ["h5", "keras", "weights"])
-def test_the_length_of_a_file_wins_and_that_is_said(form, tmp_path):
-    if form == "weights" and not hosts.IS_KERAS3:
-        pytest.skip("a checkpoint of TensorFlow")
-    FORMATS[form].save(training.go_on(fresh(), 0, STOP), tmp_path)
-
-    def load(accum_iters):
-        if form == "weights":
-            return FORMATS[form].load(tmp_path, lambda: fresh(accum_iters=accum_iters))
-        made = type(fresh().optimizer).with_accum_iters(accum_iters)
-        (path,) = tmp_path.iterdir()
-        return keras.models.load_model(str(path), custom_objects={made.__name__: made})
-
-    says = rf"accum_iters={LENGTH} of the file is used, and not 9.*`optimizer.accum_iters = 9`"
-    with pytest.warns(UserWarning, match=says) as said:
-        assert load(9).optimizer.accum_iters == LENGTH
-    assert len([each for each in said if "accum_iters" in str(each.message)]) == 1
-    assert load(LENGTH).optimizer.accum_iters == LENGTH

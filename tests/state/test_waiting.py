@@ -9,7 +9,7 @@ import hosts
 import numpy as np
 import pytest
 from cases import quick_first
-from formats import ALL, STOP, assert_same, eager, fresh, model_with
+from formats import ALL, STOP, assert_same, eager, fresh, from_list, model_with, through
 from hosts import accum, keras
 from training import LENGTH, MICRO, compiled, data, dense_model, fit, go_on
 
@@ -46,16 +46,6 @@ def source():
 # -- how a state is passed on: act(model, folder) returns a model with the state -------------------
 
 
-def through(form):
-    def act(model, folder):
-        folder = folder / form
-        folder.mkdir(exist_ok=True)
-        ALL[form].save(model, folder)
-        return ALL[form].load(folder, fresh)
-
-    return act
-
-
 def trained(source, folder):
     return go_on(fresh(), 0, STOP)
 
@@ -64,12 +54,6 @@ def from_sorted_state(source, folder):
     """The names of a state may come in any order."""
     model = like(source)
     model.optimizer.set_state(dict(sorted(source.optimizer.get_state().items())))
-    return model
-
-
-def from_list(source, folder):
-    model = like(source)
-    model.optimizer.set_weights(list(map(hosts.array, hosts.listed(source.optimizer))))
     return model
 
 
