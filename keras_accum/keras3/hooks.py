@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_accum import host, schedule
 from keras_accum.convert import Convertible
+from keras_accum.options import unchangeable
 from keras_accum.warn import warn
 
 # What is overridden here, or called by a private name, of Keras's own class.
@@ -123,6 +124,10 @@ class Hooks(MovingAverages):
     def decay(self):
         """An update's learning rate is `learning_rate / (1 + decay * completed_updates)`."""
         return self._accumulation.port.decay
+
+    @decay.setter
+    def decay(self, decay):
+        raise unchangeable(self, "decay", decay, "after construction")
 
     def _get_current_learning_rate(self):
         # Not the property `learning_rate`: weight decay on PyTorch calls this method.

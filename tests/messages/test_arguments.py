@@ -137,6 +137,15 @@ def test_refused(arguments, said):
         assert words in str(refusal.value)
 
 
+@pytest.mark.parametrize("decay", [(), (0.0,)], ids=["other", "keras2"])
+@pytest.mark.parametrize("amsgrad", [(), (False,)])
+def test_the_copied_class_s_order_of_arguments(decay, amsgrad):
+    """Its last argument is `accum_iters`, where other Kerases have a flag, a decay or a clip."""
+    arguments = (0.001, 0.9, 0.999, None, *decay, *amsgrad)
+    with pytest.raises(ValueError, match="did you mean `accum_iters=5`"):
+        accum.AdamAccumulate(*arguments, 5)
+
+
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about an error of tf_keras")
 @pytest.mark.parametrize("accum_iters", [1, 2])
 def test_a_tensor_in_the_place_of_a_variable(accum_iters):
@@ -195,6 +204,12 @@ def test_an_argument_that_is_assigned_later_is_refused(name, given, assigned):
     default = getattr(accum.AdamAccumulate(), name)
     other = accum.AdamAccumulate.from_optimizer(optimizer, **{name: default})
     assert getattr(other, name) == default
+
+
+@pytest.mark.skipif(hosts.IS_TF_KERAS, reason="tf_keras ignores it, or changes the decay")
+def test_decay_is_assigned_later():
+    with pytest.raises(AttributeError, match="`decay` can't.*from_optimizer.*, decay=0.2"):
+        hosts.ours("Adam").decay = 0.2
 
 
 @only_keras3
