@@ -60,6 +60,13 @@ def test_a_callback_of_another_keras():
         dense_model().compile(other.AdamAccumulate(accum_iters=2), "mse")
 
 
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about TensorFlow's graphs without functions")
+def test_no_eager_execution():
+    with hosts.tf.Graph().as_default():
+        with pytest.raises(ValueError, match="model_to_estimator.*disable_eager.*train with `fit`"):
+            hosts.ours("Adam", accum_iters=2)
+
+
 def test_an_object_that_is_no_model():
     """A user's own training loop may give callbacks something that stands for a model."""
     callback, model = accum.ApplyPartialWindow(), object()
