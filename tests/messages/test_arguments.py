@@ -112,7 +112,6 @@ def test_python_looks_at_all_members():
 # tests/pure/test_messages.py.
 REFUSED = [
     ({"accum_iters": 0}, ["accum_iters", "integer >= 1", "accum_iters=0"]),
-    ({"accum_steps": 5}, ["{'accum_steps': 5}", "Did you mean `accum_iters`?"]),
     ({"lr": 0.5, "learning_rate": 0.25}, ["lr=0.5", "learning_rate=0.25"]),
     ({"clipnorm": 1.0, "global_clipnorm": 2.0}, ["clipnorm", "global_clipnorm"]),
 ]
@@ -137,13 +136,11 @@ def test_refused(arguments, said):
         assert words in str(refusal.value)
 
 
-@pytest.mark.parametrize("decay", [(), (0.0,)], ids=["other", "keras2"])
-@pytest.mark.parametrize("amsgrad", [(), (False,)])
-def test_the_copied_class_s_order_of_arguments(decay, amsgrad):
+@pytest.mark.parametrize("more", [(), (0.0,), (0.0, False)], ids=str)
+def test_the_copied_class_s_order_of_arguments(more):
     """Its last argument is `accum_iters`, where other Kerases have a flag, a decay or a clip."""
-    arguments = (0.001, 0.9, 0.999, None, *decay, *amsgrad)
     with pytest.raises(ValueError, match="did you mean `accum_iters=5`"):
-        accum.AdamAccumulate(*arguments, 5)
+        accum.AdamAccumulate(0.001, 0.9, 0.999, None, *more, 5)
 
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about an error of tf_keras")
@@ -206,7 +203,7 @@ def test_an_argument_that_is_assigned_later_is_refused(name, given, assigned):
     assert getattr(other, name) == default
 
 
-@pytest.mark.skipif(hosts.IS_TF_KERAS, reason="tf_keras ignores it, or changes the decay")
+@only_keras3
 def test_decay_is_assigned_later():
     with pytest.raises(AttributeError, match="`decay` can't.*from_optimizer.*, decay=0.2"):
         hosts.ours("Adam").decay = 0.2
