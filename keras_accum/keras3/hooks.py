@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_accum import host, schedule
 from keras_accum.convert import Convertible
+from keras_accum.options import unchangeable
 from keras_accum.warn import warn
 
 # The members of Keras's own class that are overridden here or called by a private name.
@@ -110,6 +111,10 @@ class Hooks(MovingAverages):
     def decay(self):
         """An update's learning rate is `learning_rate / (1 + decay * completed_updates)`."""
         return self._accumulation.port.decay
+
+    @decay.setter
+    def decay(self, decay):
+        raise unchangeable(self, "decay", decay, "after construction")
 
     def _get_current_learning_rate(self):
         # Not the property `learning_rate`: weight decay on PyTorch calls this method.

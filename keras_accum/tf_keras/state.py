@@ -28,8 +28,9 @@ class TfKerasStatePort(port.TensorFlowPort):
         is_eager = tf.compat.v1.executing_eagerly_outside_functions()
         if not (is_eager or accumulation.options.is_stock):
             raise ValueError(
-                f"{type(self.optimizer).__name__} needs the eager execution of TensorFlow 2: leave "
-                "tf.compat.v1.disable_eager_execution() out."
+                f"{type(self.optimizer).__name__} needs the eager execution of TensorFlow 2, which "
+                "`model_to_estimator` and `tf.compat.v1.disable_eager_execution()` switch off: "
+                "train with `fit`, without the one and the other."
             )
         # The keys of variables, as a stock optimizer without a model has met them.
         self._order_in_stock = []

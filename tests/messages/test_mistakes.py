@@ -55,8 +55,16 @@ def test_a_callback_of_another_keras():
     said = "is for models of keras.* of tf_keras"
     with pytest.raises(TypeError, match=said):
         fit(model, 2, callbacks=[other.ApplyPartialWindow()])
-    with pytest.raises(ValueError, match="<keras_accum.keras3.*Adam.*>, for models of keras3"):
+    said = "<keras_accum.keras3.*Adam.*>, for.*`from keras_accum.tf_keras import AdamAccumulate`"
+    with pytest.raises(ValueError, match=said):
         dense_model().compile(other.AdamAccumulate(accum_iters=2), "mse")
+
+
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about TensorFlow's graphs without functions")
+def test_no_eager_execution():
+    with hosts.tf.Graph().as_default():
+        with pytest.raises(ValueError, match="model_to_estimator.*disable_eager.*train with `fit`"):
+            hosts.ours("Adam", accum_iters=2)
 
 
 def test_an_object_that_is_no_model():
