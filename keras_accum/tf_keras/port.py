@@ -17,6 +17,7 @@ class TfKerasPort(TfKerasStatePort):
     """Keras 2 on TensorFlow 2. A subclass for each style of optimizers defines these members.
 
     add_variable(name, value, dtype, shape): A new variable of the optimizer, on every replica.
+    makes: The method that makes a variable of the optimizer.
     to_sum: The argument of `apply_gradients` for gradients that aren't summed over replicas yet.
     sum_pairs(pairs): Pairs of gradients and variables, summed by the stock optimizer.
     run_stock(averages, variables, switches): Makes the stock optimizer's update, without summing.
@@ -83,8 +84,9 @@ class TfKerasPort(TfKerasStatePort):
         `switch` is that of what the optimizer keeps once for all variables.
         """
         of_key = {None: switch, **dict(zip(map(self.key, variables), switches))}
-        kept = [(each, of_key[key]) for (_, key), each in self.of_rule.items() if key in of_key]
-        pairs = [*zip(variables, switches), *kept]
+        owned = [(each, self.owner(key, each)) for (_, key), each in self.of_rule.items()]
+        pairs = [(each, of_key[key]) for each, key in owned if key in of_key]
+        pairs = [*zip(variables, switches), *pairs]
         return [(each, switch) for each, switch in pairs if not is_certain(switch)]
 
     def update(self, step, averages, variables, switches):
