@@ -5,6 +5,8 @@ written. Only the legacy optimizers of `rules` need no taking back: their coeffi
 everything still.
 """
 
+import contextlib
+
 import tensorflow as tf
 
 from keras_accum.tensorflow import port
@@ -19,6 +21,8 @@ class TfKerasPort(TfKerasStatePort):
     add_variable(name, value, dtype, shape): A new variable of the optimizer, on every replica.
     makes: The method that makes a variable of the optimizer.
     to_sum: The argument of `apply_gradients` for gradients that aren't summed over replicas yet.
+    sums: The method that sums pairs of gradients and variables over replicas. A subclass may sum in
+        a way of its own, as Horovod's does.
     sum_pairs(pairs): Pairs of gradients and variables, summed by the stock optimizer.
     run_stock(averages, variables, switches): Makes the stock optimizer's update, without summing.
     """
@@ -28,6 +32,7 @@ class TfKerasPort(TfKerasStatePort):
         self._updates_begun = 0  # one for each replica that waits in the same update
         # The weight of a micro-batch whose gradients a LossScaleOptimizer has summed, by replica.
         self._in_advance = {}
+        self._summing = set()  # the replicas that are inside of the method `sums`
 
     @property
     def counts_skips(self):
@@ -63,18 +68,48 @@ class TfKerasPort(TfKerasStatePort):
         A LossScaleOptimizer calls this on every micro-batch, looks whether the sums are finite, and
         hands them to `apply_gradients`.
         """
-        if not self.accumulation.options.accumulates:
+        options = self.accumulation.options
+        if not options.accumulates or self.replica() in self._summing:
             return self.sum_pairs(pairs)
+        method = getattr(type(self.optimizer), self.sums)
+        if options.weighs and method.__module__ != type(self).__module__:
+            raise ValueError(
+                f"{type(self.optimizer).__name__} overrides `{self.sums}`, which a "
+                "LossScaleOptimizer calls before micro-batches can be weighted: with "
+                "reduction='weighted', leave the LossScaleOptimizer out."
+            )
         self.optimizer.build([variable for _, variable in pairs])
         pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
         if not pairs:  # as in a model without trainable weights
             return []
-        sums, weight = self.accumulation.reduce(*map(list, zip(*pairs)))
+        with self._in_sums():
+            sums, weight = self.accumulation.reduce(*map(list, zip(*pairs)))
         self._in_advance[self.replica()] = weight
         return [(total, variable) for total, (_, variable) in zip(sums, pairs)]
 
+    @contextlib.contextmanager
+    def _in_sums(self):
+        replica = self.replica()
+        self._summing.add(replica)
+        try:
+            yield
+        finally:
+            self._summing.discard(replica)
+
     def reduce(self, tensors, variables):
-        return [total for total, _ in self.sum_pairs(list(zip(tensors, variables)))]
+        pairs = list(zip(tensors, variables))
+        if self.replica() in self._summing:
+            sums = self.sum_pairs(pairs)
+        else:
+            with self._in_sums():
+                sums = list(getattr(self.optimizer, self.sums)(pairs))
+        if list(map(self.key, variables)) != [self.key(variable) for _, variable in sums]:
+            raise ValueError(
+                f"`{self.sums}` of {type(self.optimizer).__name__} must return pairs of the "
+                "variables that it is given, in their order. "
+                f"Received: pairs of {[variable.name for _, variable in sums]}"
+            )
+        return [total for total, _ in sums]
 
     # -- an update ---------------------------------------------------------------------------------
 

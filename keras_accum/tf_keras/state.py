@@ -11,7 +11,7 @@ from keras_accum.tf_keras.library import keras, key_of
 from keras_accum.window import COUNTERS, MISSING, WEIGHT
 
 SUMS = "window_accumulator"  # the name of the sums in checkpoints
-_OURS = ("state_format", *COUNTERS, WEIGHT, MISSING, SUMS)
+_OURS = frozenset({"state_format", *COUNTERS, WEIGHT, MISSING, SUMS})
 
 
 class TfKerasStatePort(port.TensorFlowPort):
@@ -81,15 +81,9 @@ class TfKerasStatePort(port.TensorFlowPort):
 
     def record(self, name, variable, weight=None):
         """Note a variable that the stock optimizer makes, and the weight that it belongs to."""
-        if name in _OURS:
-            raise ValueError(
-                f"{self.stock.__name__} makes a variable called {name!r}, which is the name of a "
-                f"variable of {type(self.optimizer).__name__}: rename it in {self.stock.__name__}."
-            )
-        key, name_in_state = weight, stock.name_of(self.optimizer, name)
-        if weight is not None:
-            key = self.key(weight)
-        self._made.setdefault(id(variable), stock.Kept(name, name_in_state, key, variable))
+        key = None if weight is None else self.key(weight)
+        kept = stock.Kept(name, stock.name_of(self.optimizer, name), key, variable)
+        self._made.setdefault(id(variable), kept)
 
     @contextlib.contextmanager
     def making(self):
@@ -111,6 +105,12 @@ class TfKerasStatePort(port.TensorFlowPort):
 
     def _name_variables(self):
         optimizer = self.optimizer
+        taken = _OURS.intersection(each.source for each in self._made.values())
+        if taken:
+            raise ValueError(
+                f"{self.stock.__name__} makes a variable called {min(taken)!r}, as "
+                f"{type(optimizer).__name__} does: rename it in {self.stock.__name__}."
+            )
         others = [optimizer.iterations, *vars(optimizer).get("_hyper", {}).values()]
         found = stock.in_attributes(optimizer)
         known = {*map(id, others), *(id(each.variable) for each in found)}

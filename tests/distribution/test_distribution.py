@@ -1,5 +1,6 @@
 """Several devices, each with a share of every micro-batch, equal one device with the big batch."""
 
+import contextlib
 import functools
 import json
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import replicas
 import training
-from cases import ADAM, quick_first, skip_file_on_keras2, thorough
+from cases import ADAM, CASES, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from processes import PARTIAL, run_together, two_free_ports, two_workers
 from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, train, weights
@@ -144,6 +145,37 @@ def test_a_gradient_aggregator():
     actual = train(adam(**given), MICRO, compile={"run_eagerly": True})
     training.assert_same_training(actual, expected)
     assert len(calls) == training.UPDATES * LENGTH
+
+
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 has no method that sums gradients")
+@quick_first("how", ["replicas", "fit", "one", "scaled"])
+def test_a_distributed_optimizer(how, request):
+    """Made as Horovod makes its own: it sums the gradients of each micro-batch by its method."""
+    method, calls = "_aggregate_gradients" if hosts.IS_LEGACY else "aggregate_gradients", []
+
+    def of_two_workers(self, pairs):
+        calls.append(how)
+        pairs = getattr(super(self.__class__, self), method)(pairs)
+        return [(2 * gradient, variable) for gradient, variable in pairs]
+
+    def trained(optimizer, batch_size):
+        members = {method: of_two_workers, "__module__": "horovod._keras"}
+        cls = type(type(optimizer).__name__, (type(optimizer),), members)
+        optimizer = cls.from_config(optimizer.get_config())
+        if how == "scaled":
+            optimizer = hosts.loss_scaled(optimizer, initial_scale=8.0)
+        return train(optimizer, batch_size, compile={"run_eagerly": how == "fit"})
+
+    arguments = CASES["momentum"].arguments
+    expected = trained(hosts.stock("SGD", **arguments), BIG)
+    calls.clear()
+    length, size = (1, BIG) if how == "one" else (LENGTH, MICRO)
+    strategy = request.getfixturevalue("strategy") if how == "replicas" else None
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        optimizer = hosts.ours("SGD", **arguments, accum_iters=length)
+        actual = trained(optimizer, size)
+    training.assert_same_training(actual, expected)
+    assert len(calls) == training.UPDATES * LENGTH or how != "fit"
 
 
 # -- other strategies and several processes ----------------------------------------------------

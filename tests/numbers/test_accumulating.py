@@ -482,7 +482,7 @@ WRONG = {
     "an argument": (subclass(__init__=lambda self, reduction: None), "Other has .*reduction"),
 }
 if hosts.IS_LEGACY:
-    message = "Other overrides apply_gradients, which run on every micro-batch"
+    message = "Other overrides `apply_gradients`.*class Other.AdamAccumulate.`"
     WRONG["a method of a step"] = (subclass(apply_gradients=lambda self: None), message)
 if hosts.IS_NEW_STYLE:
     message = "`NadamAccumulate`, which is Keras's legacy Nadam"
