@@ -105,8 +105,29 @@ class Hooks(MovingAverages):
                 f"Received: gradient_accumulation_steps={steps}, accum_iters={accum_iters}"
             )
 
+    # True if the next list of weights has no learning rate.
+    _lists_no_rate = False
+
     def get_config(self):
         return {**super().get_config(), "decay": self.decay}
+
+    @classmethod
+    def _from_arguments(cls, config, *more):
+        if "is_legacy_optimizer" not in config:
+            return super()._from_arguments(config, *more)
+        # An HDF5 file of tf_keras's newer style, which doesn't list the learning rate.
+        unknown = {"is_legacy_optimizer", "jit_compile"}
+        unknown |= set() if config.get("adaptive_epsilon") else {"adaptive_epsilon"}
+        config = {name: value for name, value in config.items() if name not in unknown}
+        optimizer = super()._from_arguments(config, *more)
+        optimizer._lists_no_rate = isinstance(optimizer._learning_rate, keras.Variable)
+        return optimizer
+
+    def set_weights(self, weights):
+        if self._lists_no_rate and isinstance(weights, list):
+            weights = [weights[0], self._accumulation.port.rate(), *weights[1:]]
+        self._lists_no_rate = False
+        super().set_weights(weights)
 
     # -- the learning rate -------------------------------------------------------------------------
 
