@@ -105,27 +105,27 @@ class Hooks(MovingAverages):
                 f"Received: gradient_accumulation_steps={steps}, accum_iters={accum_iters}"
             )
 
-    # True if the next list of weights has no learning rate.
-    _lists_no_rate = False
-
     def get_config(self):
         return {**super().get_config(), "decay": self.decay}
 
+    # True after a config of tf_keras's newer style, whose HDF5 files don't list the learning rate.
+    _lists_no_rate = False
+
     @classmethod
     def _from_arguments(cls, config, *more):
-        if "is_legacy_optimizer" not in config:
-            return super()._from_arguments(config, *more)
-        # An HDF5 file of tf_keras's newer style, which doesn't list the learning rate.
-        unknown = {"is_legacy_optimizer", "jit_compile"}
-        unknown |= set() if config.get("adaptive_epsilon") else {"adaptive_epsilon"}
-        config = {name: value for name, value in config.items() if name not in unknown}
+        lists_no_rate = config.pop("is_legacy_optimizer", None) is not None
+        if lists_no_rate:
+            config.pop("jit_compile")
+            if not config.get("adaptive_epsilon"):  # otherwise Keras 3 refuses it
+                config.pop("adaptive_epsilon", None)
         optimizer = super()._from_arguments(config, *more)
-        optimizer._lists_no_rate = isinstance(optimizer._learning_rate, keras.Variable)
+        optimizer._lists_no_rate = lists_no_rate
         return optimizer
 
     def set_weights(self, weights):
-        if self._lists_no_rate and isinstance(weights, list):
-            weights = [weights[0], self._accumulation.port.rate(), *weights[1:]]
+        rate = self._accumulation.port.rate()
+        if self._lists_no_rate and rate is not None:
+            weights = [weights[0], rate, *weights[1:]]
         self._lists_no_rate = False
         super().set_weights(weights)
 

@@ -68,16 +68,10 @@ class TfKerasPort(TfKerasStatePort):
         A LossScaleOptimizer calls this on every micro-batch, looks whether the sums are finite, and
         hands them to `apply_gradients`.
         """
-        options = self.accumulation.options
-        if not options.accumulates or self.replica() in self._summing:
+        options, method = self.accumulation.options, getattr(type(self.optimizer), self.sums)
+        is_summed = options.weighs and method.__module__ != type(self).__module__  # too early
+        if not options.accumulates or is_summed or self.replica() in self._summing:
             return self.sum_pairs(pairs)
-        method = getattr(type(self.optimizer), self.sums)
-        if options.weighs and method.__module__ != type(self).__module__:
-            raise ValueError(
-                f"{type(self.optimizer).__name__} overrides `{self.sums}`, which a "
-                "LossScaleOptimizer calls before micro-batches can be weighted: with "
-                "reduction='weighted', leave the LossScaleOptimizer out."
-            )
         self.optimizer.build([variable for _, variable in pairs])
         pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
         if not pairs:  # as in a model without trainable weights
@@ -99,17 +93,12 @@ class TfKerasPort(TfKerasStatePort):
     def reduce(self, tensors, variables):
         pairs = list(zip(tensors, variables))
         if self.replica() in self._summing:
-            sums = self.sum_pairs(pairs)
+            pairs = self.sum_pairs(pairs)
         else:
             with self._in_sums():
-                sums = list(getattr(self.optimizer, self.sums)(pairs))
-        if list(map(self.key, variables)) != [self.key(variable) for _, variable in sums]:
-            raise ValueError(
-                f"`{self.sums}` of {type(self.optimizer).__name__} must return pairs of the "
-                "variables that it is given, in their order. "
-                f"Received: pairs of {[variable.name for _, variable in sums]}"
-            )
-        return [total for total, _ in sums]
+                pairs = getattr(self.optimizer, self.sums)(pairs)
+        sums = {self.key(variable): total for total, variable in pairs}
+        return [sums[self.key(variable)] for variable in variables]
 
     # -- an update ---------------------------------------------------------------------------------
 
@@ -119,9 +108,10 @@ class TfKerasPort(TfKerasStatePort):
         `switch` is that of what the optimizer keeps once for all variables.
         """
         of_key = {None: switch, **dict(zip(map(self.key, variables), switches))}
-        owned = [(each, self.owner(key, each)) for (_, key), each in self.of_rule.items()]
-        pairs = [(each, of_key[key]) for each, key in owned if key in of_key]
-        pairs = [*zip(variables, switches), *pairs]
+        owners = {place: key for place, (_, key, _) in self.made.items() if key is not None}
+        kept = [(each, owners.get(id(each), key)) for (_, key), each in self.of_rule.items()]
+        kept = [(each, of_key[key]) for each, key in kept if key in of_key]
+        pairs = [*zip(variables, switches), *kept]
         return [(each, switch) for each, switch in pairs if not is_certain(switch)]
 
     def update(self, step, averages, variables, switches):

@@ -11,15 +11,14 @@ from keras_accum.tf_keras.library import keras, key_of
 from keras_accum.window import COUNTERS, MISSING, WEIGHT
 
 SUMS = "window_accumulator"  # the name of the sums in checkpoints
-_OURS = frozenset({"state_format", *COUNTERS, WEIGHT, MISSING, SUMS})
+_OURS = {"state_format", *COUNTERS, WEIGHT, MISSING, SUMS}
 
 
 class TfKerasStatePort(port.TensorFlowPort):
     """The part of a port that is for the time between train steps.
 
     variables: the model's trainable variables, in the order of the model; empty before `build`.
-    of_rule: {(name, key of a weight): variable}, what the stock optimizer keeps, in the order of
-        files; see `stock.Kept`.
+    of_rule: {(name, key of a weight): variable}, what the rule keeps; see `stock.kept_by`.
     """
 
     variables, of_rule = (), {}
@@ -39,8 +38,8 @@ class TfKerasStatePort(port.TensorFlowPort):
                 f"{type(self.optimizer).__name__} needs the eager execution of TensorFlow 2: leave "
                 "tf.compat.v1.disable_eager_execution() out."
             )
-        self._made = {}  # by id: what the methods of the optimizer have made, with its owner's key
-        self._natives = []  # what `build` of a user's class has made in any way
+        self.made = {}  # {id: (name, key of the weight or None, variable)}, by a method of Keras
+        self._created = []  # while the optimizer was built, in any way
         # The keys of variables, as a stock optimizer without a model has met them.
         self._order_in_stock = []
 
@@ -81,63 +80,42 @@ class TfKerasStatePort(port.TensorFlowPort):
 
     def record(self, name, variable, weight=None):
         """Note a variable that the stock optimizer makes, and the weight that it belongs to."""
-        key = None if weight is None else self.key(weight)
-        kept = stock.Kept(name, stock.name_of(self.optimizer, name), key, variable)
-        self._made.setdefault(id(variable), kept)
+        if self.is_making or not self.variables:
+            key = None if weight is None else self.key(weight)
+            _, key, _ = self.made.get(id(weight), ("", key, None))  # a slot of a slot
+            self.made.setdefault(id(variable), (name, key, variable))
 
     @contextlib.contextmanager
     def making(self):
-        """A scope in which the stock optimizer makes its variables. Its end names them."""
+        """A scope in which the stock optimizer makes its variables. At its end, they are named."""
 
         def creator(next_creator, **arguments):
-            self._natives.append(next_creator(**arguments))
-            return self._natives[-1]
+            self._created.append(next_creator(**arguments))
+            return self._created[-1]
 
-        count, self.is_making = len(self._made), True
+        self.is_making = True
         try:
             with tf.variable_creator_scope(creator):
                 yield
         finally:
             self.is_making = False
-        if not self.variables or len(self._made) > count:
-            self._name_variables()
-            self._check_natives()
-
-    def _name_variables(self):
-        optimizer = self.optimizer
-        taken = _OURS.intersection(each.source for each in self._made.values())
-        if taken:
-            raise ValueError(
-                f"{self.stock.__name__} makes a variable called {min(taken)!r}, as "
-                f"{type(optimizer).__name__} does: rename it in {self.stock.__name__}."
-            )
-        others = [optimizer.iterations, *vars(optimizer).get("_hyper", {}).values()]
-        found = stock.in_attributes(optimizer)
-        known = {*map(id, others), *(id(each.variable) for each in found)}
-        found += [each for place, each in self._made.items() if place not in known]
-        self.of_rule = stock.by_name(optimizer, found)
-
-    def _check_natives(self):
-        """Raise a TypeError if there are variables that no state holds and no selection reaches."""
+        name = self.stock.__name__
+        for taken in _OURS & {each[0] for each in self.made.values()}:
+            raise ValueError(f"{name} makes a variable called {taken!r}, which is ours: rename it.")
+        self.of_rule = stock.kept_by(self.optimizer, self.made.values())
         options = self.accumulation.options
         is_held = options.is_stock or options.gate == "conditional"
         if is_held or runs_code_of_keras(type(self.optimizer)):
             return
-        own = tf.nest.flatten([v for n, v in vars(self.optimizer).items() if n[:6] != "_self_"])
-        own = [*own, *(each.variable for each in self._made.values())]
-        known = {self.key(v) for v in own if isinstance(v, tf.Variable)}
-        unknown = [v.name for v in self._natives if self.key(v) not in known]
-        if unknown:
+        found = tf.nest.flatten(list(vars(self.optimizer).values()))
+        known = {self.key(v) for v in found if isinstance(v, tf.Variable)}
+        hidden = [v.name for v in self._created if self.key(v) not in known]
+        if hidden:
             raise TypeError(
-                f"{self.stock.__name__} can't accumulate: each micro-batch would change variables "
-                f"that it doesn't track, {', '.join(unknown)}. Make them with `{self.makes}`, or "
-                "give gate='conditional'."
+                f"{name} can't accumulate: every micro-batch would change variables that no "
+                f"attribute of it has, {', '.join(hidden)}. Make them with `{self.makes}`, or give "
+                "gate='conditional'."
             )
-
-    def owner(self, key, variable):
-        """Return the key of the weight that a variable of `of_rule` belongs to, or None."""
-        made = self._made.get(id(variable))
-        return key if made is None or made.key is None else made.key
 
     # -- the state, between train steps ------------------------------------------------------------
 
@@ -175,8 +153,7 @@ class TfKerasStatePort(port.TensorFlowPort):
 
     def _named_in_stock(self, optimizer):
         """Return a stock optimizer's variables by the names of this optimizer's state."""
-        kept = stock.by_name(optimizer, stock.kept_by(optimizer))
-        keys = list(map(self.key, self.variables))
+        kept, keys = stock.kept_by(optimizer), list(map(self.key, self.variables))
         if not keys:
             keys = self._order_in_stock = list(dict.fromkeys(key for _, key in kept if key))
         return self._named(optimizer, kept, keys)

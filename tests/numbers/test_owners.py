@@ -8,7 +8,7 @@ import pytest
 from cases import quick_first
 from hosts import accum, keras
 from steps import assert_windows_equal_big_batches, gradients, made, prepared, stepper, variables
-from training import LENGTH, assert_equal, compiled, dense_model, go_on
+from training import LENGTH, compiled, dense_model, go_on
 
 if not hosts.IS_TF_KERAS:
     pytest.skip("about the optimizers of tf_keras", allow_module_level=True)
@@ -76,14 +76,26 @@ def ours(gate="select", **members):
     return accum.accumulating(type("Own", (Proximal,), members))(accum_iters=LENGTH, gate=gate)
 
 
+def hides(self):
+    self.own.count = tf.Variable(0.0, name="count")
+
+
+def counts(self):
+    self.own.count.assign_add(1.0)
+
+
 @quick_first("slot", ["accumulator", "average", "gradient_accumulator", "momentum"])
 @pytest.mark.parametrize("gate", GATES)
 def test_a_slot_may_have_any_name_but_ours(slot, gate):
-    """Also one that Keras or this package has used; it stays for a weight without a gradient."""
-    mine, theirs = variables(), variables()
-    optimizer = prepared(ours(gate, slot=slot), mine)
-    stock = prepared(type("Own", (Proximal,), {"slot": slot})(), theirs)
+    """It stays for a weight without a gradient. A conditional holds what nobody tracks, too."""
+    mine, theirs, members = variables(), variables(), {"slot": slot}
+    if gate == "conditional":
+        members.update(make=hides, change=counts)
+    optimizer = prepared(ours(gate, **members), mine)
+    stock = prepared(type("Own", (Proximal,), members)(), theirs)
     assert_windows_equal_big_batches(optimizer, stock, mine, theirs)
+    if gate == "conditional":
+        assert optimizer.own.count.numpy() == stock.own.count.numpy() > 0
     state = optimizer.get_state()
     assert {f"Own.{slot}.2", "accumulator.2"} <= set(state)
     step = stepper(optimizer, mine[:2])
@@ -103,22 +115,15 @@ def adds(name, attribute):
     return make
 
 
-def both(*makers):
-    def make(self):
-        for each in makers:
-            each(self)
-
-    return make
-
-
-def hides(self):
-    self.own.count = tf.Variable(0.0, name="count")
+def makes_two(self):
+    adds("a", "scale")(self)
+    adds("b", "_scale")(self)
 
 
 WRONG = {
-    "two": ({"make": both(adds("a", "scale"), adds("b", "_scale"))}, "`scale` and `_scale` of Own"),
-    "counter": ({"make": adds("window_position", "x")}, "Own makes .* called 'window_position'"),
-    "sums": ({"slot": "window_accumulator"}, "Own makes .* called 'window_accumulator'"),
+    "two": ({"make": makes_two}, "`scale` and `_scale` of Own"),
+    "counter": ({"make": adds("window_position", "x")}, "Own makes .* 'window_position', .* ours"),
+    "sums": ({"slot": "window_accumulator"}, "Own makes .* 'window_accumulator', .* ours"),
     "native": ({"make": hides}, "Own can't accumulate.*count.*add_.*gate='conditional'"),
 }
 
@@ -132,17 +137,6 @@ def test_what_can_not_be_told_apart_is_refused(name):
             hosts.build_on(optimizer, ws)
 
 
-def test_a_native_variable_is_written_once_per_update_by_a_conditional():
-    def count(self):
-        self.own.count.assign_add(1.0)
-
-    optimizer, ws = made(ours("conditional", make=hides, change=count))
-    step = stepper(optimizer, ws)
-    for grads in sum(gradients(), []):
-        step(grads)
-    assert optimizer.own.count.numpy() == optimizer.completed_updates * len(ws)
-
-
 @pytest.mark.skipif(not hosts.IS_LEGACY, reason="only the legacy style's sums are named slots")
 def test_sums_and_slots_of_adagrad_do_not_mix_in_checkpoints(tmp_path):
     def checkpoint(optimizer):
@@ -150,37 +144,34 @@ def test_sums_and_slots_of_adagrad_do_not_mix_in_checkpoints(tmp_path):
         return model, tf.train.Checkpoint(model=model, optimizer=optimizer)
 
     inside, outside = hosts.ours("Adam", accum_iters=LENGTH), hosts.stock("Adagrad")
-    for source, target in ((inside, outside), (outside, hosts.ours("Adam", accum_iters=2))):
+    for source, target in ((inside, outside), (outside, hosts.ours("Adam", accum_iters=LENGTH))):
         model, saved = checkpoint(source)
-        path = go_on(model, 0, 2) and saved.write(str(tmp_path / "c"))
+        go_on(model, 0, 2)
+        path = saved.write(str(tmp_path / "checkpoint"))
         model, saved = checkpoint(target)
         saved.read(path).expect_partial()
         hosts.build_on(target, model.trainable_variables)
         if target is outside:
-            values = [target.get_slot(v, "accumulator") for v in model.trainable_variables]
+            found = [target.get_slot(v, "accumulator") for v in model.trainable_variables]
         else:
-            values = hosts.accumulators(target)
-        for value in values:
+            found = hosts.accumulators(target)
+        for value in found:
             np.testing.assert_array_equal(value.numpy(), 0.1 if target is outside else 0.0)
-        assert np.isfinite(model.train_on_batch(*map(np.ones, [(2, 3), (2, 2)])))
 
 
-@quick_first("name", ["Adam", "RMSprop", "AMSGrad", "SGD"])
+@quick_first("name", ["Adam", "RMSprop", "SGD"])
 @pytest.mark.parametrize("gate", GATES)
 def test_complex_variables(name, gate):
-    mine, theirs = ([tf.Variable([1.0 + 2.0j, -1.0 + 0.5j], name="w")] for _ in range(2))
-    name, more = ("Adam", {"amsgrad": True}) if name == "AMSGrad" else (name, {})
-    if more:
-        pytest.skip("no maximum")
-    stock = hosts.stock(name, learning_rate=2**-3)
-    optimizer = hosts.ours(name, learning_rate=2**-3, accum_iters=2, gate=gate)
-    pairs = (optimizer, mine), (stock, theirs)
-    steps = [stepper(prepared(each, ws), ws) for each, ws in pairs]
+    start = [1.0 + 2.0j, -1.0 + 0.5j]
+    mine, theirs = ([tf.Variable(start)] for _ in range(2))
+    ours = prepared(hosts.ours(name, learning_rate=2**-3, accum_iters=2, gate=gate), mine)
+    stock = prepared(hosts.stock(name, learning_rate=2**-3), theirs)
+    step, big_step = stepper(ours, mine), stepper(stock, theirs)
     for number in range(1, 4):
         grads = np.array([[0.5 + 0.25j, 1.0 - 1.0j], [1.0j, 2.0]]) * number
         for gradient in grads:
-            steps[0]([gradient])
-        steps[1]([grads.mean(axis=0)])
-    assert optimizer.completed_updates == 3
+            step([gradient])
+        big_step([grads.mean(axis=0)])
+    assert ours.completed_updates == 3
     np.testing.assert_allclose(mine[0].numpy(), theirs[0].numpy(), rtol=0, atol=1e-12)
-    assert np.abs(mine[0].numpy() - [1.0 + 2.0j, -1.0 + 0.5j]).min() > 0.01
+    assert np.abs(mine[0].numpy() - start).min() > 0.01
