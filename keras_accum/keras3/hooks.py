@@ -96,6 +96,27 @@ class Hooks(MovingAverages):
     def get_config(self):
         return {**super().get_config(), "decay": self.decay}
 
+    # True after a config of tf_keras's newer style, whose HDF5 files don't list the learning rate.
+    _lists_no_rate = False
+
+    @classmethod
+    def _from_arguments(cls, config, *more):
+        lists_no_rate = config.pop("is_legacy_optimizer", None) is not None
+        if lists_no_rate:
+            config.pop("jit_compile")
+            if not config.get("adaptive_epsilon"):  # otherwise Keras 3 refuses it
+                config.pop("adaptive_epsilon", None)
+        optimizer = super()._from_arguments(config, *more)
+        optimizer._lists_no_rate = lists_no_rate
+        return optimizer
+
+    def set_weights(self, weights):
+        rate = self._accumulation.port.rate()
+        if self._lists_no_rate and rate is not None:
+            weights = [weights[0], rate, *weights[1:]]
+        self._lists_no_rate = False
+        super().set_weights(weights)
+
     # -- the learning rate -------------------------------------------------------------------------
 
     @property

@@ -4,19 +4,26 @@ import contextlib
 
 import tensorflow as tf
 
+from keras_accum.host import runs_code_of_keras
 from keras_accum.tensorflow import port
 from keras_accum.tf_keras import models, stock
 from keras_accum.tf_keras.library import keras, key_of
+from keras_accum.window import COUNTERS, MISSING, WEIGHT
+
+SUMS = "window_accumulator"  # the name of the sums in checkpoints
+_OURS = {"state_format", *COUNTERS, WEIGHT, MISSING, SUMS}
 
 
 class TfKerasStatePort(port.TensorFlowPort):
     """The part of a port that is for the time between train steps.
 
     variables: the model's trainable variables, in the order of the model; empty before `build`.
-    of_rule: {(name, key of a variable): variable}, what the rule keeps; see `stock.kept_by`.
+    of_rule: {(name, key of a weight): variable}, what the rule keeps; see `stock.kept_by`.
     """
 
-    variables = ()
+    variables, of_rule = (), {}
+    # True while the stock optimizer makes its variables.
+    is_making = False
     key = staticmethod(key_of)
     in_custom_objects = staticmethod(keras.utils.get_registered_object)
     read = staticmethod(keras.backend.get_value)
@@ -32,6 +39,8 @@ class TfKerasStatePort(port.TensorFlowPort):
                 "`model_to_estimator` and `tf.compat.v1.disable_eager_execution()` switch off: "
                 "train with `fit`, without the one and the other."
             )
+        self.made = {}  # {id: (name, key of the weight or None, variable)}, by a method of Keras
+        self._created = []  # while the optimizer was built, in any way
         # The keys of variables, as a stock optimizer without a model has met them.
         self._order_in_stock = []
 
@@ -66,6 +75,47 @@ class TfKerasStatePort(port.TensorFlowPort):
                 "step, with all variables that it will ever update. For a copy of the model, or if "
                 "layers were unfrozen, compile the model with a new optimizer; "
                 "`new.set_state(optimizer.get_state())` continues the training."
+            )
+
+    # -- what the stock optimizer makes ------------------------------------------------------------
+
+    def record(self, name, variable, weight=None):
+        """Note a variable that the stock optimizer makes, and the weight that it belongs to."""
+        if self.is_making or not self.variables:
+            key = None if weight is None else self.key(weight)
+            _, key, _ = self.made.get(id(weight), ("", key, None))  # a slot of a slot
+            self.made.setdefault(id(variable), (name, key, variable))
+
+    @contextlib.contextmanager
+    def making(self):
+        """A scope in which the stock optimizer makes its variables. At its end, they are named."""
+
+        def creator(next_creator, **arguments):
+            self._created.append(next_creator(**arguments))
+            return self._created[-1]
+
+        self.is_making = True
+        try:
+            with tf.variable_creator_scope(creator):
+                yield
+        finally:
+            self.is_making = False
+        name = self.stock.__name__
+        for taken in _OURS & {each[0] for each in self.made.values()}:
+            raise ValueError(f"{name} makes a variable called {taken!r}, which is ours: rename it.")
+        self.of_rule = stock.kept_by(self.optimizer, self.made.values())
+        options = self.accumulation.options
+        is_held = options.is_stock or options.gate == "conditional"
+        if is_held or runs_code_of_keras(type(self.optimizer)):
+            return
+        found = tf.nest.flatten(list(vars(self.optimizer).values()))
+        known = {self.key(v) for v in found if isinstance(v, tf.Variable)}
+        hidden = [v.name for v in self._created if self.key(v) not in known]
+        if hidden:
+            raise TypeError(
+                f"{name} can't accumulate: every micro-batch would change variables that no "
+                f"attribute of it has, {', '.join(hidden)}. Make them with `{self.makes}`, or give "
+                "gate='conditional'."
             )
 
     # -- the state, between train steps ------------------------------------------------------------

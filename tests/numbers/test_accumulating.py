@@ -536,9 +536,6 @@ WRONG = {
     "a member": (subclass(completed_updates=0), "Other has .*completed_updates"),
     "an argument": (subclass(__init__=lambda self, reduction: None), "Other has .*reduction"),
 }
-if hosts.IS_LEGACY:
-    message = "Other overrides apply_gradients, which run on every micro-batch"
-    WRONG["a method of a step"] = (subclass(apply_gradients=lambda self: None), message)
 if hosts.IS_NEW_STYLE:
     message = "`NadamAccumulate`, which is Keras's legacy Nadam"
     WRONG["Nadam"] = (keras.optimizers.Nadam, message)
