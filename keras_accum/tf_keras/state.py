@@ -105,7 +105,7 @@ class TfKerasStatePort(port.TensorFlowPort):
             raise ValueError(f"{name} makes a variable called {taken!r}, which is ours: rename it.")
         self.of_rule = stock.kept_by(self.optimizer, self.made.values())
         options = self.accumulation.options
-        is_held = options.is_stock or options.gate == "conditional"
+        is_held = options.is_stock or options.gate != "select"
         if is_held or runs_code_of_keras(type(self.optimizer)):
             return
         found = tf.nest.flatten(list(vars(self.optimizer).values()))

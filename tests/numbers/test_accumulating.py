@@ -460,9 +460,12 @@ def test_what_keras_does_not_track_is_refused():
             self.inner.apply(grads, trainable_variables)
 
     made = accum.accumulating(Lookahead)
-    with pytest.raises(TypeError, match="Lookahead can't accumulate: .*track.*momentum"):
-        made(learning_rate=1.0, accum_iters=2).build(variables())
-    made(learning_rate=1.0, accum_iters=1).build(variables())
+    with pytest.raises(TypeError, match="Lookahead can't be used with gate='select'.*momentum"):
+        made(learning_rate=1.0, accum_iters=2, gate="select").build(variables())
+    made(learning_rate=1.0, accum_iters=1, gate="select").build(variables())
+    ours, mine = prepared(made(learning_rate=1.0, accum_iters=LENGTH), mine := variables()), mine
+    stock, theirs = prepared(Lookahead(1.0), theirs := variables()), theirs
+    assert_windows_equal_big_batches(ours, stock, mine, theirs)
 
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="about values of JAX's traces")
