@@ -2,6 +2,7 @@
 
 import types
 
+import numpy as np
 import tensorflow as tf
 
 from keras_accum import callbacks
@@ -20,7 +21,12 @@ __all__ += ["PythonGate"]
 
 # TensorFlow's operations by their names in `keras.ops` of Keras 3.
 _OPS = types.SimpleNamespace(
-    cast=tf.cast, shape=tf.shape, expand_dims=tf.expand_dims, sum=tf.reduce_sum
+    cast=tf.cast,
+    shape=tf.shape,
+    expand_dims=tf.expand_dims,
+    sum=tf.reduce_sum,
+    convert_to_tensor=tf.convert_to_tensor,
+    convert_to_numpy=np.asarray,
 )
 
 
@@ -34,6 +40,10 @@ class _Host(callbacks.Host):
     name, keras, ops, import_keras = "tf_keras", keras, _OPS, IMPORT_KERAS
     flatten, mask_of = staticmethod(tf.nest.flatten), staticmethod(_mask_of)
     read = staticmethod(keras.backend.get_value)
+
+    def added_losses(self, model):
+        # Not `model.losses`, which has the penalties on weights, too.
+        return sum(len(layer._eager_losses or layer._losses) for layer in model._flatten_layers())
 
     def waits(self, model):
         servers = tf.distribute.experimental.ParameterServerStrategy
