@@ -16,11 +16,13 @@ def compares_samples(ops, function, shapes, dtypes):
     """
     random, found = np.random.default_rng(0), None
     # So that it takes little memory.
-    longest = 8 if math.prod(n or 4 for n in shapes[1][1:]) > 2**20 else math.inf
+    longest = 8 if math.prod(n or 4 for n in shapes[1][1:]) > 2**18 else math.inf
 
     def made_up(shape, dtype, of_class):
         """Return numbers below 1, or classes, which are 0 and 1."""
-        values = random.uniform(0.1, 0.9, [5, *(min(n or 4, longest) for n in shape[1:])])
+        sizes = [min(n or 4, longest) for n in shape[1:]]
+        values = random.uniform(0.1, 0.9, [5, *sizes])
+        values *= random.uniform(0.2, 1, [5] + [1] * len(sizes))  # samples that are alike hide much
         dtype = "float32" if "float16" in dtype else dtype
         return (np.round(values) if of_class or "float" not in dtype else values).astype(dtype)
 
@@ -48,4 +50,18 @@ def compares_samples(ops, function, shapes, dtypes):
             found = False
         except Exception:  # it can't be tried
             continue
+    return found
+
+
+def compares_predictions(ops, function, shape, dtype):
+    """Like `compares_samples`, where only the shape of the predictions is known.
+
+    It is True if the function compares samples with targets of each shape that it takes.
+    """
+    found = None
+    for of_targets in (shape, shape[:-1], shape[:1]):
+        compares = compares_samples(ops, function, [of_targets, shape], [dtype, dtype])
+        if compares is False:
+            return False
+        found = found or compares
     return found
