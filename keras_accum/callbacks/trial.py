@@ -22,7 +22,8 @@ def compares_samples(ops, function, shapes, dtypes):
         """Return numbers below 1, or classes, which are 0 and 1."""
         sizes = [min(n or 4, longest) for n in shape[1:]]
         values = random.uniform(0.1, 0.9, [5, *sizes])
-        values *= random.uniform(0.2, 1, [5] + [1] * len(sizes))  # samples that are alike hide much
+        # In large samples of one scale, a ratio of sums would be that of any part.
+        values *= np.linspace(1, 0.2, 5).reshape([5] + [1] * len(sizes))
         dtype = "float32" if "float16" in dtype else dtype
         return (np.round(values) if of_class or "float" not in dtype else values).astype(dtype)
 

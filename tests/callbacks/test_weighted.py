@@ -3,6 +3,8 @@
 Examples are masked sequences and a short last batch, where the mean of means differs from the mean.
 """
 
+import functools
+
 import hosts
 import numpy as np
 import pytest
@@ -52,6 +54,16 @@ def masked_model():
     return hosts.sequential((STEPS, 3), [layers.Masking(), *dense])
 
 
+def penalized(name, is_masked=True):
+    def build():
+        hidden = layers.Dense(4, activation="tanh", name="hidden", **{name: "l2"})
+        masking = [layers.Masking()] * is_masked
+        shape = (STEPS, 3) if is_masked else (3,)
+        return hosts.sequential(shape, [*masking, hidden, layers.Dense(2, name="out")])
+
+    return build
+
+
 def short():
     return [array[:SAMPLES] for array in data()]
 
@@ -91,6 +103,8 @@ ROWS = {
     "sample weights": (dense_model, short, "divide", None),
     "sample weights that do not divide": (masked_model, sequences, "multiply", None),
     "a function of the user": (masked_model, sequences, None, not_zero),
+    "penalties on weights": (penalized("kernel_regularizer"), sequences, None, None),
+    "activity penalties": (penalized("activity_regularizer", is_masked=False), short, None, None),
 }
 
 
@@ -108,8 +122,19 @@ def test_equals_all_samples_at_once(case, build, arrays, sample_weights, weight)
     assert_same_training(*both(case, build, arrays, weight, **more))
 
 
+# Losses of two outputs that are the same kind of mean.
+PAIRS = {
+    "names": lambda: ["mse", "mse"],
+    "an object": lambda: [keras.losses.MeanSquaredError(), "mse"],
+}
+if hosts.IS_KERAS3:
+    of_name = functools.partial(keras.losses.MeanSquaredError, reduction="mean")
+    PAIRS["a name of a reduction"] = lambda: [of_name(), keras.losses.MeanSquaredError()]
+
+
 @on_adam
-def test_several_outputs(case):
+@quick_first("losses", PAIRS)
+def test_several_outputs(case, losses):
     def build():
         x = keras.Input((3,))
         return keras.Model(x, [layers.Dense(2, name="one")(x), layers.Dense(2, name="two")(x)])
@@ -121,11 +146,22 @@ def test_several_outputs(case):
         (weighted(case), MICRO, callbacks),
         (hosts.stock(case.name, **case.arguments), SAMPLES, []),
     ):
-        model = compiled(build(), optimizer, ["mse", "mse"])
+        model = compiled(build(), optimizer, losses())
         start = weights(model)
         fit(model, size, (x, [y, 1 - y]), callbacks=used)
         results.append(Trained(start, weights(model), slots(model)))
     assert_same_training(*results)
+
+
+@on_adam
+def test_the_whole_remedy(case):
+    """Two windows in an epoch, of which the last one is short and has a short micro-batch."""
+    callbacks = [hosts.accum.MicroBatchWeights(), hosts.accum.ApplyPartialWindow()]
+    settings = {"build": masked_model, "arrays": sequences()}
+    ours = weighted(case, accum_iters=2)
+    actual = train(ours, MICRO, callbacks=callbacks, **settings)
+    expected = train(hosts.stock(case.name, **case.arguments), 2 * MICRO, **settings)
+    assert_same_training(actual, expected)
 
 
 # -- custom loops -------------------------------------------------------------------------
@@ -239,7 +275,8 @@ def test_replicas_with_unlike_shares(strategy, case, is_scaled):
 
 def test_a_weight_is_for_one_micro_batch():
     optimizer = hosts.ours("SGD", accum_iters=2, reduction="weighted")
-    with pytest.raises(ValueError, match=r"weight of each micro-batch.*MicroBatchWeights\(\)"):
+    remedy = r"callbacks=\[MicroBatchWeights\(\), ApplyPartialWindow\(\)\]"
+    with pytest.raises(ValueError, match=f"weight of each micro-batch.*{remedy}"):
         taken(optimizer, [(gradients()[0], 1.0), (gradients()[1], None)])
 
 
@@ -252,6 +289,34 @@ def test_weights_are_refused_for_another_reduction():
         fit(compiled(dense_model(), optimizer), MICRO, callbacks=weighing)
     with pytest.raises(TypeError, match="`weight` must be None or a function.*weight=3"):
         hosts.accum.MicroBatchWeights(3)
+
+
+class Balance(layers.Layer):
+    def call(self, x):
+        self.add_loss(keras.ops.mean(x**2) if hosts.IS_KERAS3 else hosts.tf.reduce_mean(x**2))
+        return x
+
+
+def balanced():
+    return hosts.sequential((STEPS, 3), [Balance(), layers.Masking(), layers.Dense(2)])
+
+
+# What layers add, weights by something else than samples, and the model's data.
+ADDED = {
+    "activity": (penalized("activity_regularizer"), None, sequences),
+    "add_loss": (balanced, None, sequences),
+    "a function of the user": (penalized("activity_regularizer", False), not_zero, short),
+}
+
+
+@pytest.mark.parametrize("build, weight, arrays", ADDED.values(), ids=ADDED)
+def test_losses_that_layers_add_are_refused(build, weight, arrays):
+    optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
+    model = compiled(build(), optimizer, run_eagerly=hosts.BACKEND != "jax")
+    with pytest.raises(
+        ValueError, match="can't be used with 1 losses that layers add.*MicroBatches"
+    ):
+        fit(model, MICRO, arrays(), callbacks=[hosts.accum.MicroBatchWeights(weight)])
 
 
 LOSSES = {
