@@ -5,18 +5,15 @@ import math
 import numpy as np
 
 
-def compares_samples(ops, function, shapes, dtypes):
+def compares_samples(cast, read, function, shapes, dtypes):
     """Return True if the values of five samples aren't those of three of them and of the other two.
 
-    It is None if the function can't be tried. The samples are made up, because a traced train step
-    has only their shapes and types.
-
-    ops: an object with `convert_to_tensor` and `convert_to_numpy`.
-    shapes, dtypes: of the targets and of the predictions of a batch.
+    It is None if the function can't be tried with targets and predictions of these shapes and
+    types. A traced train step knows no more, so the samples are made up.
     """
     random, found = np.random.default_rng(0), None
-    # So that it takes little memory.
-    longest = 8 if math.prod(n or 4 for n in shapes[1][1:]) > 2**18 else math.inf
+    is_large = math.prod(n or 4 for n in shapes[1][1:]) > 2**18
+    longest = 8 if is_large else math.inf  # so that it takes little memory
 
     def made_up(shape, dtype, of_class):
         """Return numbers below 1, or classes, which are 0 and 1."""
@@ -29,8 +26,8 @@ def compares_samples(ops, function, shapes, dtypes):
 
     def values_of(start, stop):
         """Return the value of each sample, or their sum if a function returns their mean."""
-        arrays = [ops.convert_to_tensor(array[start:stop]) for array in (y_true, y_pred)]
-        values = ops.convert_to_numpy(function(*arrays))
+        arrays = [cast(array[start:stop], str(array.dtype)) for array in (y_true, y_pred)]
+        values = read(function(*arrays))
         is_each = values.shape[:1] == (stop - start,)
         return values if is_each else np.array([values.mean() * (stop - start)])
 
@@ -51,18 +48,4 @@ def compares_samples(ops, function, shapes, dtypes):
             found = False
         except Exception:  # it can't be tried
             continue
-    return found
-
-
-def compares_predictions(ops, function, shape, dtype):
-    """Like `compares_samples`, where only the shape of the predictions is known.
-
-    It is True if the function compares samples with targets of each shape that it takes.
-    """
-    found = None
-    for of_targets in (shape, shape[:-1], shape[:1]):
-        compares = compares_samples(ops, function, [of_targets, shape], [dtype, dtype])
-        if compares is False:
-            return False
-        found = found or compares
     return found

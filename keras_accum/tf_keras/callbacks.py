@@ -2,7 +2,6 @@
 
 import types
 
-import numpy as np
 import tensorflow as tf
 
 from keras_accum import callbacks
@@ -21,12 +20,7 @@ __all__ += ["PythonGate"]
 
 # TensorFlow's operations by their names in `keras.ops` of Keras 3.
 _OPS = types.SimpleNamespace(
-    cast=tf.cast,
-    shape=tf.shape,
-    expand_dims=tf.expand_dims,
-    sum=tf.reduce_sum,
-    convert_to_tensor=tf.convert_to_tensor,
-    convert_to_numpy=np.asarray,
+    cast=tf.cast, shape=tf.shape, expand_dims=tf.expand_dims, sum=tf.reduce_sum
 )
 
 
@@ -42,7 +36,6 @@ class _Host(callbacks.Host):
     read = staticmethod(keras.backend.get_value)
 
     def added_losses(self, model):
-        # Not `model.losses`, which has the penalties on weights, too.
         return sum(len(layer._eager_losses or layer._losses) for layer in model._flatten_layers())
 
     def waits(self, model):

@@ -266,15 +266,6 @@ def test_the_trial_of_a_loss_leaves_no_trace():
     assert int(count) == 6
 
 
-def test_a_log_before_the_monitor(tmp_path):
-    model, monitor = eager(dense_model(), ours()), hosts.accum.AccumulationMonitor()
-    log, texts = keras.callbacks.CSVLogger(str(tmp_path / "log")), ["CSVLogger comes before"]
-    assert said(model, WHOLE, texts=texts, callbacks=[monitor, log]) == []
-    (found,) = said(model, WHOLE, texts=texts, callbacks=[log, monitor])
-    assert "List AccumulationMonitor first" in found
-    assert said(model, WHOLE, texts=texts, callbacks=[log, monitor]) == []
-
-
 def test_without_accum_iters_it_is_said_once():
     model, data = eager(dense_model(), ours(accum_iters=1)), arrays(SIZE)
     texts = ["has accum_iters=1"]
