@@ -3,8 +3,6 @@
 Examples are masked sequences and a short last batch, where the mean of means differs from the mean.
 """
 
-import functools
-
 import hosts
 import numpy as np
 import pytest
@@ -122,22 +120,14 @@ def test_equals_all_samples_at_once(case, build, arrays, sample_weights, weight)
     assert_same_training(*both(case, build, arrays, weight, **more))
 
 
-# Losses of two outputs that are the same kind of mean.
-PAIRS = {
-    "names": lambda: ["mse", "mse"],
-    "an object": lambda: [keras.losses.MeanSquaredError(), "mse"],
-}
-if hosts.IS_KERAS3:
-    of_name = functools.partial(keras.losses.MeanSquaredError, reduction="mean")
-    PAIRS["a name of a reduction"] = lambda: [of_name(), keras.losses.MeanSquaredError()]
-
-
 @on_adam
-@quick_first("losses", PAIRS)
-def test_several_outputs(case, losses):
+def test_several_outputs(case):
+    mse = keras.losses.MeanSquaredError
+    losses = [mse(), "mse", mse(reduction="mean") if hosts.IS_KERAS3 else mse()]  # one kind of mean
+
     def build():
         x = keras.Input((3,))
-        return keras.Model(x, [layers.Dense(2, name="one")(x), layers.Dense(2, name="two")(x)])
+        return keras.Model(x, [layers.Dense(2, name=name)(x) for name in ("one", "two", "three")])
 
     x, y = short()
     results = []
@@ -146,9 +136,9 @@ def test_several_outputs(case, losses):
         (weighted(case), MICRO, callbacks),
         (hosts.stock(case.name, **case.arguments), SAMPLES, []),
     ):
-        model = compiled(build(), optimizer, losses())
+        model = compiled(build(), optimizer, losses)
         start = weights(model)
-        fit(model, size, (x, [y, 1 - y]), callbacks=used)
+        fit(model, size, (x, [y, 1 - y, 2 - y]), callbacks=used)
         results.append(Trained(start, weights(model), slots(model)))
     assert_same_training(*results)
 
@@ -293,7 +283,7 @@ def test_weights_are_refused_for_another_reduction():
 
 class Balance(layers.Layer):
     def call(self, x):
-        self.add_loss(keras.ops.mean(x**2) if hosts.IS_KERAS3 else hosts.tf.reduce_mean(x**2))
+        self.add_loss(x[0, 0, 0])
         return x
 
 
