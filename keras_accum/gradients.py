@@ -29,8 +29,8 @@ def weigh(accumulation, gradients, variables):
     if given is None:
         raise ValueError(
             "reduction='weighted' needs the weight of each micro-batch: "
-            "`fit(..., callbacks=[MicroBatchWeights()])`, or in a train step of your own "
-            "`optimizer.weigh(weight)` before `apply_gradients`."
+            "`fit(..., callbacks=[MicroBatchWeights(), ApplyPartialWindow()])`, or in a train step "
+            "of your own `optimizer.weigh(weight)` before `apply_gradients`."
         )
     ops, weight = port.ops, port.cast(given, open_window.weight.dtype)
     is_weight = ops.logical_and(weight >= 0, weight < float("inf"))

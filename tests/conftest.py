@@ -23,6 +23,7 @@ IGNORED = [
     r"`torch.jit.script_method` is deprecated:DeprecationWarning",  # torch.compile itself
     r"Error reading persistent compilation cache:UserWarning",  # another process is writing
     r"This training ends with no update:UserWarning",  # ours, when a training ends inside a window
+    r"An epoch ended inside a window:UserWarning",
     # Ours, of what test_caveats.py is about: other tests train on short micro-batches on purpose.
     r"(The \d+ micro-batches of an epoch|The model's output has a mask|Batch normaliz):UserWarning",
     r"\w+ has accum_iters=1, so each micro-batch makes an update:UserWarning",

@@ -34,10 +34,14 @@ from keras_accum.state import StateError  # noqa: E402, F401
 class _Host(callbacks.Host):
     """What the callbacks must know of Keras 3."""
 
-    name, keras, ops = "keras3", keras, keras.ops
+    name, keras, ops, untracked = "keras3", keras, keras.ops, keras.StatelessScope
     is_traced = keras.backend.backend() != "torch"
     flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(mask_of)
     read = staticmethod(Keras3StatePort.read)
+
+    def added_losses(self, model):
+        penalties = [w for w in model.trainable_weights if w.regularizer is not None]
+        return len(model.losses) - len(penalties)
 
     def hides_train_steps(self):
         # Keras 3.10 has no NNX mode.
