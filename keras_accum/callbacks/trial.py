@@ -12,7 +12,7 @@ def compares_samples(cast, read, function, shapes, dtypes):
     types. A traced train step knows no more, so the samples are made up.
     """
     random, found = np.random.default_rng(0), None
-    is_large = math.prod(n or 4 for n in shapes[1][1:]) > 2**18
+    is_large = np.prod([n or 4 for n in shapes[1][1:]]) > 2**18
     longest = 8 if is_large else math.inf  # so that it takes little memory
 
     def made_up(shape, dtype, of_class):
