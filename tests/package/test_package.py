@@ -16,6 +16,8 @@ import keras_accum
 from keras_accum import WHERE, host
 from keras_accum.optimizer import Accumulating
 
+pytestmark = once_on_keras3
+
 # -- which Keras -----------------------------------------------------------------------------------
 
 NEEDS = {"keras3": "Keras 3.10 or newer", "keras2": "standalone Keras 2.0 to 2.3"}
@@ -35,7 +37,6 @@ for module in {list(NEEDS)}:
 
 
 @thorough
-@once_on_keras3
 def test_import_takes_the_keras_in_use():
     """The module of another Keras says what it needs, what was found, and which one to use."""
     taken, *refusals = python(IMPORT_EACH)
@@ -51,7 +52,6 @@ def test_import_takes_the_keras_in_use():
 
 
 @thorough
-@once_on_keras3
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 def test_import_registers_the_classes_of_a_keras_that_is_imported(tmp_path):
     """Keras 3 decides its policy for dtypes when the first layer is made: our import makes none."""
@@ -132,7 +132,6 @@ def arguments_of(cls):
             yield p.name, (re.findall(r"'(\w+)'", literals), default)
 
 
-@once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="the reference is of Keras 3")
 def test_the_tables_of_the_reference_are_those_of_the_signatures():
     found = tables()
@@ -154,7 +153,6 @@ WITH_EXAMPLE = [name for name in NAMES if not name.endswith("Accumulate")]
 
 
 @thorough
-@once_on_keras3
 @pytest.mark.parametrize("name", sorted({*WITH_EXAMPLE} - {"accumulating", "StateError"}))
 def test_docstring_example(name):
     """Every callback has an example that runs, and so have layers and schedules."""
