@@ -33,6 +33,7 @@ def test_in_the_place_of_a_callback(message):
     with pytest.raises((TypeError, AttributeError), match=message):
         fit(compiled(dense_model(), hosts.ours("Adam")), 2, callbacks=[GIVEN[message]()])
     assert not hasattr(hosts.ours("Adam"), "set_model")
+    assert not {"set_model", "on_batch_end"} & {*dir(hosts.ours("Adam"))}
 
 
 @keras2_has_no("accum_iters=None")

@@ -1,10 +1,12 @@
 """The package as a user meets it: imports, the choice of the host, and docstrings."""
 
+import ast
 import doctest
 import importlib
 import inspect
 import pydoc
 import re
+from pathlib import Path
 
 import hosts
 import pytest
@@ -95,9 +97,10 @@ def test_names():
 
 def test_names_that_this_keras_does_not_have():
     """They are in no import of all names, and the error says which Keras has them."""
-    found = {}
-    exec("from keras_accum import *", {}, found)
-    assert found.keys() == {*NAMES}
+    for module in ("keras_accum", f"keras_accum.{hosts.HOST}"):
+        found = {}
+        exec(f"from {module} import *", {}, found)
+        assert found.keys() == {*NAMES}
     for name in WHERE:
         for module in (hosts.accum, keras_accum):
             assert hasattr(module, name) == (name in NAMES)
@@ -146,6 +149,26 @@ def test_the_tables_of_the_reference_are_those_of_the_signatures():
     shown = pydoc.plaintext.document(hosts.accum.AdamAccumulate).splitlines()[:60]
     described = re.findall(r"^ \|      (\w+): ", "\n".join(shown), re.M)
     assert described == [*own]
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="checkers see the classes of Keras 3")
+def test_the_signatures_that_checkers_see_are_those_of_the_classes():
+    """The family has them. What every optimizer takes by name is in `arguments.More`."""
+    folder, seen = Path(hosts.accum.__file__).parent, {}
+    (*_, more) = ast.parse((folder / "arguments.py").read_text("utf-8")).body
+    types = {n.target.id: ast.unparse(n.annotation) for n in more.body if hasattr(n, "target")}
+    own = list(inspect.signature(Accumulating.__init__).parameters.values())[2:-1]
+    assert {p.name: p.annotation for p in own}.items() <= types.items()
+    for cls in ast.parse((folder / "optimizers.py").read_text("utf-8")).body:
+        for node in ast.walk(cls) if isinstance(cls, ast.ClassDef) else ():
+            if getattr(node, "name", "") == "__init__":
+                names = [argument.arg for argument in node.args.args[1:]]
+                seen[cls.name] = dict(zip(names, map(ast.literal_eval, node.args.defaults)))
+    assert [*seen] == [f"{n}Accumulate" for n in ("SGD", "RMSprop", "Adam", "AMSGrad")]
+    for name, first in seen.items():
+        parameters = inspect.signature(getattr(hosts.accum, name)).parameters
+        assert {n: parameters[n].default for n in [*parameters][: len(first)]} == first
+        assert {*parameters} - {*first} == {*types}
 
 
 # Optimizers share the examples of README and guide.
