@@ -714,6 +714,17 @@ def test_auto_on_several_devices_is_refused(two_devices):
         train(CASES["plain"], [MicroBatches("auto")], batch_size=2)
 
 
+@pytest.fixture
+def optimized():
+    """Let XLA optimize, which the session for JAX leaves out to save time."""
+    import jax
+
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 def program_of(model, size, loss, *arrays):
     """Compile the train step of a model of JAX."""
     import jax
@@ -727,7 +738,7 @@ def program_of(model, size, loss, *arrays):
 
 @thorough
 @on_jax
-def test_devices_take_parts_of_slices(two_devices):
+def test_devices_take_parts_of_slices(two_devices, optimized):
     """No device gets samples of another device."""
     import jax
 
@@ -744,7 +755,7 @@ def test_devices_take_parts_of_slices(two_devices):
 
 @on_jax  # only JAX tells what a program will need
 @pytest.mark.parametrize("loss", ["sample", "batch"])
-def test_the_memory_is_that_of_a_slice(loss):
+def test_the_memory_is_that_of_a_slice(loss, optimized):
     batch, parts = 2048, 16
     x, y = np.ones((batch, 8), "float32"), np.ones((batch, 1), "float32")
     hidden = [layers.Dense(64, "tanh") for _ in range(4)]
