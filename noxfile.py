@@ -59,7 +59,10 @@ SECOND_VERSION = (
     *("-k", " or ".join(f"test_{name}" for name in WHERE_VERSIONS_DIFFER)),
 )
 # What represents them in `rest`: each rule, each file format, and files that other hosts load.
-REPRESENTATIVE = ("-m", "not thorough or each_version", "-k", "test_plain or test_saving or test_moved")
+REPRESENTATIVE = (
+    *("-m", "not thorough or each_version"),
+    *("-k", "test_plain or test_saving or test_moved"),
+)
 # The callbacks that only read counters, the order of callbacks, and their warnings are the same on
 # all backends, and for both styles of tf_keras's optimizers. So are the documents and the package
 # for both styles.
