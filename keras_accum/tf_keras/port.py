@@ -19,7 +19,6 @@ class TfKerasPort(TfKerasStatePort):
     """Keras 2 on TensorFlow 2. A subclass for each style of optimizers defines these members.
 
     add_variable(name, value, dtype, shape): A new variable of the optimizer, on every replica.
-    makes: The method that makes a variable of the optimizer.
     to_sum: The argument of `apply_gradients` for gradients that aren't summed over replicas yet.
     sums: The method that sums pairs of gradients and variables over replicas. A subclass may sum in
         a way of its own, as Horovod's does.

@@ -4,7 +4,6 @@ import contextlib
 
 import tensorflow as tf
 
-from keras_accum.host import runs_code_of_keras
 from keras_accum.tensorflow import port
 from keras_accum.tf_keras import models, stock
 from keras_accum.tf_keras.library import keras, key_of
@@ -40,7 +39,6 @@ class TfKerasStatePort(port.TensorFlowPort):
                 "train with `fit`, without the one and the other."
             )
         self.made = {}  # {id: (name, key of the weight or None, variable)}, by a method of Keras
-        self._created = []  # while the optimizer was built, in any way
         # The keys of variables, as a stock optimizer without a model has met them.
         self._order_in_stock = []
 
@@ -89,34 +87,17 @@ class TfKerasStatePort(port.TensorFlowPort):
     @contextlib.contextmanager
     def making(self):
         """A scope in which the stock optimizer makes its variables. At its end, they are named."""
-
-        def creator(next_creator, **arguments):
-            self._created.append(next_creator(**arguments))
-            return self._created[-1]
-
         self.is_making = True
         try:
-            with tf.variable_creator_scope(creator):
-                yield
+            yield
         finally:
             self.is_making = False
-        name = self.stock.__name__
         for taken in _OURS & {each[0] for each in self.made.values()}:
-            raise ValueError(f"{name} makes a variable called {taken!r}, which is ours: rename it.")
-        self.of_rule = stock.kept_by(self.optimizer, self.made.values())
-        options = self.accumulation.options
-        is_held = options.is_stock or options.gate != "select"
-        if is_held or runs_code_of_keras(type(self.optimizer)):
-            return
-        found = tf.nest.flatten(list(vars(self.optimizer).values()))
-        known = {self.key(v) for v in found if isinstance(v, tf.Variable)}
-        hidden = [v.name for v in self._created if self.key(v) not in known]
-        if hidden:
-            raise TypeError(
-                f"{name} can't accumulate: every micro-batch would change variables that no "
-                f"attribute of it has, {', '.join(hidden)}. Make them with `{self.makes}`, or give "
-                "gate='conditional'."
+            raise ValueError(
+                f"{self.stock.__name__} makes a variable called {taken!r}, which is a name of this "
+                "package: rename it."
             )
+        self.of_rule = stock.kept_by(self.optimizer, self.made.values())
 
     # -- the state, between train steps ------------------------------------------------------------
 
