@@ -77,7 +77,8 @@ def ours(gate="select", **members):
 
 
 def hides(self):
-    self.own.count = tf.Variable(0.0, name="count")
+    if not hasattr(self.own, "count"):
+        self.own.count = tf.Variable(0.0, name="count")
 
 
 def counts(self):
