@@ -1,4 +1,4 @@
-"""The scripts in docs/recipes.md run unchanged, in this process. Most equal their big batch."""
+"""The scripts in examples/ run unchanged, in this process. Most equal their big batch."""
 
 import re
 from pathlib import Path
@@ -12,14 +12,15 @@ from hosts import keras
 if not hosts.IS_KERAS3:
     pytest.skip("the recipes are for Keras 3", allow_module_level=True)
 
-PAGE = hosts.PROJECT / "docs" / "recipes.md"
-BLOCK = r"```python\n# ([^\n,]+)(?:, on ([^\n]+))?\n(.*?)```"
-FOUND = re.findall(BLOCK, PAGE.read_text("utf-8"), re.S)
+FOLDER = hosts.PROJECT / "examples"
+PAGE = (hosts.PROJECT / "docs" / "recipes.md").read_text("utf-8")
+# The rows of the page: each script with the backends that it runs on, or "all".
+FOUND = re.findall(r"^\| .*\(\.\./examples/(\w+)\.py\).* \| (.+) \|$", PAGE, re.M)
 BACKENDS = {"TensorFlow": "tensorflow", "JAX": "jax", "PyTorch": "torch"}
 SCRIPTS = {
-    name: script
-    for name, on, script in FOUND
-    if not on or hosts.BACKEND in [BACKENDS[backend] for backend in on.split(" and ")]
+    name: (FOLDER / f"{name}.py").read_text("utf-8")
+    for name, on in FOUND
+    if on == "all" or hosts.BACKEND in [BACKENDS[backend] for backend in on.split(", ")]
 }
 OURS = r"Adam(W?)Accumulate\(1e-3, accum_iters=5\)"
 
@@ -54,22 +55,18 @@ def assert_same(found, expected):
 
 
 def test_each_script_has_a_test():
+    assert {name for name, _ in FOUND} == {path.stem for path in FOLDER.glob("*.py")}
     tests = Path(__file__).read_text("utf-8")
-    assert [name for name, *_ in FOUND if f'"{name}"' not in tests] == []
+    assert [name for name, _ in FOUND if f'"{name}"' not in tests] == []
 
 
 # The updates of a script, and what it has in place of micro-batches for the stock optimizer.
 BIG = {
-    "fine-tuning": (12, {"batch_size=10": "batch_size=50", "[ApplyPartialWindow()]": "[]"}),
-    "a loop": (
-        4,
-        {
-            "tensorflow": {".batch(10": ".batch(50"},
-            "jax": {"100, 10)": "100, 50)", "i + 10": "i + 50"},
-            "torch": {"batch_size=10": "batch_size=50"},
-        }[hosts.BACKEND],
-    ),
-    "a GAN": (4, {".batch(10": ".batch(50"}),
+    "fine_tuning": (12, {"batch_size=10": "batch_size=50", "[ApplyPartialWindow()]": "[]"}),
+    "loop_tensorflow": (4, {".batch(10": ".batch(50"}),
+    "loop_jax": (4, {"100, 10)": "100, 50)", "i + 10": "i + 50"}),
+    "loop_torch": (4, {"batch_size=10": "batch_size=50"}),
+    "gan": (4, {".batch(10": ".batch(50"}),
 }
 
 
@@ -109,7 +106,7 @@ def test_resume(folder, monkeypatch):
     again = run(SCRIPTS["resume"])["model"]
     for weight, other in zip(again.get_weights(), whole.get_weights()):
         np.testing.assert_array_equal(weight, other)
-    assert again.optimizer.completed_updates == whole.optimizer.completed_updates == 48 // 5
+    assert again.optimizer.completed_updates == whole.optimizer.completed_updates == 4 * 3
 
 
 @recipe("serving")
@@ -124,10 +121,10 @@ def test_serving(folder):
     np.testing.assert_allclose(exported.serve(x), expected, rtol=0, atol=1e-6)
 
 
-@recipe("a window by tokens")
+@recipe("window_by_tokens")
 def test_a_window_by_tokens():
     """Windows of 64, 60 and 52 tokens, each a batch of its tokens for the stock optimizer."""
-    found = run(SCRIPTS["a window by tokens"])
+    found = run(SCRIPTS["window_by_tokens"])
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((None, 8)), keras.layers.Dense(2)])
     model.compile(keras.optimizers.Adam(1e-3), loss="mse")
