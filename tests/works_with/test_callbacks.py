@@ -47,7 +47,7 @@ def saved(folder):
 @pytest.mark.row(
     "orbax-checkpoint",
     '`OrbaxCheckpoint(save_freq="epoch")`, and `load_model` of what it saved',
-    "saves each epoch; Keras 3.15.1 loads such a `Sequential` without its weights, also with Adam",
+    "saves each epoch; Keras 3.15.1 loads a `Sequential` without its weights, also with Adam",
 )
 @pytest.mark.parametrize("ours", [True, False])
 def test_orbax_by_epochs(tmp_path, ours):
@@ -64,8 +64,8 @@ def test_orbax_by_epochs(tmp_path, ours):
 
 @pytest.mark.row(
     "orbax-checkpoint",
-    "`OrbaxCheckpoint` with an integer as `save_freq`, training continued in the same folder",
-    "**skips saves and says nothing, or fails**: see below",
+    "`OrbaxCheckpoint` with an integer `save_freq`, continued in the same folder",
+    "**skips saves without an error, or fails**: see below",
 )
 @pytest.mark.parametrize("accum_iters", [4, 5])
 def test_orbax_by_batches(tmp_path, accum_iters):
@@ -86,8 +86,7 @@ def test_orbax_by_batches(tmp_path, accum_iters):
 
 @pytest.mark.row(
     "orbax-checkpoint",
-    "`OnUpdates([OrbaxCheckpoint(...)])` with an integer as `save_freq`, training continued in the "
-    "same folder",
+    "`OnUpdates([OrbaxCheckpoint(...)])` with an integer `save_freq`, continued in the same folder",
     "numbers the files by updates, and saves all of them",
 )
 def test_orbax_on_updates(tmp_path):

@@ -52,7 +52,7 @@ def trained(*arguments):
 @pytest.mark.row(
     "jax-privacy",
     "`make_private` with `gradient_accumulation_steps=1`",
-    "each micro-batch has noise for itself: private, with more noise than needed, see below",
+    "each micro-batch has its own noise: private, with more than needed",
 )
 def test_each_micro_batch_has_its_noise():
     """Keras's own accumulation has the same noise if its multiplier is greater by sqrt(k)."""
@@ -72,7 +72,7 @@ def test_each_micro_batch_has_its_noise():
 @pytest.mark.row(
     "jax-privacy",
     "`make_private` with `gradient_accumulation_steps` above 1",
-    "refused by `make_private`, which asks Keras's own accumulation",
+    "an error of `make_private`, which needs Keras's own accumulation",
 )
 def test_steps_are_refused():
     ours = hosts.ours("SGD", learning_rate=0.1, accum_iters=LENGTH)

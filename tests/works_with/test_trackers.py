@@ -55,7 +55,7 @@ def test_mlflow_by_epochs(mlflow):
 @pytest.mark.row(
     "mlflow-skinny",
     "`mlflow.keras.autolog(log_every_epoch=False, log_every_n_steps=1)`",
-    "a step is an update, and is logged once for each micro-batch: see below",
+    "logs each update once per micro-batch: see below",
 )
 def test_mlflow_by_steps(mlflow):
     _, steps = logged(mlflow, log_every_epoch=False, log_every_n_steps=1)
