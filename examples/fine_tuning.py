@@ -18,6 +18,7 @@ backbone.trainable = False
 model.compile(optimizer, loss="mse")
 model.fit(x, y, batch_size=10, epochs=2, shuffle=False, callbacks=[ApplyPartialWindow()])
 
+# ApplyPartialWindow has left no gradient of this stage for the next one.
 backbone.trainable = True
 optimizer.learning_rate = 1e-4
 model.compile(optimizer, loss="mse")  # traces the train step with all layers
