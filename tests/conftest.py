@@ -66,6 +66,9 @@ def _is_dropped(item):
     """
     if item.get_closest_marker("once") and not ONCE:
         return True
+    mark = item.get_closest_marker("once_by")
+    if mark and HOST == "keras3" and BACKEND not in mark.args:
+        return True
     given = getattr(getattr(item, "callspec", None), "params", {})
     if given.get("every_gate", "auto") == "auto":
         return False

@@ -10,7 +10,9 @@
 | `tensorflow`, `jax`, `torch` | port and hooks of a single backend |
 """
 
-from keras_accum import host, patches, where_else
+from typing import TYPE_CHECKING
+
+from keras_accum import WHERE, host, patches, where_else
 
 keras = host.import_keras("keras3")  # first, because its error is the clearest
 
@@ -59,4 +61,6 @@ MicroBatchWeights = HOST.callback(micro_batch_weights.MicroBatchWeights)
 OnUpdates = HOST.callback(on_updates.OnUpdates)
 PythonGate = HOST.callback(python_gate.PythonGate)
 
-__getattr__ = where_else(__name__)
+__all__ = [name for name in WHERE if name in globals()]
+if not TYPE_CHECKING:  # with it, checkers would accept any name
+    __getattr__ = where_else(__name__)

@@ -98,18 +98,6 @@ def test_nothing_of_ours_is_in_a_model_between_two_batches(fails):
         assert found["train_function"] is own and set(found) <= names | {"_jax_state"}
 
 
-def test_a_list_of_callbacks_in_two_trainings():
-    """What a training has put into the list is taken out when the next one begins."""
-    callbacks = keras.callbacks.CallbackList([], model=model_of())
-    callbacks.on_epoch_end = own = lambda *arguments: None
-    before = set(vars(callbacks))
-    callbacks.on_train_begin()
-    assert callbacks.on_epoch_end is not own
-    callbacks.set_model(compiled(dense_model(), hosts.stock("Adam")))
-    callbacks.on_train_begin()
-    assert callbacks.on_epoch_end is own and set(vars(callbacks)) == before
-
-
 # -- what is refused -----------------------------------------------------------------------------
 
 

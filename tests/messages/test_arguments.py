@@ -4,11 +4,12 @@ import inspect
 
 import hosts
 import pytest
-from cases import every_name, keras2_has_no
+from cases import every_name, keras2_has_no, once_on_keras3
 from hosts import accum, keras
 from training import assert_same_training, compiled, data, dense_model, fit, train
 
 RATE = "lr" if hosts.IS_KERAS2 and keras.__version__ < "2.3" else "learning_rate"
+pytestmark = once_on_keras3
 only_keras3 = pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 accumulates by itself")
 
 # -- signatures --------------------------------------------------------------------------------

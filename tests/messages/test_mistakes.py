@@ -4,7 +4,7 @@ import warnings
 
 import hosts
 import pytest
-from cases import every_name, keras2_has_no
+from cases import every_name, keras2_has_no, once_on_keras3
 from hosts import accum
 from training import compiled, dense_model, fit
 
@@ -33,6 +33,7 @@ def test_in_the_place_of_a_callback(message):
     with pytest.raises((TypeError, AttributeError), match=message):
         fit(compiled(dense_model(), hosts.ours("Adam")), 2, callbacks=[GIVEN[message]()])
     assert not hasattr(hosts.ours("Adam"), "set_model")
+    assert not {"set_model", "on_batch_end"} & {*dir(hosts.ours("Adam"))}
 
 
 @keras2_has_no("accum_iters=None")
@@ -69,6 +70,7 @@ def test_an_object_that_is_no_model():
 # -- how an optimizer is printed ---------------------------------------------------------------
 
 
+@once_on_keras3
 @every_name
 def test_a_repr_has_the_learning_rate_and_accum_iters(name):
     optimizer = hosts.ours(name, learning_rate=0.25, accum_iters=3)

@@ -7,9 +7,8 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-import training
 from cases import quick_first, skip_file_on_keras2, thorough
-from formats import FORMATS, STOP, assert_same, model_with
+from formats import STOP, assert_same
 from hosts import accum, keras
 from steps import (
     assert_windows_equal_big_batches,
@@ -289,30 +288,6 @@ def test_another_optimizer_continues_in_the_window(cls, form):
     for w, value in zip(others, ws):
         np.testing.assert_array_equal(hosts.array(w), hosts.array(value))
     assert_same(new.get_state(), old.get_state())
-
-
-FILES = ["keras", "h5", "weights" if hosts.IS_KERAS3 else "checkpoint"]
-if hosts.IS_TF_KERAS and not hasattr(keras.Model, "get_compile_config"):
-    del FILES[0]  # this tf.keras is older than the format
-
-
-@thorough
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-@pytest.mark.parametrize("form", FILES)
-@pytest.mark.parametrize("cls", NAMES)
-def test_files_continue_in_the_window(cls, form, tmp_path):
-    def model():
-        return model_with(accum.accumulating(cls)(2**-6, accum_iters=LENGTH))
-
-    saved = training.go_on(model(), 0, STOP)
-    FORMATS[form].save(saved, tmp_path)
-    again = FORMATS[form].load(tmp_path, model)
-    for each in (saved, again):
-        training.go_on(each, STOP)
-    assert again.optimizer.completed_updates == 3
-    for one, other in zip(again.get_weights(), saved.get_weights()):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 if ops else 0)
-    assert_equal(again.optimizer.get_state(), saved.optimizer.get_state())
 
 
 @pytest.mark.skipif(not hosts.IS_LEGACY, reason="elsewhere a list has the order of Keras's classes")
