@@ -96,11 +96,11 @@ def test_a_fair_comparison(capsys):
 
 @pytest.mark.skipif(not hosts.IS_KERAS3 or not hosts.IS_TENSORFLOW, reason="for TensorFlow")
 def test_your_own_loop():
-    model, optimizer = initialize(dense_model()), hosts.ours("Adam", accum_iters=5)
-    optimizer.build(model.trainable_variables)
-    step = run("your own loop", tf=hosts.tf, model=model, optimizer=optimizer)["train_step"]
+    names = {"tf": hosts.tf, "model": dense_model(), "AdamAccumulate": accum.AdamAccumulate}
+    names = run("your own loop", **names)
+    optimizer = names["optimizer"]
     for x, y in batches(10, (X, Y)):
-        step(x, y)
+        names["train_step"](x, y)
     assert (optimizer.completed_updates, optimizer.window_position) == (1, 2)
 
 
