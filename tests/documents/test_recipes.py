@@ -6,8 +6,10 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
-from cases import thorough
+import training
+from cases import once_on_keras3, thorough
 from hosts import keras
+from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, weights
 
 if not hosts.IS_KERAS3:
     pytest.skip("the recipes are for Keras 3", allow_module_level=True)
@@ -61,7 +63,7 @@ def test_each_script_has_a_test():
 
 
 # The updates of a script, and what it has in place of micro-batches for the stock optimizer.
-BIG = {
+CHANGES = {
     "fine_tuning": (12, {"batch_size=10": "batch_size=50", "[ApplyPartialWindow()]": "[]"}),
     "loop_tensorflow": (4, {".batch(10": ".batch(50"}),
     "loop_jax": (4, {"100, 10)": "100, 50)", "i + 10": "i + 50"}),
@@ -71,9 +73,9 @@ BIG = {
 
 
 @thorough
-@pytest.mark.parametrize("name", [name for name in BIG if name in SCRIPTS])
+@pytest.mark.parametrize("name", [name for name in CHANGES if name in SCRIPTS])
 def test_it_equals_its_big_batch(name):
-    updates, changes = BIG[name]
+    updates, changes = CHANGES[name]
     script, count = re.subn(OURS, r"keras.optimizers.Adam\1(1e-3)", SCRIPTS[name])
     assert count == 1
     script = re.sub(r"^optimizer\.apply_partial_window.*\n|^print.*\n", "", script, flags=re.M)
@@ -133,3 +135,22 @@ def test_a_window_by_tokens():
         model.train_on_batch(*(np.concatenate(part, 1) for part in zip(*pairs[window])))
     assert_same(found["model"], model)
     assert found["optimizer"].completed_updates == 3
+
+
+@once_on_keras3
+def test_your_own_optimizer():
+    found = run(SCRIPTS["your_own_optimizer"])
+    # weight_decay is handled by Keras's base class.
+    arguments = {"learning_rate": 2**-6, "weight_decay": 2**-2}
+    stock = compiled(dense_model(), found["NormalizedSGD"](**arguments))
+    start = weights(stock)
+    fit(stock, BIG)
+    accumulate = found["NormalizedSGDAccumulate"](accum_iters=LENGTH, **arguments)
+    ours = compiled(dense_model(), accumulate)
+    fit(ours, MICRO)
+    training.assert_moved(start, weights(stock))
+    assert_equal(weights(ours), weights(stock))
+    assert accumulate.completed_updates == training.UPDATES
+    slots = enumerate(stock.optimizer.momentums)
+    slots = {f"NormalizedSGD.momentum.{i}": hosts.array(slot) for i, slot in slots}
+    assert_equal(accumulate.get_state(), slots)
