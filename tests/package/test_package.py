@@ -171,6 +171,20 @@ def test_the_signatures_that_checkers_see_are_those_of_the_classes():
         assert {*parameters} - {*first} == {*types}
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="the reference is of Keras 3")
+def test_the_table_of_classes_has_the_arguments_of_their_rules():
+    text = (hosts.PROJECT / "docs" / "reference" / "optimizers.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)Accumulate` \| \[`(\w+)`\].* \| (.*) \|$", text, re.M)
+    assert sorted(name for name, *_ in rows) == sorted(hosts.OPTIMIZERS)
+    for name, stock, arguments in rows:
+        parameters = inspect.signature(getattr(hosts.accum, f"{name}Accumulate")).parameters
+        own = dict(argument.split("=") for argument in re.findall("`(.+?)`", arguments))
+        assert {n: repr(parameters[n].default) for n in own} == own
+        assert stock == name or name == "AMSGrad"
+        shared = text.partition("stock optimizers share")[2].partition("Give these")[0]
+        assert {*parameters} == {*own, *re.findall(r"`(\w+)`", shared), *tables()["Accumulating"]}
+
+
 # Optimizers share the examples of README and guide.
 WITH_EXAMPLE = [name for name in NAMES if not name.endswith("Accumulate")]
 
