@@ -15,10 +15,11 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "tests"))
 from pythons import find_python  # noqa: E402
 
-# Wheels that compile for an H100 and for a TPU, without a driver. PyTorch is for the fake device.
+# Wheels that compile for an H100 and for a TPU, without a driver. PyTorch is for the fake device,
+# TensorFlow for its replicas.
 FOR_ACCELERATORS = (
     *("jax==0.10.2", "jax-cuda12-plugin==0.10.2", "jax-cuda12-pjrt==0.10.2", "libtpu==0.0.52"),
-    *("keras==3.15.1", "optax==0.2.8", "torch==2.13.0"),
+    *("keras==3.15.1", "optax==0.2.8", "torch==2.13.0", "tensorflow==2.21.0"),
 )
 PRINTED = (
     *("memory.py --rounds 2", "exactness.py", "float32.py", "optimizers.py"),
@@ -71,9 +72,13 @@ def report(session):
 
 @nox.session
 def accelerators(session):
-    """What a micro-batch compiles to on an H100 and a TPU, and where PyTorch waits for a GPU."""
+    """What a micro-batch compiles to on an H100 and a TPU, and where PyTorch waits for a GPU.
+
+    And how often several devices reduce gradients. `-- collectives tables` runs these two.
+    """
     session.install(f"{HERE.parent}[jax]", *FOR_ACCELERATORS)
-    for what in ("gpu", "tpu", "torch", "tables"):  # in this folder, as everything that nox runs
+    parts = session.posargs or ("gpu", "tpu", "torch", "collectives", "replicas", "tables")
+    for what in parts:  # in this folder, as everything that nox runs
         session.run("python", "-m", "accelerators", what)
 
 

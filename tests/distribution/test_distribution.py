@@ -192,15 +192,6 @@ def test_two_processes(tmp_path):
         assert_equal(results(path, i), expected)
 
 
-@thorough
-@pytest.mark.skipif(not hosts.IS_TORCH, reason="only PyTorch has DistributedDataParallel")
-def test_two_processes_of_torch(tmp_path):
-    command, path = [hosts.TESTS / "torch_worker.py", tmp_path / "store"], tmp_path / "worker"
-    run_together(([*command, path, rank], {}) for rank in range(2))
-    expected = training.big_batch(ADAM)
-    assert_equal(results(path, "end"), {**expected.weights, **expected.slots})
-
-
 # -- JAX ---------------------------------------------------------------------------------------
 
 jax_only = pytest.mark.skipif(hosts.BACKEND != "jax", reason="only JAX has keras.distribution")

@@ -28,6 +28,7 @@ def test_tables_are_those_of_their_results():
     page = read("benchmarks/README.md")
     for table in tables.short_table(compiled), tables.torch_table(compiled), common.table():
         assert table in page
+    assert tables.reductions_table(compiled) in read("docs/devices.md")
     assert read("benchmarks/results/micro_batch.md") == report.long_table(found)
     assert read("benchmarks/results/accelerators.md") == tables.long_page(compiled)
 
