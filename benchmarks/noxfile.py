@@ -1,4 +1,4 @@
-"""Make every table of docs/cost.md, docs/exactness.md and docs/devices.md.
+"""Make every table of README.md, docs/cost.md, docs/exactness.md and docs/devices.md.
 
 `nox -f benchmarks/noxfile.py` runs all of these sessions, and `-s NAME` runs one. README.md says
 which session makes which table. The sessions of the hosts run `micro_batch.py`, each in its own
@@ -106,7 +106,7 @@ PYTHONS = {"tf_keras_2_15": ("3.11", "3.10", "3.9"), "keras2": ("3.7",)}
 
 @nox.session
 def everybody(session):
-    """How far everybody's accumulation ends from the big batch: the table of docs/exactness.md."""
+    """How far everybody's accumulation ends from the big batch: the table of README.md."""
     script = "-m", "everybody"
     for group, packages in EVERYBODY.items():
         interpreter = find_python(*PYTHONS.get(group, ("3.11", "3.12", "3.13")))

@@ -19,7 +19,7 @@ HOSTS = {
     "tf_keras_2_15": "tf.keras 2.15",
     "keras2": "Keras 2.2.4",
 }
-SHORT = "MLP, 3.2 M", "optimizer alone, 20 M"
+SHORT = "MLP, 3.2 M"
 COLUMNS = [*OURS, IN_SLICES, OWN, STOCK]
 
 
@@ -48,21 +48,18 @@ def cell(ratios, name):
 def short_table(found):
     """The time of a micro-batch divided by the floor.
 
-    Only of the networks in SHORT, without peers, and without TensorFlow 2.15, whose figures are
+    Only of the network SHORT, without peers, and without TensorFlow 2.15, whose figures are
     those of tf_keras. All are in the long table.
     """
     lines = [
-        f"| host | network | {' | '.join(COLUMNS)} |",
-        f"| --- | --- |{' ---: |' * len(COLUMNS)}",
+        f"| host | {' | '.join(COLUMNS)} |",
+        f"| --- |{' ---: |' * len(COLUMNS)}",
     ]
     for host, about in found.items():
-        if host == "tf_keras_2_15":
-            continue
-        for network in networks({host: about}):
-            if network in SHORT:
-                ratios = of(about, network)
-                cells = " | ".join(cell(ratios, column) for column in COLUMNS)
-                lines.append(f"| {HOSTS[host]} | {network} | {cells} |")
+        if host != "tf_keras_2_15":
+            ratios = of(about, SHORT)
+            cells = " | ".join(cell(ratios, column) for column in COLUMNS)
+            lines.append(f"| {HOSTS[host]} | {cells} |")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/cost.md, docs/devices.md and `results/accelerators.md`, from JSON files."""
+"""The tables of README.md, docs/devices.md and `results/accelerators.md`, from JSON files."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def table(columns, rows, first="contender"):
 
 
 def short_table(found):
-    """For docs/cost.md: a row for each contender, the optimizer alone first."""
+    """For benchmarks/README.md: a row for each contender, the optimizer alone first."""
     gpu, tpu = (found[platform]["cases"] for platform in PLATFORMS)
     keys = "conditionals", "waits", "copies", "temporary", "words", "over_floor"
     columns = [*(COLUMNS[key] for key in keys), "`fit`", "TPU", "`fit` on a TPU"]

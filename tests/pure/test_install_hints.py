@@ -75,7 +75,7 @@ def test_keras_3_before_3_10(monkeypatch):
         host.import_keras("keras3")
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/hosts.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/install.md"])
 def test_a_document_names_the_variable_of_the_backend(document):
     """Without it, Keras on JAX or PyTorch ends in `No module named 'tensorflow'`."""
     assert "KERAS_BACKEND=jax" in (PROJECT / document).read_text("utf-8")
