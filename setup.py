@@ -70,7 +70,7 @@ setup(
     license_files=["LICENSE"],
     **LICENSE,
     project_urls={
-        "Documentation": f"{REPOSITORY}/blob/v{VERSION}/docs/guide.md",
+        "Documentation": f"{REPOSITORY}/blob/v{VERSION}/docs/start.md",
         "Source": REPOSITORY,
         "Changelog": f"{REPOSITORY}/blob/v{VERSION}/CHANGELOG.md",
         "Issues": f"{REPOSITORY}/issues",

@@ -8,7 +8,9 @@ Prints the largest difference of a weight to `Adam()` with batches of 50, of fou
   float32, the smallest difference that there is;
 - shuffled inside: `Adam()` with the same batches of 50, the samples of each batch in another order,
   which is the same sum in another order, so that rounding alone makes the difference;
-- shuffled afresh: `Adam()` with batches of 50, for which each epoch draws its samples anew.
+- shuffled afresh: `Adam()` with batches of 50, for which each epoch draws its samples again.
+
+`--policy mixed_float16 --epochs 2` does so in half precision, for 60 updates.
 """
 
 import argparse
@@ -25,7 +27,7 @@ from sklearn.datasets import load_digits
 from keras_accum import AdamAccumulate
 from keras_accum.__main__ import difference
 
-EPOCHS, BATCH, ACCUM_ITERS = 15, 10, 5
+BATCH, ACCUM_ITERS = 10, 5
 BIG_BATCH = BATCH * ACCUM_ITERS
 LEARN = 1500  # of the 1797 digits
 STOCK, OURS = "stock", "ours"
@@ -37,11 +39,15 @@ TRAININGS = "accumulated", "nudged", "shuffled inside", "shuffled afresh"
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seeds", type=int, default=20, help="how many initial weights")
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--policy", default="float32", help="float32, mixed_float16, ...")
+    parser.add_argument("--epochs", type=int, default=15)
+    options = parser.parse_args()
+    seeds = options.seeds
+    keras.config.set_dtype_policy(options.policy)
     print("| activation | initial weights | " + " | ".join(TRAININGS) + " |")
     print("| --- | --- |" + " ---: |" * len(TRAININGS))
     for activation in ACTIVATIONS:
-        trainings, found = Trainings(activation), []
+        trainings, found = Trainings(activation, options.epochs), []
         for seed in range(seeds):
             found.append(trainings.differences(seed))
             print_row(activation, f"seed {seed}", found[-1])
@@ -66,11 +72,12 @@ def network(activation, optimizer, seed=0):
 class Trainings:
     """The trainings of one network. Its models are traced once and start anew each time."""
 
-    def __init__(self, activation):
+    def __init__(self, activation, epochs):
         images, labels = load_digits(return_X_y=True)
         order = np.random.RandomState(0).permutation(len(labels))[:LEARN]
         images = (images / 16).astype("float32").reshape(-1, 8, 8, 1)
         self._digits, self._activation = (images[order], labels[order]), activation
+        self._epochs = epochs
         ours = AdamAccumulate(accum_iters=ACCUM_ITERS)
         optimizers = {STOCK: keras.optimizers.Adam(), OURS: ours}
         self._models = {kind: network(activation, made) for kind, made in optimizers.items()}
@@ -87,7 +94,7 @@ class Trainings:
         inside = in_order.copy().reshape(-1, BIG_BATCH)
         for batch in inside:
             random.shuffle(batch)
-        afresh = [random.permutation(LEARN) for _ in range(EPOCHS)]
+        afresh = [random.permutation(LEARN) for _ in range(self._epochs)]
         nudged = [np.where(random.rand(*w.shape) < 0.5, np.nextafter(w, 2), w) for w in start]
         reference = self._weights(STOCK, start, in_order)
         others = (
@@ -104,7 +111,7 @@ class Trainings:
         model.set_weights(start)
         for variable, value in zip(model.optimizer.variables, self._fresh[kind]):
             variable.assign(value)
-        settings = {"epochs": EPOCHS // len(orders), "shuffle": False, "verbose": 0}
+        settings = {"epochs": self._epochs // len(orders), "shuffle": False, "verbose": 0}
         for order in orders:
             images, labels = (array[order] for array in self._digits)
             batch_size = BIG_BATCH if kind == STOCK else BATCH

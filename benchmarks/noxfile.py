@@ -1,4 +1,4 @@
-"""Make every table of docs/cost.md, docs/exactness.md and docs/devices.md.
+"""Make every table of README.md, docs/cost.md, docs/exactness.md and docs/devices.md.
 
 `nox -f benchmarks/noxfile.py` runs all of these sessions, and `-s NAME` runs one. README.md says
 which session makes which table. The sessions of the hosts run `micro_batch.py`, each in its own
@@ -15,10 +15,11 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "tests"))
 from pythons import find_python  # noqa: E402
 
-# Wheels that compile for an H100 and for a TPU, without a driver. PyTorch is for the fake device.
+# Wheels that compile for an H100 and for a TPU, without a driver. PyTorch is for the fake device,
+# TensorFlow for its replicas.
 FOR_ACCELERATORS = (
     *("jax==0.10.2", "jax-cuda12-plugin==0.10.2", "jax-cuda12-pjrt==0.10.2", "libtpu==0.0.52"),
-    *("keras==3.15.1", "optax==0.2.8", "torch==2.13.0"),
+    *("keras==3.15.1", "optax==0.2.8", "torch==2.13.0", "tensorflow==2.21.0"),
 )
 PRINTED = (
     *("memory.py --rounds 2", "exactness.py", "float32.py", "optimizers.py"),
@@ -71,9 +72,13 @@ def report(session):
 
 @nox.session
 def accelerators(session):
-    """What a micro-batch compiles to on an H100 and a TPU, and where PyTorch waits for a GPU."""
+    """What a micro-batch compiles to on an H100 and a TPU, and where PyTorch waits for a GPU.
+
+    And how often several devices reduce gradients. `-- collectives tables` runs these two.
+    """
     session.install(f"{HERE.parent}[jax]", *FOR_ACCELERATORS)
-    for what in ("gpu", "tpu", "torch", "tables"):  # in this folder, as everything that nox runs
+    parts = session.posargs or ("gpu", "tpu", "torch", "collectives", "replicas", "tables")
+    for what in parts:  # in this folder, as everything that nox runs
         session.run("python", "-m", "accelerators", what)
 
 
@@ -101,7 +106,7 @@ PYTHONS = {"tf_keras_2_15": ("3.11", "3.10", "3.9"), "keras2": ("3.7",)}
 
 @nox.session
 def everybody(session):
-    """How far everybody's accumulation ends from the big batch: the table of docs/exactness.md."""
+    """How far everybody's accumulation ends from the big batch: the table of README.md."""
     script = "-m", "everybody"
     for group, packages in EVERYBODY.items():
         interpreter = find_python(*PYTHONS.get(group, ("3.11", "3.12", "3.13")))

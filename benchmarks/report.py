@@ -7,7 +7,7 @@ the table that is part of docs/cost.md.
 import json
 from pathlib import Path
 
-from shared.contenders import BIG, FLOOR, IN_SLICES, OURS, OWN, STOCK
+from shared.contenders import CONDITIONAL, IN_SLICES, OURS, OWN, PYTHON, SELECT, STOCK
 
 RESULTS = Path(__file__).resolve().parent / "results"
 HOSTS = {
@@ -19,7 +19,7 @@ HOSTS = {
     "tf_keras_2_15": "tf.keras 2.15",
     "keras2": "Keras 2.2.4",
 }
-SHORT = "MLP, 3.2 M", "optimizer alone, 20 M"
+SHORT = "MLP, 3.2 M"
 COLUMNS = [*OURS, IN_SLICES, OWN, STOCK]
 
 
@@ -48,21 +48,18 @@ def cell(ratios, name):
 def short_table(found):
     """The time of a micro-batch divided by the floor.
 
-    Only of the networks in SHORT, without peers, and without TensorFlow 2.15, whose figures are
+    Only of the network SHORT, without peers, and without TensorFlow 2.15, whose figures are
     those of tf_keras. All are in the long table.
     """
     lines = [
-        f"| host | network | {' | '.join(COLUMNS)} |",
-        f"| --- | --- |{' ---: |' * len(COLUMNS)}",
+        f"| host | {' | '.join(COLUMNS)} |",
+        f"| --- |{' ---: |' * len(COLUMNS)}",
     ]
     for host, about in found.items():
-        if host == "tf_keras_2_15":
-            continue
-        for network in networks({host: about}):
-            if network in SHORT:
-                ratios = of(about, network)
-                cells = " | ".join(cell(ratios, column) for column in COLUMNS)
-                lines.append(f"| {HOSTS[host]} | {network} | {cells} |")
+        if host != "tf_keras_2_15":
+            ratios = of(about, SHORT)
+            cells = " | ".join(cell(ratios, column) for column in COLUMNS)
+            lines.append(f"| {HOSTS[host]} | {cells} |")
     return "\n".join(lines)
 
 
@@ -83,8 +80,15 @@ def long_table(found):
     return "\n".join(lines)
 
 
-def draw(found):
-    """Draw a panel for each network, with a row for each host and a mark for each contender.
+def shown(ratios, host):
+    """Return the figures of the picture: {candidate: time over the floor}."""
+    default = CONDITIONAL if host in ("keras3_tensorflow", "tf_keras", "tf_keras_2_15") else SELECT
+    names = {"the default": default, "PythonGate": PYTHON, "Keras's own": OWN}
+    return {name: ratios[of] for name, of in names.items() if ratios.get(of) is not None}
+
+
+def draw(found, network=SHORT[0]):
+    """Draw three candidates as bars, for one network: a group for each Keras that has Keras's own.
 
     The picture is as wide as a page, so that its letters have the size of the page's letters.
     """
@@ -92,31 +96,22 @@ def draw(found):
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
-    from matplotlib.ticker import NullFormatter
 
-    figure, panels = plt.subplots(2, 2, figsize=(8, 7), sharey=True, layout="constrained")
-    names = dict.fromkeys(r["contender"] for host in found.values() for r in host["results"])
-    names = [name for name in names if name not in (FLOOR, BIG)]
-    styles = dict(zip(names, zip("osD^vPX*hd8", [*plt.colormaps["tab10"].colors, "black"])))
-    for axis, network in zip(panels.flat, networks(found)):
-        axis.axvline(1, color="0.7", linewidth=1)
-        for row, about in enumerate(found.values()):
-            ratios = of(about, network)
-            for name in names:
-                if ratios.get(name) is not None:
-                    marker, color = styles[name]
-                    axis.plot(ratios[name], row, marker, color=color, label=name, alpha=0.8)
-        axis.set(title=network, xscale="log", xticks=[0.1, 0.3, 1, 3, 10, 30])
-        axis.set_xticklabels(["0.1", "0.3", "1", "3", "10", "30"])
-        axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.set_yticks(range(len(found)), [HOSTS[host] for host in found])
-        axis.grid(axis="y", color="0.9")
-    panels[0, 0].invert_yaxis()
-    marks = {}
-    for axis in panels.flat:
-        marks.update(zip(*reversed(axis.get_legend_handles_labels())))
-    figure.suptitle("Time of a micro-batch, divided by the floor, accum_iters=8")
-    figure.legend(marks.values(), marks, loc="outside lower center", ncols=3)
+    groups = {HOSTS[host]: shown(of(about, network), host) for host, about in found.items()}
+    groups = {host: bars for host, bars in groups.items() if "Keras's own" in bars}
+    colors = {"the default": "tab:blue", "PythonGate": "lightskyblue", "Keras's own": "tab:orange"}
+    figure, axis = plt.subplots(figsize=(8, 3.4), layout="constrained")
+    for place, name in enumerate(colors):
+        at = [row for row, bars in enumerate(groups.values()) if name in bars]
+        values = [bars[name] for bars in groups.values() if name in bars]
+        drawn = axis.bar([x + 0.27 * (place - 1) for x in at], values, 0.25, color=colors[name])
+        axis.bar_label(drawn, [f"{value:.2f}" for value in values])
+        drawn.set_label(name)
+    axis.axhline(1, color="0.4", linewidth=1, linestyle="--", label="the floor")
+    axis.set_xticks(range(len(groups)), list(groups))
+    axis.set(title=f"Time of a micro-batch: {network}, accum_iters=8", ylabel="over the floor")
+    axis.legend()
+    axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(RESULTS / "micro_batch.png", dpi=100)
 
 

@@ -13,6 +13,7 @@ from keras_accum.__main__ import ACCUM_ITERS, BATCH, LEARNING_RATE, Demo
 EACH = 500  # digits between two points
 WIDTH, HEIGHT = 842, 340
 LEFT, RIGHT, TOP, BOTTOM = 70, 600, 30, 290
+TITLE = "Test loss: accumulated small batches lie on the big batch, the small batch ends above"
 TICKS = 0.5, 0.7, 1.0, 1.4, 1.7  # the first and the last one are the bounds
 
 
@@ -42,7 +43,7 @@ def axes(epochs):
     for loss in TICKS:
         ((_, y),) = points([loss])
         yield text(LEFT - 8, y + 5, loss, anchor="end")
-    yield text(LEFT, TOP - 12, "loss on digits that weren't trained on", anchor="start")
+    yield text(LEFT, TOP - 12, "test loss (logarithmic scale)", anchor="start")
 
 
 def curves():
@@ -56,11 +57,12 @@ def curves():
     ):
         where = list(points(losses(demo, optimizer, batch)))
         yield line(where, color, **style)
-        below = 22 if style is dashed else 0
-        yield text(RIGHT + 14, where[-1][1] + below, name, color, "start", font_weight="bold")
+        y = where[-1][1] + (22 if style is dashed else 0)
+        yield line([(RIGHT + 14, y), (RIGHT + 49, y)], color, **style)  # the key
+        yield text(RIGHT + 58, y + 5, name, color, "start", font_weight="bold")
     yield from axes(len(demo.x) // 1500)
 
 
 if __name__ == "__main__":
-    drawn = [opened(WIDTH, HEIGHT), box(0, 0, WIDTH, HEIGHT, "#ffffff"), *curves(), "</svg>"]
+    drawn = [opened(WIDTH, HEIGHT, TITLE), box(0, 0, WIDTH, HEIGHT, "#ffffff"), *curves(), "</svg>"]
     sys.stdout.write("\n".join(drawn) + "\n")

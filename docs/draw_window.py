@@ -4,7 +4,9 @@ import sys
 
 WINDOW, NEXT, SIZE = 5, 2, 10  # micro-batches in the window and after it; samples in each
 LEFT, STEP, BOX, BAR, UNIT = 166, 96, 84, 34, 9
-GREY, BLUE, ORANGE, INK = "#9aa0b4", "#3f51b5", "#e8710a", "#23263a"
+# Each has a contrast of at least 4.5 on white.
+GREY, BLUE, ORANGE, INK = "#666c80", "#3f51b5", "#b85a00", "#23263a"
+TITLE = f"A window: {WINDOW} micro-batches are added up, and the last one makes the update"
 
 
 def element(name, content="", **attributes):
@@ -43,7 +45,7 @@ def micro_batches():
     for index in range(WINDOW + NEXT):
         x, is_open = LEFT + index * STEP, index < WINDOW
         middle, added = x + BOX / 2, index % WINDOW + 1
-        yield box(x, 68, BOX, 28, BLUE, 0.75 if is_open else 0.3)
+        yield box(x, 68, BOX, 28, BLUE, 0.85 if is_open else 0.3)
         yield text(middle, 87, f"{SIZE}", "white" if is_open else INK)
         yield arrow(middle, 100, 122)
         for below in range(added):
@@ -69,16 +71,17 @@ def weights():
     yield text(bounds[1] + STEP, 309, "the next window", GREY, font_style="italic")
 
 
-def opened(width, height):
+def opened(width, height, title):
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" font-family="Helvetica, Arial, sans-serif" font-size="14">'
+        f'height="{height}" font-family="Helvetica, Arial, sans-serif" font-size="14" role="img">'
+        f"\n<title>{title}</title>"
     )
 
 
 def drawing():
     width, height = LEFT + (WINDOW + NEXT) * STEP + 4, 324
-    yield opened(width, height)
+    yield opened(width, height, TITLE)
     yield box(0, 0, width, height, "#ffffff")  # readable on a dark page, too
     for part in labels, micro_batches, weights:
         yield from part()

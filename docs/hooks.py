@@ -136,8 +136,24 @@ def on_page_content(html, **kwargs):
     return _FORMULA.sub(mathml, html)
 
 
+# Defaults of arguments that all stock optimizers share; the others are None.
+_SHARED = {"use_ema": "False", "ema_momentum": "0.99"}
+
+
 class Docstrings(griffe.Extension):
-    """Fills in the fields of a callback's docstring, and shows examples as code."""
+    """Fills in the fields of a callback's docstring, shows examples as code, and fills in defaults.
+
+    griffe doesn't know the default of an argument that a class takes by `Unpack[More]`.
+    """
+
+    def on_function(self, *, func, **kwargs):
+        unknown = [parameter for parameter in func.parameters if parameter.default == "..."]
+        if unknown:
+            own = func.modules_collection["keras_accum.optimizer.Accumulating.__init__"].parameters
+        for parameter in unknown:
+            name = parameter.name
+            known = own[name].default if name in own else _SHARED.get(name, "None")
+            parameter.default = known
 
     def on_object(self, *, obj, **kwargs):
         if obj.docstring:

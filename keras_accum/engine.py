@@ -1,9 +1,11 @@
-"""The engine: what happens in a micro-batch, for every Keras. No Keras is imported here.
+"""The engine: the steps of a micro-batch, for every Keras. No Keras is imported here.
 
-First, each gradient is added in place to its sum. Then a gate decides whether the update counts. A
-gate is called with the port, the step, and `update`, a function of a step, which reads the sums.
-What is left of the sums and the counters are written last.
+First, add each gradient in place to its accumulator. Then let a gate decide whether the update
+counts. A gate is called with the port, the step and `update(step)`, which reads the accumulators.
+Last, write what remains in the accumulators, and the counters.
 """
+
+import contextlib
 
 import numpy as np
 
@@ -14,17 +16,17 @@ from keras_accum.window import MISSING, OpenWindow, Step, certain, is_known
 
 
 def select(port, step, update):
-    """Make an update on every micro-batch, whose writes take effect only if the switch is 1."""
+    """Make the update in every micro-batch, and discard its writes unless the switch is 1."""
     update(step)
 
 
 def conditional(port, step, update):
-    """Make the update in a branch of the program, which runs if the switch is 1."""
+    """Make the update in a branch of the program that runs if the switch is 1."""
     port.branch(step, lambda step: update(certain(step)))
 
 
 def decided(is_update):
-    """Return the gate of a micro-batch of which Python knows whether it makes an update."""
+    """Return the gate for a switch that Python already knows."""
 
     def gate(port, step, update):
         if is_update:
@@ -34,13 +36,13 @@ def decided(is_update):
 
 
 class Accumulation:
-    """The accumulation of one optimizer, in the attribute that this package adds to the optimizer.
+    """Gradient accumulation for one optimizer, which has it as its one additional attribute.
 
-    options: the arguments of this package; see `options`.
-    port: what the optimizer's Keras does; see `port`.
-    window: the variables of the open window, None without accumulation or before `build`.
-    state: the state, to read, write and load; see `state`.
-    pending: the values of `weigh`, `close_window` and `decide`; see `pending`.
+    options: this package's arguments; see `options`.
+    port: the interface to the optimizer's Keras; see `port`.
+    window: the variables of the open window; None without accumulation or before `build`.
+    state: reads, writes and loads the state; see `state`.
+    pending: the arguments of `weigh`, `close_window` and `decide`; see `pending`.
     """
 
     def __init__(self, optimizer, options, make_port):
@@ -48,21 +50,21 @@ class Accumulation:
         self.port = make_port(self)
         self.window = None
         self.state, self.pending = State(self), Pending(self)
-        # A Counter of the micro-batches that were run or traced, by replica. None without a
-        # PythonGate: `torch.compile` compiles again where a number changes with each micro-batch.
+        # A Counter of the micro-batches run or traced, by replica. None unless a PythonGate needs
+        # it: `torch.compile` compiles again if a number changes in each micro-batch.
         self.micro_batches = None
 
     def open_window(self):
-        """Make the counters and sums of the window if the model's variables are known."""
+        """Create the window's counters and accumulators once the model's variables are known."""
         if self.options.accumulates and self.window is None and self.port.variables:
             self.window = OpenWindow(self.port, self.options)
 
     def micro_batch(self, gradients, variables):
-        """Take the gradients of a micro-batch, and make the update if it closes the window."""
+        """Add the gradients of a micro-batch, and update if it closes the window."""
         self.take(*self.reduce(gradients, variables), variables)
 
     def reduce(self, gradients, variables):
-        """Return the gradients summed over replicas, and the weight of the micro-batch, if any."""
+        """Sum the gradients over replicas. Return them, and the micro-batch's weight if any."""
         if not self.options.weighs:
             return self.port.reduce(gradients, variables), None
         gradients, weight = weigh(self, gradients, variables)
@@ -71,7 +73,7 @@ class Accumulation:
         return gradients, weight
 
     def take(self, gradients, weight, variables):
-        """Take the reduced gradients of a micro-batch."""
+        """Process a micro-batch whose gradients are already summed over replicas."""
         if self.micro_batches is not None:
             self.micro_batches[self.port.replica()] += 1
         check_once(self.port, variables)
@@ -82,29 +84,31 @@ class Accumulation:
             of_model = map(self.port.key, self.port.variables)
             absent = [index for index, key in enumerate(of_model) if key not in present]
         closes = self._closes(is_update)
-        if self.window is None:  # each micro-batch that counts is an update
+        if self.window is None:  # without accumulation each micro-batch is an update
             step = Step(counted, counted, 1, 0, None, None)
         else:
             step = self.window.step(counted, weight, absent, closes, is_update)
-            self.port.add(list(map(self.window.sum_of, variables)), gradients, variables)
         gate = self._gate(step, is_update)
-        gate(self.port, step, lambda step: self._update(step, gradients, variables, absent))
-        self._write_counters(step)
+        with self._recovering(step, gradients, variables):
+            if self.window is not None:
+                self.port.add(list(map(self.window.sum_of, variables)), gradients, variables)
+            gate(self.port, step, lambda step: self._update(step, gradients, variables, absent))
+            self._write_counters(step)
 
     def _closes(self, is_update):
-        """Return 1 if the train step closes the window, else 0; None if it says nothing."""
+        """Return 1 or 0 for the argument of `close_window`; None if it wasn't called."""
         closes = self.pending.take("close_window")
         if closes is None:
             return None
         if is_update is not None:
             raise ValueError(
-                "`close_window` can't be used with PythonGate or `decide`, by which Python decides "
-                f"whether a micro-batch closes the window. Use one. Received: when={closes}"
+                "`close_window` can't be used with PythonGate or `decide`, which decide in Python "
+                f"when a window closes: use one of them. Received: when={closes}"
             )
         return self.port.in_any_replica(self.port.count_if(closes))
 
     def _gate(self, step, is_update):
-        """Return the gate of this step: the one place that decides it."""
+        """Choose the gate for a step. No other place decides it."""
         gate = self.options.gate
         if self.options.always_updates:
             return decided(True)
@@ -113,11 +117,11 @@ class Accumulation:
         if is_known(step.switch):
             return decided(bool(step.switch))
         if gate == "auto":
-            return conditional if self.port.branch_is_free() else select
+            return conditional if self.port.prefers_branch() else select
         return conditional if gate == "conditional" else select
 
     def _update(self, step, gradients, variables, absent):
-        """Make the update from the window's sums, or from these gradients if there is no window.
+        """Update from the window's accumulators, or without a window from these gradients.
 
         `absent` has the indices of variables whose gradients are missing in this micro-batch.
         """
@@ -133,30 +137,30 @@ class Accumulation:
         self._update_from(step, steps, totals, variables, frozen)
 
     def _sums(self, variables):
-        """Return the values of the gradient sums of these variables."""
+        """Read the accumulators of these variables."""
         return [self.port.value(self.window.sum_of(variable)) for variable in variables]
 
     def _update_from(self, step, steps, totals, variables, frozen):
-        """Make the update from the sums of a window. Those of `frozen` variables are dropped."""
-        port = self.port
-        if variables:  # a partial window can be one of frozen variables only
+        """Update from a window's sums. Drop those of `frozen` variables."""
+        def average():
             if self.options.window_transforms:
-                averages = transform(self, totals, variables, steps)
-            else:
-                averages = port.averages(totals, variables, steps)
-            port.update(step, averages, variables, [each.switch for each in steps])
+                return transform(self, totals, variables, steps)
+            return self.port.averages(totals, variables, steps)
+
+        if variables:  # a partial window may cover only frozen variables
+            self.port.update(step, average, variables, [each.switch for each in steps])
         if self.window is not None:
-            port.keep(step, [*totals, *self._sums(frozen)], [*variables, *frozen])
+            self.port.keep(step, [*totals, *self._sums(frozen)], [*variables, *frozen])
 
     def _apart_from_frozen(self, indices):
-        """Return the indices of variables that aren't frozen, and the frozen variables."""
+        """Split indices: return those of trainable variables, and the frozen variables."""
         of_model = self.port.variables
         are_frozen = self.port.are_frozen([of_model[i] for i in indices])
         frozen = [of_model[i] for i, is_frozen in zip(indices, are_frozen) if is_frozen]
         return [i for i, is_frozen in zip(indices, are_frozen) if not is_frozen], frozen
 
     def _write_counters(self, step):
-        """Write the counters after all other writes of a step."""
+        """Write the counters, after all other writes of a step."""
         values = {} if self.window is None else self.window.after(step)
 
         def across(values, switch):
@@ -167,12 +171,35 @@ class Accumulation:
         with self.port.after_writes():
             self.port.across(across, values, step.switch)
 
+    @contextlib.contextmanager
+    def _recovering(self, step, gradients, variables):
+        """Restore the window if Python runs this step and it fails.
+
+        If the update is already made, close the window instead.
+        """
+        port, of_model = self.port, self.port.variables
+        sums = [] if self.window is None else list(map(self.window.sum_of, of_model))
+        snapshot = port.snapshot(sums) if sums else None
+        try:
+            yield
+        except BaseException:
+            if snapshot is None:
+                raise
+            if port.is_made(snapshot):
+                for total in sums:
+                    port.clear(total)
+                self._write_counters(step)
+            else:
+                added = dict(zip(map(port.key, variables), gradients))
+                port.restore(snapshot, sums, [added.get(port.key(v)) for v in of_model])
+            raise
+
     # -- between train steps -----------------------------------------------------------------------
 
     def close_window(self):
-        """Make the update of the open window now, from the micro-batches in the window.
+        """Update now, from the micro-batches in the open window.
 
-        The update covers the variables that have had a gradient in the window and aren't frozen.
+        The update covers the trainable variables that had a gradient in the window.
         """
         port = self.port
         missing = port.read(self.window.named[MISSING])[:-1]
@@ -183,13 +210,14 @@ class Accumulation:
         def update():
             step = self.window.closing_step()
             steps = [step] * len(variables)
-            self._update_from(step, steps, self._sums(variables), variables, frozen)
-            self._write_counters(step)
+            with self._recovering(step, (), variables):
+                self._update_from(step, steps, self._sums(variables), variables, frozen)
+                self._write_counters(step)
 
         port.between_steps(update)
 
     def reached(self):
-        """Return the number of completed updates, and the position in the window."""
+        """Return the number of completed updates and the position in the window."""
         return self.state.counter("completed_updates"), self.state.counter("window_position")
 
     def counts(self):

@@ -1,7 +1,4 @@
-"""What the engine does with gradients: before their sum, and with the averages of a window.
-
-No Keras is imported here.
-"""
+"""Weighting, checks and transformations of gradients. No Keras is imported here."""
 
 from itertools import compress
 
@@ -9,31 +6,31 @@ from keras_accum.window import certain
 
 
 def check_once(port, variables):
-    """Raise a ValueError if a variable is there twice."""
+    """Raise a ValueError if a variable occurs twice."""
     keys = list(map(port.key, variables))
     if len(set(keys)) < len(keys):
         twice = next(v for i, v in enumerate(variables) if keys[i] in keys[:i])
         raise ValueError(
-            "Each variable must be there once in a call of the optimizer: a window has one sum "
-            "for each variable. Add up the gradients of the variable. For the layers of "
-            "several models, `{id(v): v for v in variables}.values()` has each variable once. "
+            "Each variable must be there once in a call of the optimizer. Add up its gradients "
+            "first. For layers that several models share, "
+            "`{id(v): v for v in variables}.values()` has each variable once. "
             f"Received twice: {port.name_of(twice)}"
         )
 
 
 def weigh(accumulation, gradients, variables):
-    """Return the gradients times the weight of their micro-batch, and the weight.
+    """Multiply gradients by their micro-batch's weight. Return both.
 
-    The factor includes the number of replicas, because Keras divides the loss of each replica by
-    that number. A weight that isn't a number >= 0 makes the gradients NaN.
+    The factor includes the number of replicas, because Keras divides each replica's loss by it. A
+    weight that isn't a number >= 0 makes the gradients NaN.
     """
     port, open_window = accumulation.port, accumulation.window
     given = accumulation.pending.take("weigh")
     if given is None:
         raise ValueError(
             "reduction='weighted' needs the weight of each micro-batch: "
-            "`fit(..., callbacks=[MicroBatchWeights()])`, or in a train step of your own "
-            "`optimizer.weigh(weight)` before `apply_gradients`."
+            "`fit(..., callbacks=[MicroBatchWeights(), ApplyPartialWindow()])`, or in a train step "
+            "of your own `optimizer.weigh(weight)` before `apply_gradients`."
         )
     ops, weight = port.ops, port.cast(given, open_window.weight.dtype)
     is_weight = ops.logical_and(weight >= 0, weight < float("inf"))
@@ -51,7 +48,7 @@ def weigh(accumulation, gradients, variables):
 
 
 def drop_bad(accumulation, gradients, weight, variables):
-    """Return 1 and the gradients, or 0 and zero gradients if the micro-batch is dropped."""
+    """Return 1 and the gradients, or 0 and zeros if the micro-batch is dropped."""
     port, options = accumulation.port, accumulation.options
     counted = (port.all_finite if options.skip_nonfinite else port.one_after)(gradients)
     if options.skip_norm is not None:
@@ -71,9 +68,9 @@ def drop_bad(accumulation, gradients, weight, variables):
 
 
 def transform(accumulation, totals, variables, steps):
-    """Return the averages after the functions of a user, and zeros inside a window.
+    """Apply the user's `window_transforms`. Return the result, and zeros inside a window.
 
-    A user's function gets averages on every micro-batch, never the zeros of an open window.
+    The functions get averages in every micro-batch, never the zeros of an open window.
     """
     port, due = accumulation.port, {id(step): certain(step) for step in steps}
     averages = port.averages(totals, variables, [due[id(step)] for step in steps])

@@ -5,9 +5,7 @@ Other sessions don't run this file: `python -m pytest --noconftest tests/built.p
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 import tarfile
 import zipfile
 from email import message_from_string
@@ -91,18 +89,3 @@ def test_the_wheel_has_the_package_alone():
         if path.suffix in (".py", ".typed")
     ]
     assert contents_of_wheel(WHEEL) == sorted(expected)
-
-
-def test_a_wheel_of_a_tree_has_no_file_of_an_earlier_build(tmp_path):
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(PROJECT / name, tree)
-    for folder in (tree, tree / "build/lib"):
-        (folder / "keras_accum").mkdir(parents=True)
-        shutil.copy(PROJECT / "keras_accum/__init__.py", folder / "keras_accum")
-    (tree / "build/lib/keras_accum/gone.py").touch()
-    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(tree)]
-    subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-    (wheel,) = tmp_path.glob("*.whl")
-    assert contents_of_wheel(wheel) == ["keras_accum/__init__.py"]

@@ -95,15 +95,9 @@ each_version = pytest.mark.each_version
 quick_once = pytest.mark.quick_once
 # Tests of code that has nothing to do with a host. They run on Keras 3 with JAX alone.
 once = pytest.mark.once
-# Tests of code that has nothing to do with a backend. They run on every Keras, but only once on
-# Keras 3.
-once_on_keras3 = pytest.mark.skipif(
-    hosts.IS_KERAS3 and hosts.BACKEND != "jax", reason="the same on all backends of Keras 3"
-)
-# The same, where tracing or compiling would take longer than the tests. PyTorch does neither.
-once_by_torch = pytest.mark.skipif(
-    hosts.IS_KERAS3 and not hosts.IS_TORCH, reason="the same on all backends of Keras 3"
-)
+# Tests of code that has nothing to do with a backend. They run on every Keras, and on Keras 3 with
+# JAX alone; or with PyTorch alone, where tracing or compiling would take longer than the tests.
+once_on_keras3, once_by_torch = pytest.mark.once_by("jax"), pytest.mark.once_by("torch")
 # For tests of arguments and configs.
 every_name = pytest.mark.parametrize(
     "name",

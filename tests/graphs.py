@@ -4,8 +4,6 @@ from collections import Counter
 
 import hosts
 
-from keras_accum.host import runs_code_of_keras
-
 CONTROL_FLOW = {
     *("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile"),
     *("Switch", "RefSwitch", "Merge", "RefMerge", "Enter", "Exit", "NextIteration"),
@@ -31,9 +29,8 @@ def conditionals(operations):
 
 
 def branches(optimizer):
-    """The number of branches in a plain graph on CPUs. Users' optimizers have one only if asked."""
-    is_free = optimizer.gate == "auto" and runs_code_of_keras(type(optimizer))
-    return int(is_free or optimizer.gate == "conditional")
+    """The number of branches in a plain graph on CPUs."""
+    return int(optimizer.gate != "select")
 
 
 # -- the graph of standalone Keras 2 --------------------------------------------------------------

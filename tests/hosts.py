@@ -363,15 +363,13 @@ def slots(optimizer, weights):
     found = {"iterations": optimizer.iterations}
     if getattr(optimizer, "_m_cache", None) is not None:  # Nadam's running product
         found["momentum_cache"] = optimizer._m_cache
-    is_ours = hasattr(optimizer, "completed_updates")
-    sums = set(map(id, accumulators(optimizer, False))) if is_ours else ()  # slots, too
     for slot in optimizer.get_slot_names():
         for v in weights:
             try:
                 variable = optimizer.get_slot(v, slot)
             except KeyError:  # a variable that never had a gradient
                 continue
-            found[f"{v.name}/{'window_accumulator' if id(variable) in sums else slot}"] = variable
+            found[f"{v.name}/{slot}"] = variable
     return found
 
 

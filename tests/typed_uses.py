@@ -1,6 +1,6 @@
 """What a type checker must find nothing in, but for the marked lines. README begins like this."""
 # pyright: standard, reportUnnecessaryTypeIgnoreComment=error
-# ruff: noqa: E402, I001 -- as users write scripts
+# ruff: noqa: E402, F401, I001 -- as users write scripts
 
 import keras
 import numpy as np
@@ -19,3 +19,11 @@ optimizer.apply_partial_window(5)  # pyright: ignore[reportCallIssue]
 AdamAccumulate(gate="if")  # pyright: ignore[reportArgumentType]
 updates: int = AdamAccumulate.from_optimizer(optimizer, accum_iters=5).completed_updates
 callbacks = [MicroBatches(10)]
+
+from keras_accum import AdamAcumulate  # pyright: ignore[reportAttributeAccessIssue]
+from keras_accum.keras3 import AMSGradAccumulate, RMSpropAccumulate, SGDAccumulate
+
+SGDAccumulate(0.1, 0.9, True, accum_iters=5, clipnorm=1.0, reduction="sum")
+SGDAccumulate(accum_iter=5)  # pyright: ignore[reportCallIssue]
+RMSpropAccumulate(rho=0.8, learning_rate="0.1")  # pyright: ignore[reportArgumentType]
+AMSGradAccumulate(amsgrad=True)  # pyright: ignore[reportCallIssue]

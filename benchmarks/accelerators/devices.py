@@ -55,15 +55,15 @@ dnn_version_info { major: 9 minor: 10 patch: 0 }
 Compiled = namedtuple("Compiled", "conditionals loops runs waits temporary")
 
 
-def find(platform):
-    """Return the device for "gpu" or "tpu"."""
+def find(platform, count=1):
+    """Return 1 or 4 devices for "gpu" or "tpu"."""
     if platform == "tpu":
         topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
     else:
         topology = topologies.get_topology_desc(
-            platform="cuda", topology="1x1x1", target_config=H100
+            platform="cuda", topology=f"1x1x{count}", target_config=H100
         )
-    return topology.devices[0]
+    return topology.devices[:count]
 
 
 def versions(platform):

@@ -17,6 +17,8 @@ ARRAY = re.compile(r"\b([a-z]+\d*)\[([\d,]*)\](?:\{([^}]*)\})?")
 CALLED = r"%s=%%?([\w.\-]+)"
 TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 SIZES = {"pred": 1, "s8": 1, "u8": 1, "f16": 2, "bf16": 2, "s64": 8, "u64": 8, "f64": 8}
+# Bytes: a loss and the like, which devices exchange as well.
+SMALL = 4096
 # Names of what is there, and the ends of what was begun before.
 MOVES_NOTHING = {
     *("parameter", "constant", "iota", "tuple", "get-tuple-element", "bitcast", "partition-id"),
@@ -98,11 +100,40 @@ def _once(instruction, shapes):
     return Counter(kernels=int(is_kernel), copies=int(is_copy), bytes=result + sum(read))
 
 
-def _size(shape):
-    return sum(_bytes(*array) for array in ARRAY.findall(shape))
+def _size(shape, layout=None):
+    """Return the bytes of a shape in main memory; with "" as `layout`, in any memory."""
+    arrays = ARRAY.findall(shape)
+    return sum(_bytes(kind, dims, own if layout is None else layout) for kind, dims, own in arrays)
 
 
 def _bytes(kind, dims, layout):
     if re.search(r"S\([1-9]", layout):
         return 0
     return math.prod(int(dim) for dim in dims.split(",") if dim) * SIZES.get(kind, 4)
+
+
+COLLECTIVES = "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute"
+
+
+def collectives(computations, is_update, name="ENTRY", in_loop=False):
+    """Return [(kind, bytes, is in a loop)] for each exchange of more than a few numbers.
+
+    Conditionals take their branches as in `run`. Bytes are those of the larger side, per device.
+    """
+    found, shapes = [], {}
+    for instruction in computations[name]:
+        shapes[instruction.name] = instruction.shape
+        opcode, text = instruction.opcode, instruction.text
+        kind = opcode[: -len("-start")] if opcode.endswith("-start") else opcode
+        if kind in COLLECTIVES:
+            operands = sum(_size(shapes[operand], "") for operand in instruction.operands)
+            size = max(_size(instruction.shape, ""), operands)
+            if size > SMALL:
+                found.append((kind, size, in_loop))
+            continue
+        called = [match[1] for match in re.finditer(r"(?:to_apply|calls|body)=%?([\w.\-]+)", text)]
+        if opcode == "conditional":
+            called = [_branches(text)[is_update]]
+        for each in called:
+            found += collectives(computations, is_update, each, in_loop or opcode == "while")
+    return found

@@ -9,7 +9,7 @@ from .tables import path
 
 
 def measure(platform):
-    device = devices.find(platform)
+    (device,) = devices.find(platform)
     found = {"device": device.device_kind, "versions": devices.versions(platform), "k": programs.K}
     found["cases"] = {}
     for case, make in programs.CASES.items():

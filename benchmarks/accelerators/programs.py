@@ -29,7 +29,7 @@ def program(step, donated, data, decisions=(None,), micro_batches=1):
 
 
 def _shape(array):
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=getattr(array, "sharding", None))
 
 
 def optimizers(names=None):
@@ -72,10 +72,10 @@ def of_optax(weights):
     return program(step, (weights, jax.eval_shape(transform.init, weights)), weights)
 
 
-def fit(width=1024, layers=4, batch=16):
+def fit(names=None, width=1024, layers=4, batch=16):
     """The train step that `fit` compiles, of an MLP with ReLU and mean squared error."""
     made = {}
-    for name, (make, decisions) in optimizers().items():
+    for name, (make, decisions) in optimizers(names).items():
         model = mlp(make(K), width, layers, batch)
 
         def step(decision, donated, data, model=model):
@@ -100,7 +100,9 @@ def fit(width=1024, layers=4, batch=16):
 
 
 def mlp(optimizer, width, layers, batch):
-    dense = [keras.layers.Dense(width, activation="relu") for _ in range(layers)]
+    dense = [
+        keras.layers.Dense(width, activation="relu", name=f"layer_{i}") for i in range(layers)
+    ]
     model = keras.Sequential([keras.layers.Input((width,)), *dense])
     model.compile(optimizer, "mse")
     x = np.zeros((batch, width), "float32")

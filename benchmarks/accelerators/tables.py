@@ -1,14 +1,16 @@
-"""The tables of docs/cost.md and of `results/accelerators.md`, from the JSON files."""
+"""The tables of README.md, docs/devices.md and `results/accelerators.md`, from JSON files."""
 
 import json
 from pathlib import Path
 
-from shared.contenders import FLOOR, SELECT
+from shared.contenders import DEFAULT, FLOOR, IN_SLICES, SELECT, STOCK
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 PLATFORMS = {"gpu": "H100", "tpu": "TPU v5e"}
 LARGE, MANY = "optimizer alone, 4 x 3 M", "optimizer alone, 300 x 64"
 FIT = "train step of `fit`, MLP"
+DATA_PARALLEL, MODEL_PARALLEL, MIRRORED = "DataParallel", "ModelParallel", "MirroredStrategy"
+WHERE = {**PLATFORMS, "cpu": "JAX on CPUs"}
 COLUMNS = {
     "conditionals": "conditionals",
     "loops": "loops",
@@ -27,7 +29,7 @@ def path(platform):
 
 def load():
     """Return {platform: the contents of its JSON file}."""
-    names = *PLATFORMS, "torch"
+    names = *PLATFORMS, "torch", "collectives", "replicas"
     return {name: json.loads(path(name).read_text("utf-8")) for name in names}
 
 
@@ -41,15 +43,15 @@ def cell(value):
     return inside if inside == at_end else f"{inside} / {at_end}"
 
 
-def table(columns, rows):
+def table(columns, rows, first="contender"):
     """A table of {name: cells}."""
-    lines = [f"| contender | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
+    lines = [f"| {first} | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
     lines += [f"| {name} | {' | '.join(map(cell, cells))} |" for name, cells in rows.items()]
     return "\n".join(lines)
 
 
 def short_table(found):
-    """For docs/cost.md: a row for each contender, the optimizer alone first."""
+    """For benchmarks/README.md: a row for each contender, the optimizer alone first."""
     gpu, tpu = (found[platform]["cases"] for platform in PLATFORMS)
     keys = "conditionals", "waits", "copies", "temporary", "words", "over_floor"
     columns = [*(COLUMNS[key] for key in keys), "`fit`", "TPU", "`fit` on a TPU"]
@@ -69,6 +71,22 @@ def torch_table(found):
     return table(cases, {name: [case[name] for case in cases.values()] for name in names})
 
 
+def reductions_table(found):
+    """For docs/devices.md: how often an update reduces gradients, and bytes of a parameter."""
+    on_jax = found["collectives"]["cases"]
+    spread, split = on_jax[DATA_PARALLEL], on_jax[MODEL_PARALLEL]["gpu"]
+    replicas = found["replicas"]["cases"][MIRRORED]
+    labels = {STOCK: "stock Adam, big batch", DEFAULT: "AdamAccumulate"}
+    rows = {}
+    for name in (STOCK, IN_SLICES, *(name for name in replicas if name not in (STOCK, IN_SLICES))):
+        cells = [spread[platform][name]["all-reduce"] for platform in WHERE]
+        cells += [replicas[name].get("all-reduce", "error"), spread["gpu"][name]["bytes"]]
+        rows[labels.get(name, name)] = [*cells, split[name]["bytes"]]
+    moved = [f"bytes, {case}" for case in (DATA_PARALLEL, MODEL_PARALLEL)]
+    columns = [*WHERE.values(), "TensorFlow on CPUs", *moved]
+    return table(columns, rows, f"{found['collectives']['k']} micro-batches per update")
+
+
 def versions(found, platform):
     return ", ".join(" ".join(pair) for pair in found[platform]["versions"].items())
 
@@ -81,11 +99,14 @@ def long_page(found):
             cells = {name: [row.get(key) for key in COLUMNS] for name, row in rows.items()}
             lines += [f"### {case[0].upper()}{case[1:]}", "", table(COLUMNS.values(), cells), ""]
     lines += ["## PyTorch on a GPU that isn't there", "", f"By {versions(found, 'torch')}.", ""]
-    return "\n".join([*lines, torch_table(found), ""])
+    lines += [torch_table(found), "", "## Reductions in an update on several devices", ""]
+    made = [versions(found, name) for name in ("collectives", "replicas")]
+    lines += [f"By {'; '.join(made)}.", "", reductions_table(found), ""]
+    return "\n".join(lines)
 
 
 def write():
     found = load()
     (RESULTS / "accelerators.md").write_text(long_page(found), "utf-8")
     print(short_table(found), *(versions(found, name) for name in found), sep="\n\n")
-    print("\n" + torch_table(found))
+    print("\n" + torch_table(found), reductions_table(found), sep="\n\n")

@@ -3,7 +3,7 @@
 `nox -f benchmarks/noxfile.py -s everybody` makes an environment for each group of packages, and
 measures there with `python -m everybody GROUP`, in the folder `benchmarks`, which writes
 `results/everybody_GROUP.json`. Then `python -m everybody table` prints the table of
-docs/exactness.md. Each package is used as its own documentation says. See `common`.
+benchmarks/README.md. Each package is used as its own documentation says. See `common`.
 """
 
 import importlib

@@ -104,7 +104,7 @@ def cells(column, floatx="float64"):
 
 
 def table():
-    """The table of docs/exactness.md, and its versions."""
+    """The table of benchmarks/README.md, and its versions."""
     columns, versions = {}, {}
     for group in GROUPS:
         found = json.loads((RESULTS / f"everybody_{group}.json").read_text("utf-8"))

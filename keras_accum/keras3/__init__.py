@@ -10,7 +10,9 @@
 | `tensorflow`, `jax`, `torch` | port and hooks of a single backend |
 """
 
-from keras_accum import host, patches, where_else
+from typing import TYPE_CHECKING
+
+from keras_accum import WHERE, host, patches, where_else
 
 keras = host.import_keras("keras3")  # first, because its error is the clearest
 
@@ -34,10 +36,14 @@ from keras_accum.state import StateError  # noqa: E402, F401
 class _Host(callbacks.Host):
     """What the callbacks must know of Keras 3."""
 
-    name, keras, ops = "keras3", keras, keras.ops
+    name, keras, ops, untracked = "keras3", keras, keras.ops, keras.StatelessScope
     is_traced = keras.backend.backend() != "torch"
     flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(mask_of)
     read = staticmethod(Keras3StatePort.read)
+
+    def added_losses(self, model):
+        penalties = [w for w in model.trainable_weights if w.regularizer is not None]
+        return len(model.losses) - len(penalties)
 
     def hides_train_steps(self):
         # Keras 3.10 has no NNX mode.
@@ -59,4 +65,6 @@ MicroBatchWeights = HOST.callback(micro_batch_weights.MicroBatchWeights)
 OnUpdates = HOST.callback(on_updates.OnUpdates)
 PythonGate = HOST.callback(python_gate.PythonGate)
 
-__getattr__ = where_else(__name__)
+__all__ = [name for name in WHERE if name in globals()]
+if not TYPE_CHECKING:  # with it, checkers would accept any name
+    __getattr__ = where_else(__name__)

@@ -1,4 +1,4 @@
-"""What Keras calls of an optimizer, in a train step and around it."""
+"""The methods that Keras 3 calls on an optimizer, in a train step and around it."""
 
 import contextlib
 import inspect
@@ -8,47 +8,30 @@ from keras import ops
 
 from keras_accum import host, schedule
 from keras_accum.convert import Convertible
+from keras_accum.options import unchangeable
 from keras_accum.warn import warn
 
-# What is overridden here, or called by a private name, of Keras's own class.
+# The members of Keras's own class that are overridden here or called by a private name.
 OF_KERAS = (
     *("apply", "stateless_apply", "build", "variables", "add_variable_from_reference"),
     *("get_config", "update_step", "finalize_variable_values", "learning_rate"),
-    *("_backend_apply_gradients", "_backend_update_step"),
     *("_get_current_learning_rate", "_update_model_variables_moving_average"),
-    *("_filter_empty_gradients", "_check_variables_are_known", "_var_key", "_apply_weight_decay"),
 )
 host.check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
 class MovingAverages(Convertible):
-    """What Keras calls for the moving averages of the weights, `use_ema`."""
+    """The methods that Keras calls for moving averages of the weights, `use_ema`."""
 
-    @property
-    def _model_variables_moving_average(self):
-        """The averages, which Keras reads at the end of `fit` and in SwapEMAWeights, too.
-
-        Before the first update there is nothing to average: they are set to the weights. In the
-        first update, Keras does that.
-        """
-        port = self._accumulation.port
-        if not (port.is_traced() or port.is_updating or self.completed_updates):
-            for weight, average in self._averaged():
-                average.assign(ops.copy(weight))
-        return self._averages
-
-    @_model_variables_moving_average.setter
-    def _model_variables_moving_average(self, averages):
-        self._averages = averages
-
-    def _averaged(self):
-        """Return pairs of weights and their averages."""
-        pairs = zip(self._accumulation.port.variables, self._averages)
+    def _pair_averages(self):
+        """Return pairs of weights and their moving averages."""
+        averages = self._model_variables_moving_average if self.use_ema and self.built else []
+        pairs = zip(self._accumulation.port.variables, averages)
         return [(weight, average) for weight, average in pairs if average is not None]
 
     @property
     def ema_overwrite_frequency(self):
-        # Hidden from Keras in an update, in which Keras would overwrite by a conditional.
+        # None in an update, so Keras skips its own conditional.
         return None if self._accumulation.port.is_updating else self._ema_overwrite_frequency
 
     @ema_overwrite_frequency.setter
@@ -56,21 +39,26 @@ class MovingAverages(Convertible):
         self._ema_overwrite_frequency = frequency
 
     def _update_model_variables_moving_average(self, trainable_variables):
-        super()._update_model_variables_moving_average(trainable_variables)
         port, frequency = self._accumulation.port, self._ema_overwrite_frequency
-        if port.is_updating and frequency:
-            due = (self._iterations + 1) % frequency == 0
-            for weight, average in self._averaged():
-                new = ops.where(due, port.value(average), port.value(weight))
-                self.assign(weight, new)
+        selection = port.selection
+        with contextlib.nullcontext() if selection is None else selection.following_the_update():
+            super()._update_model_variables_moving_average(trainable_variables)
+            if selection is not None and frequency:
+                is_due = (self._iterations + 1) % frequency == 0
+                for weight, average in self._pair_averages():
+                    new = ops.where(is_due, port.value(average), port.value(weight))
+                    self.assign(weight, new)
 
     def finalize_variable_values(self, var_list):
+        # After an error in a train step on JAX, the variables have no values. Before the first
+        # update there is nothing to average: the weights may have been loaded since `build`.
+        if self._iterations._value is None or self.use_ema and not self.completed_updates:
+            return
         super().finalize_variable_values(var_list)
-        if self.use_ema:
+        for _, average in self._pair_averages():
             # On JAX, a weight and its average now share one array, which a train step would refuse
             # to take twice.
-            for _, average in self._averaged():
-                average.assign(ops.copy(average))
+            average.assign(ops.copy(average))
 
 
 class Hooks(MovingAverages):
@@ -108,6 +96,27 @@ class Hooks(MovingAverages):
     def get_config(self):
         return {**super().get_config(), "decay": self.decay}
 
+    # True after a config of tf_keras's newer style, whose HDF5 files don't list the learning rate.
+    _lists_no_rate = False
+
+    @classmethod
+    def _from_arguments(cls, config, *more):
+        lists_no_rate = config.pop("is_legacy_optimizer", None) is not None
+        if lists_no_rate:
+            config.pop("jit_compile")
+            if not config.get("adaptive_epsilon"):  # otherwise Keras 3 refuses it
+                config.pop("adaptive_epsilon", None)
+        optimizer = super()._from_arguments(config, *more)
+        optimizer._lists_no_rate = lists_no_rate
+        return optimizer
+
+    def set_weights(self, weights):
+        rate = self._accumulation.port.rate()
+        if self._lists_no_rate and rate is not None:
+            weights = [weights[0], rate, *weights[1:]]
+        self._lists_no_rate = False
+        super().set_weights(weights)
+
     # -- the learning rate -------------------------------------------------------------------------
 
     @property
@@ -123,6 +132,10 @@ class Hooks(MovingAverages):
     def decay(self):
         """An update's learning rate is `learning_rate / (1 + decay * completed_updates)`."""
         return self._accumulation.port.decay
+
+    @decay.setter
+    def decay(self, decay):
+        raise unchangeable(self, "decay", decay, "after construction")
 
     def _get_current_learning_rate(self):
         # Not the property `learning_rate`: weight decay on PyTorch calls this method.
@@ -140,19 +153,21 @@ class Hooks(MovingAverages):
         accumulation.state.check_promise()
         # If the attribute was set since, Keras would accumulate the averages of windows.
         self._check_one_accumulation(self.gradient_accumulation_steps)
-        with port.build_scope(variables):
+        with port.build_scope(variables) as has_values:
             super().build(variables)
             port.variables = self._trainable_variables
+            port.check_names()
             accumulation.open_window()
         with port.eagerly():
+            if has_values:
+                port.start_training()
             accumulation.state.built()
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
         variable = super().add_variable_from_reference(
             reference_variable, name=name, initializer=initializer
         )
-        port = self._accumulation.port
-        port.slots[name, port.key(reference_variable)] = variable
+        self._accumulation.port.note_slot(variable, name, reference_variable)
         return variable
 
     @property
@@ -170,53 +185,29 @@ class Hooks(MovingAverages):
             accumulation.state.built()  # raises once more what `build` has raised
         if self._is_stock:
             return super().apply(grads, trainable_variables)
-        grads, known = list(grads), accumulation.port.variables
+        grads, port = list(grads), accumulation.port
         if not grads:
             return None
         if trainable_variables is None:
-            if not self.built or len(grads) != len(known):
+            if not self.built or len(grads) != len(port.variables):
                 return super().apply(grads)  # raises the stock optimizer's error
-            trainable_variables = known
+            trainable_variables = port.variables
         trainable_variables = list(trainable_variables)
         with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
             self.build(trainable_variables)
-            self._check_variables_are_known(trainable_variables)
-            pairs = self._filter_empty_gradients(grads, trainable_variables)
-            accumulation.micro_batch(*map(list, pairs))
+            pairs = [pair for pair in zip(grads, trainable_variables) if pair[0] is not None]
+            if not (pairs and all(port.index(v) is not None for v in trainable_variables)):
+                return super().apply(grads, trainable_variables)  # returns or raises, as stock
+            missing = [port.name_of(v) for g, v in zip(grads, trainable_variables) if g is None]
+            if missing:
+                warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
+            accumulation.micro_batch(*map(list, zip(*pairs)))
 
     @property
     def _is_stock(self):
         return self._accumulation.options.is_stock and not self.decay
 
-    # -- an update, inside of the stock class's `apply` --------------------------------------------
-
     def update_step(self, gradient, variable, learning_rate):
-        selection = self._accumulation.port.selection
         if not self._is_stock:
             self._accumulation.port.check_is_update("update_step")
-        with contextlib.nullcontext() if selection is None else selection.of(variable):
-            super().update_step(gradient, variable, learning_rate)
-
-    def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        super()._backend_update_step(grads, trainable_variables, learning_rate)
-        selection = self._accumulation.port.selection
-        if selection is not None:
-            selection.turn_to({})  # moving averages come next
-
-    def _backend_apply_gradients(self, grads, trainable_variables):
-        port, selection = self._accumulation.port, self._accumulation.port.selection
-        if selection is not None and selection.own:
-            # A subclass can have changed the zero of a variable that had no gradient in the window,
-            # and the variable would count in a global norm.
-            switches = [selection.own.get(port.index(v), 1) for v in trainable_variables]
-            grads = port.where_due(grads, switches)
-        super()._backend_apply_gradients(grads, trainable_variables)
-        if selection is not None:
-            selection.turn_to(selection.own)  # constraints come next
-
-    # -- after a training --------------------------------------------------------------------------
-
-    def finalize_variable_values(self, var_list):
-        # After an error in a train step on JAX, the variables have no values.
-        if self._iterations._value is not None:
-            super().finalize_variable_values(var_list)
+        super().update_step(gradient, variable, learning_rate)

@@ -90,9 +90,32 @@ class TorchPort(port.Keras3Port):
         if summed:
             options = self.accumulation.options
             of_divisor = torch if options.weighs else np  # a weight stays on the device
-            factor = scale(of_divisor, steps[0], options.reduction, lambda value: value)
-            torch._foreach_mul_(summed, factor)
+            self._factor = scale(of_divisor, steps[0], options.reduction, lambda value: value)
+            torch._foreach_mul_(summed, self._factor)
         return [total.clone() if skip else total for total, skip in zip(totals, overwritten)]
+
+    # A tensor's version counts its writes in place, so no copy is needed to undo them.
+
+    def snapshot(self, sums):
+        if self.is_traced():
+            return None
+        pairs = zip(sums, self.variables)
+        old = [s.value.clone() if self.overwrites(v) else None for s, v in pairs]
+        return [s.value._version for s in sums], old, self.updates.value._version
+
+    def is_made(self, snapshot):
+        return self.updates.value._version != snapshot[-1]
+
+    def restore(self, snapshot, sums, gradients):
+        for total, version, old, gradient in zip(sums, *snapshot[:2], gradients):
+            writes = total.value._version - version
+            if old is not None:
+                total.assign(old)
+                continue
+            if writes > (gradient is not None):  # scaled, after any addition
+                total.value.div_(self._factor)
+            if writes and gradient is not None:
+                total.value.sub_(gradient)
 
     def assign(self, variable, value):
         if self.is_traced():

@@ -35,6 +35,9 @@ class _Host(callbacks.Host):
     flatten, mask_of = staticmethod(tf.nest.flatten), staticmethod(_mask_of)
     read = staticmethod(keras.backend.get_value)
 
+    def added_losses(self, model):
+        return sum(len(layer._eager_losses or layer._losses) for layer in model._flatten_layers())
+
     def waits(self, model):
         servers = tf.distribute.experimental.ParameterServerStrategy
         return not isinstance(model.distribute_strategy, servers)

@@ -7,16 +7,22 @@ import tensorflow as tf
 from keras_accum.tensorflow import port
 from keras_accum.tf_keras import models, stock
 from keras_accum.tf_keras.library import keras, key_of
+from keras_accum.window import COUNTERS, MISSING, WEIGHT
+
+SUMS = "window_accumulator"  # the name of the sums in checkpoints
+_OURS = {"state_format", *COUNTERS, WEIGHT, MISSING, SUMS}
 
 
 class TfKerasStatePort(port.TensorFlowPort):
     """The part of a port that is for the time between train steps.
 
     variables: the model's trainable variables, in the order of the model; empty before `build`.
-    of_rule: {(name, key of a variable): variable}, what the rule keeps; see `stock.kept_by`.
+    of_rule: {(name, key of a weight): variable}, what the rule keeps; see `stock.kept_by`.
     """
 
-    variables = ()
+    variables, of_rule = (), {}
+    # True while the stock optimizer makes its variables.
+    is_making = False
     key = staticmethod(key_of)
     in_custom_objects = staticmethod(keras.utils.get_registered_object)
     read = staticmethod(keras.backend.get_value)
@@ -28,9 +34,11 @@ class TfKerasStatePort(port.TensorFlowPort):
         is_eager = tf.compat.v1.executing_eagerly_outside_functions()
         if not (is_eager or accumulation.options.is_stock):
             raise ValueError(
-                f"{type(self.optimizer).__name__} needs the eager execution of TensorFlow 2: leave "
-                "tf.compat.v1.disable_eager_execution() out."
+                f"{type(self.optimizer).__name__} needs the eager execution of TensorFlow 2, which "
+                "`model_to_estimator` and `tf.compat.v1.disable_eager_execution()` switch off: "
+                "train with `fit`, without the one and the other."
             )
+        self.made = {}  # {id: (name, key of the weight or None, variable)}, by a method of Keras
         # The keys of variables, as a stock optimizer without a model has met them.
         self._order_in_stock = []
 
@@ -66,6 +74,30 @@ class TfKerasStatePort(port.TensorFlowPort):
                 "layers were unfrozen, compile the model with a new optimizer; "
                 "`new.set_state(optimizer.get_state())` continues the training."
             )
+
+    # -- what the stock optimizer makes ------------------------------------------------------------
+
+    def record(self, name, variable, weight=None):
+        """Note a variable that the stock optimizer makes, and the weight that it belongs to."""
+        if self.is_making or not self.variables:
+            key = None if weight is None else self.key(weight)
+            _, key, _ = self.made.get(id(weight), ("", key, None))  # a slot of a slot
+            self.made.setdefault(id(variable), (name, key, variable))
+
+    @contextlib.contextmanager
+    def making(self):
+        """A scope in which the stock optimizer makes its variables. At its end, they are named."""
+        self.is_making = True
+        try:
+            yield
+        finally:
+            self.is_making = False
+        for taken in _OURS & {each[0] for each in self.made.values()}:
+            raise ValueError(
+                f"{self.stock.__name__} makes a variable called {taken!r}, which is a name of this "
+                "package: rename it."
+            )
+        self.of_rule = stock.kept_by(self.optimizer, self.made.values())
 
     # -- the state, between train steps ------------------------------------------------------------
 

@@ -20,6 +20,9 @@ STOCK = "SGDAccumulate(accum_iters=5), or use the stock optimizer"
 BATCHES = "Batch normalization trains in normalizes"
 MASK = "output has a mask"
 SHORT = "samples together, and the first one has 4"
+REMEDY = (
+    "reduction='weighted', and give `fit` `callbacks=[MicroBatchWeights(), ApplyPartialWindow()]`"
+)
 BOTH = "an update sees 12 samples"
 OF_WINDOWS = "Batch normalization", "has a mask", "samples together", "an update sees"
 
@@ -160,7 +163,102 @@ def test_what_is_said_once(expected, build, data, options, arguments):
     model = eager(build(), ours(**options))
     found = said(model, data, **arguments)
     assert len(found) == bool(expected) and (expected or "") in "".join(found)
+    assert (REMEDY in "".join(found)) == (expected in (MASK, SHORT))
     assert said(model, data, **arguments) == []
+
+
+class CloseAtTheEnd(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.optimizer.apply_partial_window()
+
+
+ONE, CLOSE = {"epochs": 1}, {"callbacks": [close()]}
+LEFT = "after 2 of its 3 micro-batches. They count in the next window"
+# What is warned of, the micro-batches of an epoch, arguments of the optimizer, and of `fit`.
+LEFT_OVER = {
+    "at the end of an epoch": (LEFT, 5, {}, {}),
+    "at the end of a training": (LEFT, 5, {}, ONE),
+    "in a window of two epochs": ("after 1 of its 3", 2, {}, {}),
+    "before a validation": (LEFT, 5, {}, {"validation_data": arrays(SIZE)}),
+    "whole windows": (None, 6, {}, {}),
+    "applied": (None, 5, {}, CLOSE),
+    "applied by a callback of the user": (None, 5, {}, {"callbacks": [CloseAtTheEnd()]}),
+    "less than a window": (None, 2, {}, ONE),
+    "windows of one's own": (None, 5, {"accum_iters": None}, {}),
+}
+
+
+@pytest.mark.parametrize("expected, batches, options, arguments", LEFT_OVER.values(), ids=LEFT_OVER)
+def test_micro_batches_that_are_left_over(expected, batches, options, arguments):
+    model, data = eager(dense_model(), ours(**options)), arrays(batches * SIZE)
+    found = said(model, data, texts=["An epoch ended inside a window"], **arguments)
+    assert len(found) == bool(expected) and (expected or "") in "".join(found)
+    assert not found or "give `fit` `callbacks=[ApplyPartialWindow()]`" in found[0]
+    assert said(model, data, texts=["inside a window"], **{**arguments, **CLOSE}) == []
+
+
+def test_a_training_of_one_window_goes_on_in_the_next_training():
+    model, arguments = eager(dense_model(), ours()), {"texts": ["inside a window"], **ONE}
+    assert [said(model, arrays(2 * SIZE), **arguments) for _ in range(4)] == [[]] * 4
+    assert len(said(model, arrays(6 * SIZE), **arguments)) == 1
+
+
+def mean_of_all(y_true, y_pred):
+    return (keras.ops.mean if hosts.IS_KERAS3 else hosts.tf.reduce_mean)((y_true - y_pred) ** 2)
+
+
+def to_the_mean(y_true, y_pred):
+    """As Dice with its default axis: made of sums over the samples."""
+    return mean_of_all(y_true, y_pred) ** 0.5
+
+
+class OwnCall(keras.losses.Loss):
+    """Takes targets of fewer dimensions: with others, it would compare samples."""
+
+    def call(self, y_true, y_pred):
+        return (y_true - y_pred[:, 0]) ** 2
+
+
+PAIR, MAP, CLASSES = arrays(6 * SIZE), arrays(6 * SIZE, y=(9, 9, 2)), np.arange(6 * SIZE) % 2
+# True if it is warned of, the loss, its data, and arguments of the optimizer.
+LOSSES = {
+    "a function of sums": (True, lambda: to_the_mean, MAP, {}),
+    "weighted": (True, lambda: to_the_mean, PAIR, WEIGHTED[0]),
+    "a mean": (False, lambda: mean_of_all, PAIR, {}),
+    "targets of another shape": (False, OwnCall, (PAIR[0], PAIR[1][:, 0]), {}),
+    "in a sum": (False, lambda: to_the_mean, PAIR, {"reduction": "sum"}),
+}
+if hosts.IS_KERAS3:
+    LOSSES |= {
+        "Dice": (True, keras.losses.Dice, MAP, {}),
+        "Dice of each sample": (False, lambda: keras.losses.Dice(axis=(1, 2, 3)), MAP, {}),
+        "Tversky": (True, keras.losses.Tversky, PAIR, {}),
+        "Circle": (True, keras.losses.Circle, (PAIR[0], CLASSES), {}),
+    }
+
+
+@pytest.mark.parametrize("is_said, loss, data, options", LOSSES.values(), ids=LOSSES)
+def test_a_loss_that_compares_samples(is_said, loss, data, options):
+    last = [layers.Dense(162), layers.Reshape((9, 9, 2))] if data is MAP else [layers.Dense(2)]
+    model = hosts.sequential((3,), [*last, layers.Activation("sigmoid")])
+    eager(model, ours(**options), loss())
+    used = WEIGHTED[1] if options == WEIGHTED[0] else {}
+    found = said(model, data, texts=["isn't a mean over samples"], **used)
+    assert len(found) == is_said
+    assert not found or "`MicroBatches(..., loss='batch')` with the stock optimizer" in found[0]
+    assert said(model, data, texts=["isn't a mean over samples"], **used) == []
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="tf_keras has no StatelessScope")
+def test_the_trial_of_a_loss_leaves_no_trace():
+    count = keras.Variable(0, trainable=False, dtype="int32")
+
+    def loss(*pair):
+        count.assign_add(1)
+        return mean_of_all(*pair)
+
+    fit(eager(dense_model(), ours(), loss), SIZE, PAIR, epochs=1)
+    assert int(count) == 6
 
 
 def test_without_accum_iters_it_is_said_once():

@@ -34,16 +34,6 @@ def test_it_points_at_the_line_of_the_user():
     assert [warning.filename for warning in ours] == [__file__]
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3 or hosts.IS_TORCH, reason="Keras itself warns there")
-def test_a_training_gives_no_warning_of_numpy():
-    """As NumPy 2 does where it copies a variable of Keras 3. On PyTorch Keras does so by itself."""
-    model = model_of(2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fit(model, MICRO, SIX, callbacks=[hosts.accum.AccumulationMonitor()])
-        model.optimizer.set_state(model.optimizer.get_state())
-
-
 def test_it_warns_inside_a_loss_scale_optimizer():
     optimizer = hosts.loss_scaled(hosts.ours("SGD", accum_iters=100), 4.0)
     assert said(compiled(dense_model(), optimizer, run_eagerly=True)) == 1

@@ -52,6 +52,16 @@ def masked_model():
     return hosts.sequential((STEPS, 3), [layers.Masking(), *dense])
 
 
+def penalized(name, is_masked=True):
+    def build():
+        hidden = layers.Dense(4, activation="tanh", name="hidden", **{name: "l2"})
+        masking = [layers.Masking()] * is_masked
+        shape = (STEPS, 3) if is_masked else (3,)
+        return hosts.sequential(shape, [*masking, hidden, layers.Dense(2, name="out")])
+
+    return build
+
+
 def short():
     return [array[:SAMPLES] for array in data()]
 
@@ -91,6 +101,8 @@ ROWS = {
     "sample weights": (dense_model, short, "divide", None),
     "sample weights that do not divide": (masked_model, sequences, "multiply", None),
     "a function of the user": (masked_model, sequences, None, not_zero),
+    "penalties on weights": (penalized("kernel_regularizer"), sequences, None, None),
+    "activity penalties": (penalized("activity_regularizer", is_masked=False), short, None, None),
 }
 
 
@@ -110,9 +122,12 @@ def test_equals_all_samples_at_once(case, build, arrays, sample_weights, weight)
 
 @on_adam
 def test_several_outputs(case):
+    mse = keras.losses.MeanSquaredError
+    losses = [mse(), "mse", mse(reduction="mean") if hosts.IS_KERAS3 else mse()]  # one kind of mean
+
     def build():
         x = keras.Input((3,))
-        return keras.Model(x, [layers.Dense(2, name="one")(x), layers.Dense(2, name="two")(x)])
+        return keras.Model(x, [layers.Dense(2, name=name)(x) for name in ("one", "two", "three")])
 
     x, y = short()
     results = []
@@ -121,11 +136,22 @@ def test_several_outputs(case):
         (weighted(case), MICRO, callbacks),
         (hosts.stock(case.name, **case.arguments), SAMPLES, []),
     ):
-        model = compiled(build(), optimizer, ["mse", "mse"])
+        model = compiled(build(), optimizer, losses)
         start = weights(model)
-        fit(model, size, (x, [y, 1 - y]), callbacks=used)
+        fit(model, size, (x, [y, 1 - y, 2 - y]), callbacks=used)
         results.append(Trained(start, weights(model), slots(model)))
     assert_same_training(*results)
+
+
+@on_adam
+def test_the_whole_remedy(case):
+    """Two windows in an epoch, of which the last one is short and has a short micro-batch."""
+    callbacks = [hosts.accum.MicroBatchWeights(), hosts.accum.ApplyPartialWindow()]
+    settings = {"build": masked_model, "arrays": sequences()}
+    ours = weighted(case, accum_iters=2)
+    actual = train(ours, MICRO, callbacks=callbacks, **settings)
+    expected = train(hosts.stock(case.name, **case.arguments), 2 * MICRO, **settings)
+    assert_same_training(actual, expected)
 
 
 # -- custom loops -------------------------------------------------------------------------
@@ -239,7 +265,8 @@ def test_replicas_with_unlike_shares(strategy, case, is_scaled):
 
 def test_a_weight_is_for_one_micro_batch():
     optimizer = hosts.ours("SGD", accum_iters=2, reduction="weighted")
-    with pytest.raises(ValueError, match=r"weight of each micro-batch.*MicroBatchWeights\(\)"):
+    remedy = r"callbacks=\[MicroBatchWeights\(\), ApplyPartialWindow\(\)\]"
+    with pytest.raises(ValueError, match=f"weight of each micro-batch.*{remedy}"):
         taken(optimizer, [(gradients()[0], 1.0), (gradients()[1], None)])
 
 
@@ -252,6 +279,32 @@ def test_weights_are_refused_for_another_reduction():
         fit(compiled(dense_model(), optimizer), MICRO, callbacks=weighing)
     with pytest.raises(TypeError, match="`weight` must be None or a function.*weight=3"):
         hosts.accum.MicroBatchWeights(3)
+
+
+class Balance(layers.Layer):
+    def call(self, x):
+        self.add_loss(x[0, 0, 0])
+        return x
+
+
+def balanced():
+    return hosts.sequential((STEPS, 3), [Balance(), layers.Masking(), layers.Dense(2)])
+
+
+# What layers add, weights by something else than samples, and the model's data.
+ADDED = {
+    "activity": (penalized("activity_regularizer"), None, sequences),
+    "add_loss": (balanced, None, sequences),
+    "a function of the user": (penalized("activity_regularizer", False), not_zero, short),
+}
+
+
+@pytest.mark.parametrize("build, weight, arrays", ADDED.values(), ids=ADDED)
+def test_losses_that_layers_add_are_refused(build, weight, arrays):
+    optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
+    model = compiled(build(), optimizer, run_eagerly=hosts.BACKEND != "jax")
+    with pytest.raises(ValueError, match="can't be used with losses that layers add.*MicroBatches"):
+        fit(model, MICRO, arrays(), callbacks=[hosts.accum.MicroBatchWeights(weight)])
 
 
 LOSSES = {

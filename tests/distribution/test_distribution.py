@@ -1,5 +1,6 @@
 """Several devices, each with a share of every micro-batch, equal one device with the big batch."""
 
+import contextlib
 import functools
 import json
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import replicas
 import training
-from cases import ADAM, quick_first, skip_file_on_keras2, thorough
+from cases import ADAM, CASES, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from processes import PARTIAL, run_together, two_free_ports, two_workers
 from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, train, weights
@@ -129,21 +130,48 @@ def test_a_checkpoint_in_a_window(strategy, tmp_path):
     assert_equal(weights(model), train(stock, BIG, arrays=arrays, epochs=1).weights)
 
 
-@pytest.mark.skipif(not hosts.IS_LEGACY, reason="only legacy optimizers have gradient_aggregator")
-def test_a_gradient_aggregator():
-    """The user's aggregator runs as often as Keras's own reduction would."""
-    calls = []
+OWN_SUMS = ["replicas", "fit", "accum_iters_1", "scaled"] + [
+    "gradient_aggregator"
+] * hosts.IS_LEGACY
+
+
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 has no method that sums gradients")
+@quick_first("how", OWN_SUMS)
+def test_gradients_that_are_summed_in_a_way_of_ones_own(how, request):
+    """By the user's function or as Horovod does, for each micro-batch as by Keras's reduction."""
+    calls, arguments = [], dict(CASES["momentum"].arguments)
+    method = "_aggregate_gradients" if hosts.IS_LEGACY else "aggregate_gradients"
 
     def of_two_equals(pairs):
         calls.append(len(pairs))
         return [(2 * gradient, variable) for gradient, variable in pairs]
 
-    given = {**ADAM.arguments, "gradient_aggregator": of_two_equals}
-    expected = train(hosts.stock("Adam", **given), BIG, compile={"run_eagerly": True})
+    def distributed(optimizer):
+        def summed(self, pairs):
+            return of_two_equals(getattr(super(self.__class__, self), method)(pairs))
+
+        cls = type(optimizer)
+        cls = type(cls.__name__, (cls,), {method: summed, "__module__": "horovod._keras"})
+        return cls.from_config(optimizer.get_config())
+
+    def trained(optimizer, batch_size):
+        if how != "gradient_aggregator":
+            optimizer = distributed(optimizer)
+        if how == "scaled":
+            optimizer = hosts.loss_scaled(optimizer, initial_scale=8.0)
+        eagerly = how in ("fit", "gradient_aggregator")
+        return train(optimizer, batch_size, compile={"run_eagerly": eagerly})
+
+    if how == "gradient_aggregator":
+        arguments[how] = of_two_equals
+    expected = trained(hosts.stock("SGD", **arguments), BIG)
     calls.clear()
-    actual = train(adam(**given), MICRO, compile={"run_eagerly": True})
+    length, size = (1, BIG) if how == "accum_iters_1" else (LENGTH, MICRO)
+    strategy = request.getfixturevalue("strategy") if how == "replicas" else None
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        actual = trained(hosts.ours("SGD", **arguments, accum_iters=length), size)
     training.assert_same_training(actual, expected)
-    assert len(calls) == training.UPDATES * LENGTH
+    assert len(calls) == training.UPDATES * LENGTH or how not in ("fit", "gradient_aggregator")
 
 
 # -- other strategies and several processes ----------------------------------------------------
@@ -190,15 +218,6 @@ def test_two_processes(tmp_path):
     expected = replicas.single_device({"clipnorm": 0.3})
     for i in range(len(gates)):
         assert_equal(results(path, i), expected)
-
-
-@thorough
-@pytest.mark.skipif(not hosts.IS_TORCH, reason="only PyTorch has DistributedDataParallel")
-def test_two_processes_of_torch(tmp_path):
-    command, path = [hosts.TESTS / "torch_worker.py", tmp_path / "store"], tmp_path / "worker"
-    run_together(([*command, path, rank], {}) for rank in range(2))
-    expected = training.big_batch(ADAM)
-    assert_equal(results(path, "end"), {**expected.weights, **expected.slots})
 
 
 # -- JAX ---------------------------------------------------------------------------------------

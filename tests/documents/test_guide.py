@@ -1,4 +1,4 @@
-"""The code in docs/guide.md runs unchanged, and makes the updates that it should."""
+"""The code in the pages for users runs unchanged, and makes the updates that it should."""
 
 import functools
 import importlib
@@ -12,19 +12,24 @@ from cases import keras2_has_no
 from hosts import accum, keras
 from training import batches, compiled, data, dense_model, go_on, initialize
 
-PAGE = hosts.PROJECT / "docs" / "guide.md"
-BLOCKS = dict(re.findall(r"```python\n# ([^\n]+)\n(.*?)```", PAGE.read_text("utf-8"), re.S))
+PAGES = "start", "choose", "train", "loops", "monitor", "migrate", "why_different"
+TEXT = "\n".join((hosts.PROJECT / f"docs/{page}.md").read_text("utf-8") for page in PAGES)
+FOUND = re.findall(r"```python\n# ([^\n]+)\n(.*?)```", TEXT, re.S)
+BLOCKS = dict(FOUND)
 X, Y = (np.concatenate([array] * 3)[:70] for array in data())  # seven micro-batches of 10
+PLAIN_TF = hosts.IS_LEGACY and not hosts.keras.__name__.startswith("tf_keras")
 
 
 def run(block, **names):
-    exec(BLOCKS[block].replace("import keras\n", hosts.IMPORT_KERAS + "\n"), names)
+    code = BLOCKS[block].replace("import keras\n", hosts.IMPORT_KERAS + "\n")
+    exec(code, names)
     return names
 
 
 def test_all_blocks_are_tested():
+    assert len(BLOCKS) == len(FOUND) == TEXT.count("```python")
     tests = Path(__file__).read_text("utf-8")
-    assert [name for name in BLOCKS if f'("{name}"' not in tests] == []
+    assert [name for name in BLOCKS if f'"{name}"' not in tests] == []
 
 
 def row(block, updates, position, only_on=True):
@@ -33,27 +38,44 @@ def row(block, updates, position, only_on=True):
     return pytest.param(block, updates, position, id=block, marks=marks)
 
 
-@keras2_has_no("callbacks of these blocks")
+# The second update of 70 samples is that of the partial window.
 @pytest.mark.parametrize(
     "block, updates, position",
     [
+        row("Keras 3", 2, 0, hosts.IS_KERAS3),
+        row("Keras 3, any optimizer", 2, None, hosts.IS_KERAS3),
+        row("tf_keras", 2, 0, hosts.IS_TF_KERAS and not PLAIN_TF),
+        row("TensorFlow up to 2.15", 2, 0, PLAIN_TF),
+        row("Keras 2.2 and 2.3", 2, 0, hosts.IS_KERAS2),
+        row("padded data", 2, 0, hosts.IS_KERAS3),
+        row("mixed precision", 2, 0, hosts.IS_KERAS3),
+        row("several GPUs", 2, None, hosts.BACKEND == "jax"),
+        row("resume", 8, 0, hosts.IS_KERAS3),
         row("the big batch in one train step", 2, None, hosts.IS_KERAS3),
-        row("weights in fit", 1, 2),
+        row("weights in fit", 2, 0, not hosts.IS_KERAS2),
         row("callbacks that count updates", 2, 0, hosts.IS_KERAS3),
         row("half trained: Keras's own", 1, 2, hosts.IS_KERAS3),
     ],
 )
-def test_a_block_with_a_model(block, updates, position, tmp_path):
+def test_a_block_with_a_model(block, updates, position, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     model = initialize(dense_model())
     if block == "half trained: Keras's own":
         own = run("before: Keras's own", keras=keras)["optimizer"]
         go_on(compiled(model, own, metrics=["mae"]), 0, 7)
-    names = {"keras": keras, "model": model, "x": X, "y": Y}
-    model = run(block, **names, path=str(tmp_path / "saved.keras"))["model"]
+    names = {"keras": keras, "model": model, "make_model": lambda: initialize(dense_model())}
+    try:
+        model = run(block, **names, x=X, y=Y, path=str(tmp_path / "saved.keras"))["model"]
+    finally:
+        if block == "mixed precision":
+            keras.config.set_dtype_policy(hosts.FLOATX)
+        if block == "several GPUs":
+            keras.distribution.set_distribution(None)
     if block == "half trained: Keras's own":
         assert model.get_compile_config()["metrics"] == ["mae"]
-    assert int(model.optimizer.iterations) == updates
-    assert position in (None, getattr(model.optimizer, "window_position", None))
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    assert int(hosts.array(optimizer.iterations)) == updates
+    assert position in (None, getattr(optimizer, "window_position", None))
 
 
 @keras2_has_no("schedules")
@@ -63,6 +85,34 @@ def test_schedules_of_the_learning_rate():
     assert float(names["schedule"](400)) == 0 < float(names["schedule"](399))
     grows = run("windows that grow")
     assert (grows["optimizer"].accum_iters, grows["updates"]) == (1, 100 + 200 + 1100 // 16)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+def test_a_fair_comparison(capsys):
+    from_ours = {name: getattr(accum, name) for name in ("AdamAccumulate", "ApplyPartialWindow")}
+    run("a fair comparison", keras=keras, make_model=dense_model, x=X, y=Y, **from_ours)
+    assert 0 < float(capsys.readouterr().out.split()[-1]) < 1e-6
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3 or not hosts.IS_TENSORFLOW, reason="for TensorFlow")
+def test_your_own_loop():
+    names = {"tf": hosts.tf, "model": dense_model(), "AdamAccumulate": accum.AdamAccumulate}
+    names = run("your own loop", **names)
+    optimizer = names["optimizer"]
+    for x, y in batches(10, (X, Y)):
+        names["train_step"](x, y)
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 2)
+
+
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="for PyTorch")
+def test_a_loop_for_pytorch():
+    import torch
+
+    model, optimizer = initialize(dense_model()), hosts.ours("Adam", accum_iters=5)
+    micro_batches = [map(torch.from_numpy, batch) for batch in batches(10, (X, Y))]
+    names = {"micro_batches": micro_batches, "loss_of": torch.nn.functional.mse_loss}
+    run("a loop for PyTorch", torch=torch, model=model, optimizer=optimizer, **names)
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 2)
 
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="for JAX")
@@ -107,7 +157,8 @@ def test_weights_in_a_train_step():
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
 def test_in_place_of_keras_s_own():
     before = run("before: Keras's own", keras=keras)["optimizer"]
-    after = run("after: Keras's own")["optimizer"]
-    assert type(after) is accum.AdamAccumulate
-    assert after.accum_iters == before.gradient_accumulation_steps
-    assert float(after.learning_rate) == float(before.learning_rate)
+    for block in ("after: Keras's own", "from another package"):
+        after = run(block)["optimizer"]
+        assert type(after) is accum.AdamAccumulate
+        assert after.accum_iters == before.gradient_accumulation_steps
+        assert float(after.learning_rate) == float(before.learning_rate)

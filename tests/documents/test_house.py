@@ -5,7 +5,6 @@ from pathlib import Path
 
 import hosts
 import pytest
-from cases import NAMES
 
 import keras_accum
 from keras_accum.port import Port, StatePort
@@ -19,9 +18,8 @@ def members_of(part):
     return [name for row in rows for name in re.findall(r"(\w+)(?:\([^)]*\))?(?:, |$)", row)]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_port_does_all_that_the_engine_needs(name):
-    port = hosts.ours(name, accum_iters=2)._accumulation.port
+def test_each_port_does_all_that_the_engine_needs():
+    port = hosts.ours("Adam", accum_iters=2)._accumulation.port
     assert isinstance(port, Port)
     needed = members_of(StatePort) + members_of(Port)
     assert {"variables", "read", "write", "stock_variables", "ops", "branch"} < {*needed}

@@ -1,4 +1,4 @@
-"""The scripts in docs/recipes.md run unchanged, in this process. Most equal their big batch."""
+"""The scripts in examples/ run unchanged, in this process. Most equal their big batch."""
 
 import re
 from pathlib import Path
@@ -6,20 +6,23 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
-from cases import thorough
+import training
+from cases import once_on_keras3, thorough
 from hosts import keras
+from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, weights
 
 if not hosts.IS_KERAS3:
     pytest.skip("the recipes are for Keras 3", allow_module_level=True)
 
-PAGE = hosts.PROJECT / "docs" / "recipes.md"
-BLOCK = r"```python\n# ([^\n,]+)(?:, on ([^\n]+))?\n(.*?)```"
-FOUND = re.findall(BLOCK, PAGE.read_text("utf-8"), re.S)
+FOLDER = hosts.PROJECT / "examples"
+PAGE = (hosts.PROJECT / "docs" / "recipes.md").read_text("utf-8")
+# The rows of the page: each script with the backends that it runs on, or "all".
+FOUND = re.findall(r"^\| .*\(\.\./examples/(\w+)\.py\).* \| (.+) \|$", PAGE, re.M)
 BACKENDS = {"TensorFlow": "tensorflow", "JAX": "jax", "PyTorch": "torch"}
 SCRIPTS = {
-    name: script
-    for name, on, script in FOUND
-    if not on or hosts.BACKEND in [BACKENDS[backend] for backend in on.split(" and ")]
+    name: (FOLDER / f"{name}.py").read_text("utf-8")
+    for name, on in FOUND
+    if on == "all" or hosts.BACKEND in [BACKENDS[backend] for backend in on.split(", ")]
 }
 OURS = r"Adam(W?)Accumulate\(1e-3, accum_iters=5\)"
 
@@ -54,29 +57,25 @@ def assert_same(found, expected):
 
 
 def test_each_script_has_a_test():
+    assert {name for name, _ in FOUND} == {path.stem for path in FOLDER.glob("*.py")}
     tests = Path(__file__).read_text("utf-8")
-    assert [name for name, *_ in FOUND if f'"{name}"' not in tests] == []
+    assert [name for name, _ in FOUND if f'"{name}"' not in tests] == []
 
 
 # The updates of a script, and what it has in place of micro-batches for the stock optimizer.
-BIG = {
-    "fine-tuning": (12, {"batch_size=10": "batch_size=50", "[ApplyPartialWindow()]": "[]"}),
-    "a loop": (
-        4,
-        {
-            "tensorflow": {".batch(10": ".batch(50"},
-            "jax": {"100, 10)": "100, 50)", "i + 10": "i + 50"},
-            "torch": {"batch_size=10": "batch_size=50"},
-        }[hosts.BACKEND],
-    ),
-    "a GAN": (4, {".batch(10": ".batch(50"}),
+CHANGES = {
+    "fine_tuning": (12, {"batch_size=10": "batch_size=50", "[ApplyPartialWindow()]": "[]"}),
+    "loop_tensorflow": (4, {".batch(10": ".batch(50"}),
+    "loop_jax": (4, {"100, 10)": "100, 50)", "i + 10": "i + 50"}),
+    "loop_torch": (4, {"batch_size=10": "batch_size=50"}),
+    "gan": (4, {".batch(10": ".batch(50"}),
 }
 
 
 @thorough
-@pytest.mark.parametrize("name", [name for name in BIG if name in SCRIPTS])
+@pytest.mark.parametrize("name", [name for name in CHANGES if name in SCRIPTS])
 def test_it_equals_its_big_batch(name):
-    updates, changes = BIG[name]
+    updates, changes = CHANGES[name]
     script, count = re.subn(OURS, r"keras.optimizers.Adam\1(1e-3)", SCRIPTS[name])
     assert count == 1
     script = re.sub(r"^optimizer\.apply_partial_window.*\n|^print.*\n", "", script, flags=re.M)
@@ -109,7 +108,7 @@ def test_resume(folder, monkeypatch):
     again = run(SCRIPTS["resume"])["model"]
     for weight, other in zip(again.get_weights(), whole.get_weights()):
         np.testing.assert_array_equal(weight, other)
-    assert again.optimizer.completed_updates == whole.optimizer.completed_updates == 48 // 5
+    assert again.optimizer.completed_updates == whole.optimizer.completed_updates == 4 * 3
 
 
 @recipe("serving")
@@ -124,10 +123,10 @@ def test_serving(folder):
     np.testing.assert_allclose(exported.serve(x), expected, rtol=0, atol=1e-6)
 
 
-@recipe("a window by tokens")
+@recipe("window_by_tokens")
 def test_a_window_by_tokens():
     """Windows of 64, 60 and 52 tokens, each a batch of its tokens for the stock optimizer."""
-    found = run(SCRIPTS["a window by tokens"])
+    found = run(SCRIPTS["window_by_tokens"])
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((None, 8)), keras.layers.Dense(2)])
     model.compile(keras.optimizers.Adam(1e-3), loss="mse")
@@ -136,3 +135,22 @@ def test_a_window_by_tokens():
         model.train_on_batch(*(np.concatenate(part, 1) for part in zip(*pairs[window])))
     assert_same(found["model"], model)
     assert found["optimizer"].completed_updates == 3
+
+
+@once_on_keras3
+def test_your_own_optimizer():
+    found = run(SCRIPTS["your_own_optimizer"])
+    # weight_decay is handled by Keras's base class.
+    arguments = {"learning_rate": 2**-6, "weight_decay": 2**-2}
+    stock = compiled(dense_model(), found["NormalizedSGD"](**arguments))
+    start = weights(stock)
+    fit(stock, BIG)
+    accumulate = found["NormalizedSGDAccumulate"](accum_iters=LENGTH, **arguments)
+    ours = compiled(dense_model(), accumulate)
+    fit(ours, MICRO)
+    training.assert_moved(start, weights(stock))
+    assert_equal(weights(ours), weights(stock))
+    assert accumulate.completed_updates == training.UPDATES
+    slots = enumerate(stock.optimizer.momentums)
+    slots = {f"NormalizedSGD.momentum.{i}": hosts.array(slot) for i, slot in slots}
+    assert_equal(accumulate.get_state(), slots)

@@ -7,9 +7,6 @@ own. Ours give the big batch, so what a script expects can be had.
 import re
 import subprocess
 import sys
-import types
-import unittest
-from pathlib import Path
 
 import hosts
 import pytest
@@ -59,36 +56,3 @@ def test_the_defect_is_still_there(name):
     error = "\nRuntimeError: " if name == "mirrored_strategy" else "AssertionError"
     mended = f"Keras {keras.__version__} has fixed {name}: say so in docs/upstream/README.md"
     assert error in error_of(script, name), mended
-
-
-# The methods that a patch changes, by the script that shows the defect.
-PATCHES = {
-    "schedule": ("keras/src/optimizers/base_optimizer.py", "_get_current_learning_rate"),
-    "copies": ("keras/src/backend/jax/optimizer.py", "_backend_apply_gradients"),
-}
-
-
-@thorough
-@once
-@pytest.mark.parametrize("name", PATCHES)
-def test_the_patch_mends_the_defect(name, tmp_path, monkeypatch):
-    """It applies to the Keras that is installed, and Keras's tests of its accumulation pass."""
-    changed, method = PATCHES[name]
-    tests = "keras/src/optimizers/optimizer_test.py"
-    installed = Path(keras.__file__).parent.parent
-    for file in (changed, tests):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text((installed / file).read_text("utf-8"), "utf-8")
-    subprocess.run(["git", "apply", str(FOLDER / f"{name}.patch")], cwd=tmp_path, check=True)
-    found = {}
-    for file in (changed, tests):
-        found[file] = types.ModuleType("patched")
-        exec((tmp_path / file).read_text("utf-8"), vars(found[file]))
-    cls = next(v for v in vars(found[changed]).values() if method in getattr(v, "__dict__", {}))
-    owner = next(c for c in keras.optimizers.Adam.__mro__ if method in vars(c))
-    monkeypatch.setattr(owner, method, vars(cls)[method])
-    exec(SCRIPTS[name], {})
-    suite = found[tests].OptimizerTest
-    for test in unittest.defaultTestLoader.getTestCaseNames(suite):
-        if re.search("gradient_accumulation.*[^1-9]$", test):  # of rows, the first
-            suite(test).debug()  # raises errors

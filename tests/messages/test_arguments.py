@@ -4,11 +4,12 @@ import inspect
 
 import hosts
 import pytest
-from cases import every_name, keras2_has_no
+from cases import every_name, keras2_has_no, once_on_keras3
 from hosts import accum, keras
 from training import assert_same_training, compiled, data, dense_model, fit, train
 
 RATE = "lr" if hosts.IS_KERAS2 and keras.__version__ < "2.3" else "learning_rate"
+pytestmark = once_on_keras3
 only_keras3 = pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 accumulates by itself")
 
 # -- signatures --------------------------------------------------------------------------------
@@ -112,7 +113,6 @@ def test_python_looks_at_all_members():
 # tests/pure/test_messages.py.
 REFUSED = [
     ({"accum_iters": 0}, ["accum_iters", "integer >= 1", "accum_iters=0"]),
-    ({"accum_steps": 5}, ["{'accum_steps': 5}", "Did you mean `accum_iters`?"]),
     ({"lr": 0.5, "learning_rate": 0.25}, ["lr=0.5", "learning_rate=0.25"]),
     ({"clipnorm": 1.0, "global_clipnorm": 2.0}, ["clipnorm", "global_clipnorm"]),
 ]
@@ -135,6 +135,13 @@ def test_refused(arguments, said):
         hosts.ours("Adam", **arguments)
     for words in said:
         assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize("more", [(), (0.0,), (0.0, False)], ids=str)
+def test_the_copied_class_s_order_of_arguments(more):
+    """Its last argument is `accum_iters`, where other Kerases have a flag, a decay or a clip."""
+    with pytest.raises(ValueError, match="did you mean `accum_iters=5`"):
+        accum.AdamAccumulate(0.001, 0.9, 0.999, None, *more, 5)
 
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about an error of tf_keras")
@@ -195,6 +202,12 @@ def test_an_argument_that_is_assigned_later_is_refused(name, given, assigned):
     default = getattr(accum.AdamAccumulate(), name)
     other = accum.AdamAccumulate.from_optimizer(optimizer, **{name: default})
     assert getattr(other, name) == default
+
+
+@only_keras3
+def test_decay_is_assigned_later():
+    with pytest.raises(AttributeError, match="`decay` can't.*from_optimizer.*, decay=0.2"):
+        hosts.ours("Adam").decay = 0.2
 
 
 @only_keras3

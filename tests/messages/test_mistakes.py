@@ -4,7 +4,7 @@ import warnings
 
 import hosts
 import pytest
-from cases import every_name, keras2_has_no
+from cases import every_name, keras2_has_no, once_on_keras3
 from hosts import accum
 from training import compiled, dense_model, fit
 
@@ -33,6 +33,7 @@ def test_in_the_place_of_a_callback(message):
     with pytest.raises((TypeError, AttributeError), match=message):
         fit(compiled(dense_model(), hosts.ours("Adam")), 2, callbacks=[GIVEN[message]()])
     assert not hasattr(hosts.ours("Adam"), "set_model")
+    assert not {"set_model", "on_batch_end"} & {*dir(hosts.ours("Adam"))}
 
 
 @keras2_has_no("accum_iters=None")
@@ -55,8 +56,16 @@ def test_a_callback_of_another_keras():
     said = "is for models of keras.* of tf_keras"
     with pytest.raises(TypeError, match=said):
         fit(model, 2, callbacks=[other.ApplyPartialWindow()])
-    with pytest.raises(ValueError, match="<keras_accum.keras3.*Adam.*>, for models of keras3"):
+    said = "<keras_accum.keras3.*Adam.*>, for.*`from keras_accum.tf_keras import AdamAccumulate`"
+    with pytest.raises(ValueError, match=said):
         dense_model().compile(other.AdamAccumulate(accum_iters=2), "mse")
+
+
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about TensorFlow's graphs without functions")
+def test_no_eager_execution():
+    with hosts.tf.Graph().as_default():
+        with pytest.raises(ValueError, match="model_to_estimator.*disable_eager.*train with `fit`"):
+            hosts.ours("Adam", accum_iters=2)
 
 
 def test_an_object_that_is_no_model():
@@ -69,6 +78,7 @@ def test_an_object_that_is_no_model():
 # -- how an optimizer is printed ---------------------------------------------------------------
 
 
+@once_on_keras3
 @every_name
 def test_a_repr_has_the_learning_rate_and_accum_iters(name):
     optimizer = hosts.ours(name, learning_rate=0.25, accum_iters=3)

@@ -1,5 +1,6 @@
-"""What XLA compiles for an H100 that isn't there: no branch in the default, and no copy anywhere.
+"""What XLA compiles for H100s that aren't there: no branch in the default, and no copy anywhere.
 
+Four of them reduce gradients once in an update of `MicroBatches`.
 `nox -s accelerators` installs XLA's plugin for CUDA, and sets KERAS_ACCUM_TEST_ACCELERATORS.
 """
 
@@ -13,15 +14,15 @@ if not os.environ.get("KERAS_ACCUM_TEST_ACCELERATORS"):
     pytest.skip("only `nox -s accelerators` has XLA's plugin", allow_module_level=True)
 sys.path.append(str(hosts.PROJECT / "benchmarks"))
 
-from accelerators import devices, programs
+from accelerators import collectives, devices, programs, tables
 from accelerators.measure import figures
-from shared.contenders import CONDITIONAL, DEFAULT, OWN, PYTHON, STOCK
+from shared.contenders import CONDITIONAL, DEFAULT, IN_SLICES, OWN, PYTHON, STOCK
 
 
 @pytest.fixture(scope="module")
 def compiled():
     made = programs.alone(programs.LARGE, [DEFAULT, CONDITIONAL, PYTHON, STOCK, OWN])
-    device = devices.find("gpu")
+    (device,) = devices.find("gpu")
     return {name: figures(device, program) for name, program in made.items()}
 
 
@@ -53,3 +54,20 @@ def test_what_is_counted_is_found_in_another_program(compiled):
     row = compiled[OWN]
     assert row["conditionals"] >= 3 and row["temporary"] > 3
     assert min(row["waits"]) >= 3 and min(row["copies"]) >= 15
+
+
+def test_micro_batches_reduces_once_in_an_update():
+    """In the loop over slices, nothing is reduced; AdamAccumulate reduces in each micro-batch."""
+    names = DEFAULT, PYTHON, OWN
+    found = collectives.count("gpu", tables.DATA_PARALLEL, names)
+    once = {"all-reduce": 1, "in a loop": 0, "bytes": 4.0}
+    assert found.pop(IN_SLICES) == once
+    k = programs.K
+    assert found == dict.fromkeys(names, {"all-reduce": k, "in a loop": 0, "bytes": 4.0 * k})
+
+
+def test_micro_batches_reduces_fewer_bytes_with_split_weights():
+    """In the loop are the sums of products with a split kernel, not gradients."""
+    found = collectives.count("gpu", tables.MODEL_PARALLEL, [DEFAULT])
+    moved = {name: row["bytes"] for name, row in found.items()}
+    assert moved[DEFAULT] > 4 * moved[IN_SLICES]

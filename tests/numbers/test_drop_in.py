@@ -6,18 +6,18 @@ Keras 3 ships these tests in its wheel. Each runs here with our classes under th
 import importlib
 import importlib.util
 import inspect
-import re
 import types
 import unittest
 from pathlib import Path
 
 import hosts
 import pytest
-from cases import NAMES, once_on_keras3, skip_file_on_keras2, thorough
+from cases import NAMES, skip_file_on_keras2, thorough
 
 skip_file_on_keras2("tests of its optimizers in its wheel")
 
 pytestmark = [
+    pytest.mark.once_by("tensorflow"),  # at accum_iters=1, all code is Keras's
     pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 ships tests of its optimizers"),
     pytest.mark.filterwarnings("default"),  # the tests are Keras's own, and so are their warnings
 ]
@@ -57,9 +57,7 @@ def case(module, suite, test):
     if name in OTHERWISE:
         marks += [pytest.mark.skip(reason=OTHERWISE[name])]
     if not suite.__name__.startswith(("SGD", "Adam", "RMSprop", "LossScale")):
-        marks += [thorough, pytest.mark.skipif(hosts.BACKEND == "jax", reason="compiles for long")]
-    if re.search("gradient_accumulation_.*[1-9]$", test):  # rows of one test
-        marks += [once_on_keras3]
+        marks += [thorough]
     return pytest.param(module, suite, test, id=name, marks=marks)
 
 

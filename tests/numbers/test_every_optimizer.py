@@ -108,18 +108,3 @@ def test_a_list_of_the_stock_optimizer(case, built):
         np.testing.assert_array_equal(hosts.array(found), expected)
     with pytest.raises(hosts.accum.StateError, match="is not a state of|doesn.t fit"):
         optimizer(arrays[:-1])
-
-
-@thorough
-@pytest.mark.skipif(
-    not hosts.IS_TENSORFLOW or "muon" not in CASES, reason="about Muon and TensorFlow's data types"
-)
-@pytest.mark.parametrize("make", [hosts.stock, hosts.ours])
-def test_muon_multiplies_a_rate_by_weights_of_another_type_as_the_stock_optimizer_does(make):
-    """The page on limits says so: a schedule of Keras is float32, the weights here are float64."""
-    matrix = hosts.variable(np.eye(2, 3), "kernel")
-    of_keras = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
-    with pytest.raises(Exception, match="cannot compute Mul.* a double tensor"):
-        hosts.apply(make("Muon", learning_rate=of_keras), [np.eye(2, 3)], [matrix])
-    hosts.apply(make("Muon", learning_rate=hosts.EachUpdate([0.1])), [np.eye(2, 3)], [matrix])
-    assert (hosts.array(matrix) != np.eye(2, 3)).any()

@@ -1,6 +1,5 @@
 """TensorFlow graphs of one micro-batch: where they have a conditional, and fused kernels."""
 
-import importlib
 
 import hosts
 import pytest
@@ -132,28 +131,3 @@ def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
     given = tf.TensorSpec([2], hosts.FLOATX)
     found = operations(lambda value: strategy.run(replica, (value,)), given)
     assert conditionals(found) == bool(gated)
-
-
-@pytest.mark.parametrize("gated", [{}, {"gate": "conditional"}], ids=str)
-def test_autograph_converts_no_step_of_ours(strategy, gated, monkeypatch):
-    """A train step of a user's own in `tf.function`, which converts functions by default."""
-    api = importlib.import_module("tensorflow.python.autograph.impl.api")
-    convert, converted = api._convert_actual, []
-
-    def spy(function, *arguments):
-        converted.append(f"{function.__module__}.{function.__name__}")
-        return convert(function, *arguments)
-
-    monkeypatch.setattr(api, "_convert_actual", spy)
-    optimizer, variable = in_replicas(strategy, CASES["adam"], **gated)
-
-    def by_pairs(value):
-        optimizer.apply_gradients([(value + 1, variable)])
-
-    def by_lists(value):
-        optimizer.apply([value + 1], [variable])
-
-    for replica in [by_pairs, by_lists] if hosts.IS_KERAS3 else [by_pairs]:
-        tf.function(strategy.run)(replica, (tf.zeros([2], hosts.FLOATX),))
-        assert f"{__name__}.{replica.__name__}" in converted
-    assert not [name for name in converted if name.startswith("keras_accum")]

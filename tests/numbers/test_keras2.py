@@ -280,6 +280,86 @@ def test_a_partial_window_of_two_models(are_same_variables):
     assert_is_big_batch(first, [LENGTH])
 
 
+# -- what a user overrides or wraps ------------------------------------------------------------
+
+
+def doubled(optimizer, way):
+    """Return an optimizer with other gradients: on an instance, or as Horovod makes a class."""
+    own = optimizer.get_gradients
+    if way == "instance":
+        optimizer.get_gradients = lambda loss, params: [2 * g for g in own(loss, params)]
+        return optimizer
+
+    def get_gradients(self, loss, params):
+        return [2 * g for g in super(self.__class__, self).get_gradients(loss, params)]
+
+    cls = type(type(optimizer).__name__, (type(optimizer),), {"get_gradients": get_gradients})
+    return cls.from_config(optimizer.get_config())
+
+
+@pytest.mark.parametrize("way", ["class", "instance"])
+@pytest.mark.parametrize("length", [1, LENGTH])
+@pytest.mark.parametrize("clip", [{"clipnorm": 2.0}, {"clipvalue": 0.1}], ids=str)
+def test_get_gradients_of_the_user_is_called(way, length, clip):
+    """For each micro-batch. Clipping acts on the window's average of what it returns."""
+    arguments = {"learning_rate": 2**-3, "momentum": 0.9, **clip}
+    reference = hosts.stock("SGD", **arguments)
+    own = reference.get_gradients
+    reference.get_gradients = lambda loss, params: own(2 * loss, params)
+    expected = go_on(compiled(dense_model(), reference), batch_size=length * MICRO)
+    ours = doubled(hosts.ours("SGD", accum_iters=length, **arguments), way)
+    assert_equal(weights(go_on(compiled(dense_model(), ours))), weights(expected))
+    assert {name: getattr(ours, name) for name in clip} == clip
+
+
+@pytest.mark.parametrize("name", ["SGD", "RMSprop", "Adam"])
+def test_each_method_of_the_stock_class_may_be_overridden(name, tmp_path):
+    """Keras, or the stock class itself, calls it on the user's object. None is left out."""
+    cls, called = type(hosts.ours(name)), set()
+    stock = getattr(keras.optimizers, name)
+    names = {n for n in dir(stock) if callable(getattr(stock, n)) and not n.startswith("__")}
+    assert {"get_updates", "get_gradients", "set_weights", "get_config"} < names
+
+    def noting(method):
+        def noted(owner, *args, **kwargs):
+            called.add(method)
+            return getattr(super(made, owner), method)(*args, **kwargs)
+
+        return classmethod(noted) if method == "from_config" else noted
+
+    made = type("Made", (cls,), {method: noting(method) for method in names})
+    path = str(tmp_path / "model.h5")
+    go_on(compiled(dense_model(), made(accum_iters=2))).save(path)
+    model = keras.models.load_model(path, custom_objects={"Made": made})
+    assert model.optimizer.get_weights() and called == names
+
+
+def test_a_tensor_as_the_learning_rate_and_the_old_order_of_arguments():
+    """As multipliers of rates and agents call `get_updates`. A partial window has the rate, too."""
+    optimizer = hosts.ours("SGD", learning_rate=2**-5, momentum=0.9, accum_iters=LENGTH)
+    own, rate = optimizer.get_updates, optimizer.lr
+
+    def get_updates(loss, params):
+        optimizer.lr = 4.0 * rate
+        updates = own(params, [], loss)
+        assert "learning_rate=a schedule" in repr(optimizer)
+        optimizer.lr = rate
+        return updates
+
+    optimizer.get_updates = get_updates
+    model = go_on(compiled(dense_model(), optimizer), stop=LENGTH + 2)
+    optimizer.apply_partial_window()
+    assert_is_big_batch(model, [LENGTH, 2])
+
+
+def test_update_of_keras_is_replaced(monkeypatch):
+    """As bert4keras does for the weights' new values, which it would never see here."""
+    monkeypatch.setattr(K, "update", lambda x, new: tf.assign(x, 0.9 * new))
+    model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2))
+    with pytest.raises(ValueError, match="`K.update` is replaced.*window_transforms"):
+        model.train_on_batch(*data())
+
+
 # -- arguments ---------------------------------------------------------------------------------
 
 

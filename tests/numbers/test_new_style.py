@@ -47,15 +47,6 @@ def test_xla_inside_the_optimizer(name, gate):
     assert_windows_equal_big_batches(prepared(optimizer, mine), reference, mine, theirs)
 
 
-@thorough
-def test_two_traces_of_xla_inside_the_optimizer():
-    optimizer, ws = made(hosts.ours("AdamW", accum_iters=2))
-    optimizer.jit_compile = True
-    for grads in MICRO_BATCHES[:2]:
-        tf.function(lambda grads: optimizer.apply_gradients(list(zip(grads, ws))))(grads)
-    assert optimizer.completed_updates == 1
-
-
 @pytest.mark.parametrize("extension", ["h5", "keras"])
 def test_saved_in_a_loss_scale_optimizer_before_the_first_step(extension, tmp_path):
     """Files of later are in test_saving.py."""

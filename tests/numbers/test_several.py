@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import hosts
 import numpy as np
 import pytest
-from cases import quick_first, skip_file_on_keras2, thorough
-from training import MICRO, Shrink, assert_equal, compiled, data, dense_model, weights
+from cases import quick_first, skip_file_on_keras2
+from training import Shrink, assert_equal
 
 skip_file_on_keras2("tf.function")
 if not hosts.IS_TENSORFLOW:
@@ -140,15 +140,6 @@ def in_a_loop(mine, values):
     run(values)
 
 
-def in_a_range(mine, values):
-    @tf.function
-    def run(values):
-        for number in tf.range(len(values)):
-            take(mine, values[number])
-
-    run(values)
-
-
 def in_threads(mine, values):
     with ThreadPoolExecutor(len(mine)) as pool:
         list(pool.map(lambda player: in_a_loop([player], values), mine))
@@ -168,16 +159,7 @@ def saved(step, mine, folder):
     tf.saved_model.save(module, folder)
 
 
-def archived(step, mine, folder):
-    archive = keras.export.ExportArchive()
-    archive.add_endpoint("step", step, input_signature=[SPEC])
-    if hosts.IS_LEGACY:  # no archive finds the slots of stock legacy optimizers by itself, too
-        found = [v for optimizer, ws in mine for v in [*hosts.listed(optimizer), *ws]]
-        archive.add_variable_collection("all", found)
-    archive.write_out(folder)
-
-
-def exported(write, mine, values):
+def exported(mine, values):
     """The step goes on in a SavedModel, and returns weights that it has read after updates."""
     natives = [hosts.native(w) for _, ws in mine for w in ws]
 
@@ -187,7 +169,7 @@ def exported(write, mine, values):
 
     step_by_step(mine, values[:1])
     with tempfile.TemporaryDirectory() as folder:
-        write(step, mine, folder)
+        saved(step, mine, folder)
         loaded = tf.saved_model.load(folder)
     for factor in values[1:]:
         read = loaded.step(factor)
@@ -203,12 +185,9 @@ PROGRAMS = {
     "two devices": (step_by_step, 6, {"device": "CPU:1"}),
     "eagerly and in a graph": (eagerly_and_in_a_graph, 12, {}),
     "loop": (in_a_loop, 60, {}),
-    "range": (in_a_range, 60, {}),
     "called by XLA": (called_by_xla, 12, {}),
-    "SavedModel": (functools.partial(exported, saved), 12, {}),
+    "SavedModel": (exported, 12, {}),
 }
-if hasattr(keras, "export"):
-    PROGRAMS["ExportArchive"] = (functools.partial(exported, archived), 12, {})
 
 
 @quick_first("program, steps, options", PROGRAMS)
@@ -247,7 +226,7 @@ def test_many_steps_in_one_graph(options, how):
     assert_equal(arrays(mine), arrays(theirs))
 
 
-# -- what may fail, and `fit` ----------------------------------------------------------------------
+# -- what may fail ----------------------------------------------------------------------------
 
 
 def test_an_error_in_an_update():
@@ -269,26 +248,3 @@ def test_an_error_in_an_update():
     for factor in values:
         step(factor)
     assert_equal(arrays(mine), by_stock(6))
-
-
-def fitted(model, size):
-    dataset = tf.data.Dataset.from_tensor_slices(data()).batch(size).repeat(50)
-    model.fit(dataset, shuffle=False, verbose=0)
-    return weights(model)
-
-
-@functools.lru_cache(maxsize=None)
-def fitted_by_stock(length):
-    optimizer = hosts.stock("Adamax", **BOTH)
-    return fitted(compiled(dense_model(), optimizer, run_eagerly=False), length * MICRO)
-
-
-@thorough
-def test_fit_in_threads():
-    lengths = [*LENGTHS.values()] * 2
-    optimizers = [hosts.ours("Adamax", accum_iters=n, **BOTH) for n in lengths]
-    models = [compiled(dense_model(), optimizer) for optimizer in optimizers]
-    with ThreadPoolExecutor(len(models)) as pool:
-        found = list(pool.map(lambda model: fitted(model, MICRO), models))
-    for mine, length in zip(found, lengths):
-        assert_equal(mine, fitted_by_stock(length))

@@ -5,7 +5,6 @@ import contextlib
 import hosts
 import numpy as np
 import pytest
-from cases import NAMES, keras2_has_no
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
 
@@ -112,22 +111,3 @@ def test_a_monitor_with_nan_debuggers_switched_on(gate):
     with looking_for_nan():
         history = fit(model, MICRO, arrays, epochs=1, callbacks=[monitor]).history
     assert history["completed_updates"] == [1]
-
-
-@keras2_has_no("to_stock")
-@pytest.mark.parametrize("name", NAMES)
-def test_to_stock_of_a_subclass(name):
-    cls = getattr(hosts.accum, f"{name}Accumulate")
-    optimizer = type(f"My{name}", (cls,), {})(accum_iters=2)
-    assert type(optimizer.to_stock()) is type(hosts.stock(name))
-
-    class WithAnArgument(cls):
-        def __init__(self, *args, extra=3, **kwargs):
-            super().__init__(*args, **kwargs)
-            self.extra = extra
-
-        def get_config(self):
-            return {**super().get_config(), "extra": self.extra}
-
-    with pytest.raises((TypeError, ValueError), match="extra"):  # of the stock constructor
-        WithAnArgument(accum_iters=2).to_stock()

@@ -9,7 +9,7 @@ import hosts
 import numpy as np
 import pytest
 from hosts import keras
-from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit
+from training import LENGTH, assert_equal
 
 if not hosts.IS_TORCH:
     pytest.skip("about the devices of PyTorch", allow_module_level=True)
@@ -81,16 +81,3 @@ def test_waits_of_a_window(device, name):
     for window in windows:
         *inside, end = counts[window]
         assert inside == row.inside and 0 < end <= most
-
-
-def test_the_callback_that_weighs_adds_no_wait(device):
-    """Micro-batches in `fit`, in which Keras itself waits."""
-    arrays, found = [array[: (LENGTH - 1) * MICRO] for array in data()], []
-    for reduction, callbacks in ("mean", []), ("weighted", [hosts.accum.MicroBatchWeights()]):
-        optimizer = hosts.ours("Adam", accum_iters=LENGTH, reduction=reduction)
-        model = compiled(dense_model(kernel_initializer="ones"), optimizer)
-        optimizer.build(model.trainable_variables)
-        device.waits.clear()
-        fit(model, MICRO, arrays, epochs=1, callbacks=callbacks)
-        found.append(list(device.waits))
-    assert found[0] and found[1] == found[0]

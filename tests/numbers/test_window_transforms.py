@@ -41,6 +41,81 @@ def test_equal_to_the_stock_optimizer_on_transformed_big_batches(case, accum_ite
     assert ours.completed_updates == len(windows) and is_clipped
 
 
+class Running:
+    """Divide by a running norm, which is kept in a variable."""
+
+    def __init__(self, is_native=False):
+        make = hosts.variable if not is_native else hosts.tf.Variable
+        self.norm = make(np.zeros((), hosts.FLOATX), name="running_norm")
+
+    def __call__(self, gradients, variables):
+        ops = hosts.keras.ops if hosts.IS_KERAS3 else hosts.tf
+        norm = ops.stop_gradient if hosts.IS_KERAS3 else hosts.tf.identity
+        total = sum(ops.abs(ops.reshape(g, [-1]))[0] for g in gradients)
+        self.norm.assign(0.5 * norm(self.norm) + total)
+        return [g / (1 + norm(self.norm)) for g in gradients]
+
+
+GATES = ["auto", "select", "conditional"]
+
+
+@keras2_has_no("variables that a function can write")
+@quick_first("how", [{}, {"jit_compile": True}] if hosts.IS_TENSORFLOW else [{}])
+@pytest.mark.parametrize("gate", GATES)
+def test_a_function_that_keeps_something(gate, how):
+    """It runs once per update, or what it wrote is held; a native variable can't be held."""
+    running, alone = Running(), Running()
+    options = {"accum_iters": steps.LENGTH, "window_transforms": [running], "gate": gate}
+    ours, mine = steps.made(hosts.ours("SGD", learning_rate=0.125, **options))
+    stock, theirs = steps.made(hosts.stock("SGD", learning_rate=0.125))
+    if hosts.BACKEND == "jax":  # a pure function would lose what isn't in the optimizer
+
+        def step(gradients):
+            hosts.apply(ours, gradients, mine)
+
+    else:
+        step = steps.stepper(ours, mine, **how)
+    for window in steps.gradients():
+        if gate == "select" and hosts.IS_TF_KERAS:
+            with pytest.raises(TypeError, match=r"shape \(\) and tf.float64.*gate='cond"):
+                step(window[0])
+            return
+        for gradients in window:
+            step(gradients)
+        averages = [np.mean(gradients, axis=0) for gradients in zip(*window)]
+        convert = hosts.keras.ops.convert_to_tensor if hosts.IS_KERAS3 else hosts.tf.constant
+        hosts.apply(stock, alone(list(map(convert, averages)), theirs), theirs)
+        assert_equal(steps.weights_and_state(ours, mine), steps.weights_and_state(stock, theirs))
+    np.testing.assert_allclose(hosts.array(running.norm), hosts.array(alone.norm), rtol=1e-6)
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="TensorFlow's variables")
+def test_a_native_variable_that_nothing_holds():
+    """In a schedule it is refused where a gate selects; a table or a summary is no variable."""
+    seen, keys = hosts.tf.Variable(0, name="seen"), hosts.tf.constant([0])
+    table = hosts.tf.lookup.KeyValueTensorInitializer(keys, hosts.tf.constant([1]))
+    table = hosts.tf.lookup.StaticHashTable(table, 0)
+
+    class Rate(hosts.keras.optimizers.schedules.LearningRateSchedule):
+        writes = False
+
+        def __call__(self, update):
+            if self.writes:
+                seen.assign_add(1)
+            return 0.125 * hosts.tf.cast(table.lookup(keys)[0], hosts.FLOATX)
+
+    for writes in (False, True):
+        rate = Rate()
+        rate.writes = writes
+        ours, mine = steps.made(hosts.ours("SGD", learning_rate=rate, accum_iters=2, gate="select"))
+        step = steps.stepper(ours, mine)
+        if writes:
+            with pytest.raises(TypeError, match=r"SGD writes .*tf.int32, by .*gate='cond"):
+                step(steps.gradients()[0][0])
+        else:
+            step(steps.gradients()[0][0])
+
+
 @keras2_has_no("missing gradients")
 def test_a_variable_without_a_gradient_in_the_last_micro_batch():
     arguments = CASES["adam"].arguments

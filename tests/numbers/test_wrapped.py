@@ -124,6 +124,17 @@ def test_callbacks_for_one_optimizer_refuse_several(name):
         fit(model, MICRO, callbacks=[getattr(accum, name)()])
 
 
+@has_several
+@pytest.mark.filterwarnings("ignore:Skipping variable loading")
+def test_a_file_of_one_optimizer_does_not_fit_several(tmp_path):
+    model, path = compiled(dense_model(), hosts.ours("Adam", accum_iters=2)), tmp_path / "m.keras"
+    fit(model, MICRO, epochs=1).model.save(path)
+    model = compiled(dense_model(), several(accum_iters=2))
+    model.optimizer.build(model.trainable_variables)
+    with pytest.warns(UserWarning, match="MultiOptimizer when the file was saved.*in none, take"):
+        model.load_weights(path)
+
+
 # -- optimizers that call a part of an update of ours ----------------------------------------------
 
 

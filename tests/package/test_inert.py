@@ -7,7 +7,7 @@ from unittest import mock
 
 import hosts
 import pytest
-from cases import keras2_has_no, once_by_torch
+from cases import keras2_has_no, once_by_torch, once_on_keras3
 from hosts import keras
 from processes import python
 from training import MICRO, UPDATES, compiled, data, dense_model, fit
@@ -15,7 +15,7 @@ from training import MICRO, UPDATES, compiled, data, dense_model, fit
 from keras_accum import patches
 from keras_accum.callbacks import caveats
 
-no_hooks = keras2_has_no("hooks")
+pytestmark = once_on_keras3
 
 # -- what changes in Keras ---------------------------------------------------------------------
 

@@ -1,10 +1,12 @@
 """The package as a user meets it: imports, the choice of the host, and docstrings."""
 
+import ast
 import doctest
 import importlib
 import inspect
 import pydoc
 import re
+from pathlib import Path
 
 import hosts
 import pytest
@@ -15,6 +17,8 @@ from training import compiled, dense_model
 import keras_accum
 from keras_accum import WHERE, host
 from keras_accum.optimizer import Accumulating
+
+pytestmark = once_on_keras3
 
 # -- which Keras -----------------------------------------------------------------------------------
 
@@ -35,7 +39,6 @@ for module in {list(NEEDS)}:
 
 
 @thorough
-@once_on_keras3
 def test_import_takes_the_keras_in_use():
     """The module of another Keras says what it needs, what was found, and which one to use."""
     taken, *refusals = python(IMPORT_EACH)
@@ -51,7 +54,6 @@ def test_import_takes_the_keras_in_use():
 
 
 @thorough
-@once_on_keras3
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 def test_import_registers_the_classes_of_a_keras_that_is_imported(tmp_path):
     """Keras 3 decides its policy for dtypes when the first layer is made: our import makes none."""
@@ -95,9 +97,10 @@ def test_names():
 
 def test_names_that_this_keras_does_not_have():
     """They are in no import of all names, and the error says which Keras has them."""
-    found = {}
-    exec("from keras_accum import *", {}, found)
-    assert found.keys() == {*NAMES}
+    for module in ("keras_accum", f"keras_accum.{hosts.HOST}"):
+        found = {}
+        exec(f"from {module} import *", {}, found)
+        assert found.keys() == {*NAMES}
     for name in WHERE:
         for module in (hosts.accum, keras_accum):
             assert hasattr(module, name) == (name in NAMES)
@@ -132,7 +135,6 @@ def arguments_of(cls):
             yield p.name, (re.findall(r"'(\w+)'", literals), default)
 
 
-@once_on_keras3
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="the reference is of Keras 3")
 def test_the_tables_of_the_reference_are_those_of_the_signatures():
     found = tables()
@@ -149,12 +151,45 @@ def test_the_tables_of_the_reference_are_those_of_the_signatures():
     assert described == [*own]
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="checkers see the classes of Keras 3")
+def test_the_signatures_that_checkers_see_are_those_of_the_classes():
+    """The family has them. What every optimizer takes by name is in `arguments.More`."""
+    folder, seen = Path(hosts.accum.__file__).parent, {}
+    (*_, more) = ast.parse((folder / "arguments.py").read_text("utf-8")).body
+    types = {n.target.id: ast.unparse(n.annotation) for n in more.body if hasattr(n, "target")}
+    own = list(inspect.signature(Accumulating.__init__).parameters.values())[2:-1]
+    assert {p.name: p.annotation for p in own}.items() <= types.items()
+    for cls in ast.parse((folder / "optimizers.py").read_text("utf-8")).body:
+        for node in ast.walk(cls) if isinstance(cls, ast.ClassDef) else ():
+            if getattr(node, "name", "") == "__init__":
+                names = [argument.arg for argument in node.args.args[1:]]
+                seen[cls.name] = dict(zip(names, map(ast.literal_eval, node.args.defaults)))
+    assert [*seen] == [f"{n}Accumulate" for n in ("SGD", "RMSprop", "Adam", "AMSGrad")]
+    for name, first in seen.items():
+        parameters = inspect.signature(getattr(hosts.accum, name)).parameters
+        assert {n: parameters[n].default for n in [*parameters][: len(first)]} == first
+        assert {*parameters} - {*first} == {*types}
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="the reference is of Keras 3")
+def test_the_table_of_classes_has_the_arguments_of_their_rules():
+    text = (hosts.PROJECT / "docs" / "reference" / "optimizers.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)Accumulate` \| \[`(\w+)`\].* \| (.*) \|$", text, re.M)
+    assert sorted(name for name, *_ in rows) == sorted(hosts.OPTIMIZERS)
+    for name, stock, arguments in rows:
+        parameters = inspect.signature(getattr(hosts.accum, f"{name}Accumulate")).parameters
+        own = dict(argument.split("=") for argument in re.findall("`(.+?)`", arguments))
+        assert {n: repr(parameters[n].default) for n in own} == own
+        assert stock == name or name == "AMSGrad"
+        shared = text.partition("stock optimizers share")[2].partition("Give these")[0]
+        assert {*parameters} == {*own, *re.findall(r"`(\w+)`", shared), *tables()["Accumulating"]}
+
+
 # Optimizers share the examples of README and guide.
 WITH_EXAMPLE = [name for name in NAMES if not name.endswith("Accumulate")]
 
 
 @thorough
-@once_on_keras3
 @pytest.mark.parametrize("name", sorted({*WITH_EXAMPLE} - {"accumulating", "StateError"}))
 def test_docstring_example(name):
     """Every callback has an example that runs, and so have layers and schedules."""

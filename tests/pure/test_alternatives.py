@@ -1,4 +1,4 @@
-"""What docs/do_you_need_accumulation.md says of other ways to save the memory of a sum."""
+"""What docs/cost.md says of other ways to save the memory of a sum."""
 
 import numpy as np
 import pytest

@@ -44,13 +44,38 @@ def test_no_tf_keras(monkeypatch):
     assert hinted(error) == ["legacy"]
 
 
+def test_tensorflow_before_2_8(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", module("tensorflow", "2.7.4"))
+    with pytest.raises(ImportError, match="needs TensorFlow 2.8 or newer.*Found: tensorflow 2.7.4"):
+        host.import_keras_2()
+
+
+def test_keras_without_its_backend(monkeypatch):
+    def fail(name):
+        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
+    monkeypatch.setattr(importlib, "import_module", fail)
+    for other, said in (("torch", "KERAS_BACKEND=torch"), ("", "No module named 'tensorf")):
+        monkeypatch.setattr(importlib.util, "find_spec", ["keras", other].__contains__)
+        with pytest.raises(ImportError, match=said):
+            host.module_name()
+
+
+def test_a_backend_that_cannot_train(monkeypatch):
+    backend = module("keras.backend", "3.15.0", backend=lambda: "numpy")
+    monkeypatch.setitem(sys.modules, "keras", module("keras", "3.15.0", backend=backend))
+    with pytest.raises(ImportError, match="backend numpy.*KERAS_BACKEND to tensorflow or jax or"):
+        host.import_keras("keras3")
+
+
 def test_keras_3_before_3_10(monkeypatch):
     monkeypatch.setitem(sys.modules, "keras", module("keras", "3.6.0"))
     with pytest.raises(ImportError, match="needs Keras 3.10 or newer.*Found: keras 3.6"):
         host.import_keras("keras3")
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/hosts.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/install.md"])
 def test_a_document_names_the_variable_of_the_backend(document):
     """Without it, Keras on JAX or PyTorch ends in `No module named 'tensorflow'`."""
     assert "KERAS_BACKEND=jax" in (PROJECT / document).read_text("utf-8")

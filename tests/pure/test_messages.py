@@ -79,7 +79,10 @@ WRONG = [
     (lambda: bind(0.5, learning_rate=0.25), "multiple values.*'learning_rate'"),
     (lambda: bind(5), r"`learning_rate=5` by.*`accum_iters=5`.*StockAccumulate\(5,\)"),
     (lambda: bind(0.1, 5), r"`momentum=5` by position.*StockAccumulate\(0.1, 5\)"),
-    (lambda: bind(0.5, 0.5, 1e-7, "name", 6), "too many positional arguments"),
+    (lambda: bind(0.1, 0.5, 1e-7, 5), "`name=5` by position.*`accum_iters=5`"),
+    (lambda: bind(0.5, 0.5, 1e-7, "name", 0.5), "too many positional arguments"),
+    (lambda: bind(0.5, 0.5, 1e-7, "name", 6), "`6` by position: did you mean `accum_iters=6`"),
+    (lambda: bind(Optimizer(), 5), "`learning_rate` must be a number, not an optimizer"),
     (lambda: bind(Optimizer), "not an optimizer.*StockAccumulate.from_optimizer"),
     (lambda: bind(lr=Optimizer()), "not an optimizer.*StockAccumulate.from_optimizer"),
 ]
@@ -92,7 +95,7 @@ def test_wrong_calls(call, said):
 
 
 @pytest.mark.parametrize(
-    "name", ["accum_iter", "accum_steps", "accumulate", "grad_accum", "gradient_accumulation_steps"]
+    "name", ["accum_iter", "accumulate_steps", "grad_accum", "steps_per_update", "every_k_schedule"]
 )
 def test_a_name_that_other_packages_have(name):
     with pytest.raises(ValueError, match=f"{{'{name}': 5}}. Did you mean `accum_iters`[?]"):

@@ -15,7 +15,7 @@ def test_each_row_is_a_test():
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "row":
                 tested.append([ast.literal_eval(argument) for argument in node.args])
-    assert len(tested) > 10
+    assert tested
     assert sorted(tested) == sorted([package, *said] for package, _, *said, _ in ROWS)
 
 

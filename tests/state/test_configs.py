@@ -6,9 +6,11 @@ import pickle
 import hosts
 import pytest
 import steps
-from cases import NO_DECAY, arguments_of, every_name, keras2_has_no, needs_decay
+from cases import NO_DECAY, arguments_of, every_name, keras2_has_no, needs_decay, once_on_keras3
 from formats import assert_same
 from hosts import accum, keras
+
+pytestmark = once_on_keras3
 
 WAYS = {
     "config": lambda optimizer: type(optimizer).from_config(optimizer.get_config()),

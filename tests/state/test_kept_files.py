@@ -30,7 +30,7 @@ def is_read(writer, row, form):
     if form == "state.npz":
         return True
     if form == "h5" and hosts.IS_KERAS3:
-        return writer != "tf_keras_new"  # it has arguments that Keras 3 refuses
+        return True
     if form == "h5" and writer.startswith("keras2"):
         return not hosts.IS_NEW_STYLE
     return writer.startswith("keras3") if hosts.IS_KERAS3 else writer in OWN
@@ -90,10 +90,13 @@ def test_the_files_of_a_release():
 
 
 def with_a_loss_that_keras_3_reads(path, folder):
+    """And with the class name that `accumulating` gives, for the newer style of tf_keras."""
     path = shutil.copy(path, folder)
     with h5py.File(path, "r+") as file:
         training = json.loads(file.attrs["training_config"])
-        training["loss"] = "mse"
+        training["loss"], optimizer = "mse", training["optimizer_config"]
+        if "is_legacy_optimizer" in optimizer["config"]:
+            optimizer["class_name"] = "keras_accum.new_style>AdamWAccumulate"
         file.attrs["training_config"] = json.dumps(training).encode()
     return path
 

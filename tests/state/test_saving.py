@@ -62,6 +62,28 @@ def test_built_without_variables(how, tmp_path):
         go_on(model, STOP)
 
 
+CHANGES = {
+    "lora": lambda layer: layer.enable_lora(2),
+    "quantize": lambda layer: layer.quantize("int8"),
+    "freeze": lambda layer: setattr(layer, "trainable", False),
+}
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="about layers of Keras 3")
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_trainable_variables_in_a_file(change, tmp_path):
+    """As with a stock optimizer, a warning says that the optimizer starts afresh."""
+    hosts.set_floatx("float32")
+    model = go_on(fresh(), 0, STOP)
+    CHANGES[change](model.layers[0])
+    model.save(tmp_path / "m.keras")
+    with pytest.warns(UserWarning, match="Skipping variable loading .* 4 trainable .*afresh"):
+        again = keras.models.load_model(tmp_path / "m.keras", custom_objects=CLASSES)
+    assert (again.optimizer.completed_updates, again.optimizer.window_position) == (0, 0)
+    training.fit(again, MICRO, epochs=1)
+    assert again.optimizer.completed_updates == training.WINDOWS
+
+
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about the policy of tf_keras")
 def test_the_loss_scale_optimizer_of_a_policy(tmp_path):
     """The file has it, so no policy is needed to load."""

@@ -1,0 +1,135 @@
+"""A step that fails leaves the window as it was, wherever Python runs the step."""
+
+import random
+import sys
+from pathlib import Path
+
+import hosts
+import numpy as np
+import pytest
+from cases import keras2_has_no
+from hosts import keras
+from training import LENGTH, MICRO, assert_equal, compiled, data, fit, weights
+
+import keras_accum
+
+pytestmark = keras2_has_no("eager steps")
+
+ARMED = []  # the exceptions that `fail` raises, once each
+
+
+def fail(value, *others):
+    if ARMED:
+        raise ARMED.pop()
+    return value
+
+
+class Rate(keras.optimizers.schedules.LearningRateSchedule if not hosts.IS_KERAS2 else object):
+    def __call__(self, step):
+        return fail(0.5)
+
+
+WHERE = {
+    "schedule": ({"learning_rate": Rate()}, {}, None),
+    "transform": ({}, {"window_transforms": [fail]}, None),
+    "constraint": ({}, {}, fail),
+}
+if hosts.IS_LEGACY:
+    WHERE["transformer"] = ({}, {"gradient_transformers": [fail]}, None)
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt()], ids=["error", "stop"])
+@pytest.mark.parametrize("where", WHERE)
+def test_an_update_that_fails(where, error):
+    """The same micro-batch again, or a partial window, equals a stock optimizer that fails too."""
+    arguments, options, constraint = WHERE[where]
+    arguments = {"learning_rate": 0.5, "momentum": 0.5, **arguments}
+    mine, theirs = (hosts.variable([1.0, -2.0], "w", constraint=constraint) for _ in range(2))
+    ours = hosts.ours("SGD", accum_iters=2, **arguments, **options)
+    stock = hosts.stock("SGD", **arguments)
+    grads = np.array([[0.5, 1.0], [1.5, -1.0], [2.0, 0.25]], hosts.FLOATX)
+    for i, grad in enumerate([*grads, *grads]):
+        if i in (1, 3):
+            ARMED.append(error)
+            with pytest.raises(type(error)):
+                hosts.apply(ours, [grad], [mine])
+            if not options:  # the stock optimizer has no transforms
+                ARMED.append(error)
+                with pytest.raises(type(error)):
+                    hosts.apply(stock, [(grads[i % 3] + grads[(i - 1) % 3]) / 2], [theirs])
+        hosts.apply(ours, [grad], [mine])
+        if i % 2:
+            hosts.apply(stock, [(grads[i % 3] + grads[(i - 1) % 3]) / 2], [theirs])
+        assert (ours.completed_updates, ours.window_position) == divmod(i + 1, 2)
+        np.testing.assert_allclose(hosts.array(mine), hosts.array(theirs), rtol=1e-6)
+    hosts.apply(ours, [grads[0]], [mine])
+    ARMED.append(error)
+    with pytest.raises(type(error)):
+        ours.apply_partial_window()
+    if not options:
+        ARMED.append(error)
+        with pytest.raises(type(error)):
+            hosts.apply(stock, [grads[0]], [theirs])
+    ours.apply_partial_window()
+    hosts.apply(stock, [grads[0]], [theirs])
+    np.testing.assert_allclose(hosts.array(mine), hosts.array(theirs), rtol=1e-6)
+
+
+def test_a_gradient_of_another_shape():
+    a, b = (hosts.variable([1.0, -2.0], name) for name in "ab")
+    ours = hosts.ours("SGD", learning_rate=1.0, accum_iters=2)
+    hosts.build_on(ours, [a, b])
+    grad = np.ones(2, hosts.FLOATX)
+    for last in (np.ones(3, hosts.FLOATX), grad, grad):
+        try:
+            hosts.apply(ours, [grad, last], [a, b])
+        except Exception:
+            assert last is not grad
+    assert_equal({"a": hosts.array(a), "b": hosts.array(b)}, {"a": [0, -3], "b": [0, -3]})
+
+
+def interrupt_after(lines):
+    """Raise a KeyboardInterrupt after so many lines of this package."""
+    package, left = str(Path(keras_accum.__file__).parent), [lines]
+
+    def trace(frame, event, argument):
+        if not frame.f_code.co_filename.startswith(package):
+            return None
+        left[0] -= event == "line"
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+
+
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="elsewhere `fit` runs traced steps")
+@pytest.mark.parametrize("option", [{}, {"reduction": "sum"}], ids=["mean", "sum"])
+def test_a_fit_that_is_interrupted_anywhere(option):
+    """It goes on with the next micro-batch that the counters say. A single weight moves at once."""
+
+    def model_with(optimizer):
+        layers = [keras.layers.Dense(2, use_bias=False, name="out")]
+        return compiled(hosts.sequential((3,), layers), optimizer)
+
+    rate, (x, y) = 2**-4, data()
+    big = model_with(hosts.stock("SGD", learning_rate=rate * (LENGTH if option else 1)))
+    model = model_with(hosts.ours("SGD", learning_rate=rate, accum_iters=LENGTH, **option))
+    fit(big, LENGTH * MICRO, (x, y), epochs=1)
+    start, total, numbers, stops = model.get_weights(), len(x) // MICRO, random.Random(0), 0
+    for training in range(5):
+        model.set_weights(start)
+        taken = 0
+        while taken < total:
+            interrupt_after(numbers.randrange(1, 1500) if stops < 4 * (training + 1) else -1)
+            try:
+                fit(model, MICRO, (x[taken * MICRO :], y[taken * MICRO :]), epochs=1)
+            except KeyboardInterrupt:
+                stops += 1
+            finally:
+                sys.settrace(None)
+            optimizer = model.optimizer
+            taken = optimizer.completed_updates * LENGTH + optimizer.window_position
+            taken -= training * total
+        assert_equal(weights(model), weights(big))
+    assert stops == 20
