@@ -25,7 +25,7 @@ def conditional(port, step, update):
     port.branch(step, lambda step: update(certain(step)))
 
 
-def decided(is_update):
+def decide_in_python(is_update):
     """Return the gate for a switch that Python already knows."""
 
     def gate(port, step, update):
@@ -91,7 +91,7 @@ class Accumulation:
         gate = self._gate(step, is_update)
         with self._recovering(step, gradients, variables):
             if self.window is not None:
-                self.port.add(list(map(self.window.sum_of, variables)), gradients, variables)
+                self.port.add(list(map(self.window.get_sum, variables)), gradients, variables)
             gate(self.port, step, lambda step: self._update(step, gradients, variables, absent))
             self._write_counters(step)
 
@@ -111,11 +111,11 @@ class Accumulation:
         """Choose the gate for a step. No other place decides it."""
         gate = self.options.gate
         if self.options.always_updates:
-            return decided(True)
+            return decide_in_python(True)
         if is_update is not None:
-            return decided(is_update)
+            return decide_in_python(is_update)
         if is_known(step.switch):
-            return decided(bool(step.switch))
+            return decide_in_python(bool(step.switch))
         if gate == "auto":
             return conditional if self.port.prefers_branch() else select
         return conditional if gate == "conditional" else select
@@ -127,7 +127,7 @@ class Accumulation:
         """
         of_model = self.port.variables
         absent, frozen = self._apart_from_frozen(absent)
-        others = self.port.steps_of(step, absent)
+        others = self.port.find_steps(step, absent)
         steps = [step] * len(variables) + list(others.values())
         variables = [*variables, *(of_model[index] for index in others)]
         if self.window is None:
@@ -138,7 +138,7 @@ class Accumulation:
 
     def _sums(self, variables):
         """Read the accumulators of these variables."""
-        return [self.port.value(self.window.sum_of(variable)) for variable in variables]
+        return [self.port.value(self.window.get_sum(variable)) for variable in variables]
 
     def _update_from(self, step, steps, totals, variables, frozen):
         """Update from a window's sums. Drop those of `frozen` variables."""
@@ -178,7 +178,7 @@ class Accumulation:
         If the update is already made, close the window instead.
         """
         port, of_model = self.port, self.port.variables
-        sums = [] if self.window is None else list(map(self.window.sum_of, of_model))
+        sums = [] if self.window is None else list(map(self.window.get_sum, of_model))
         snapshot = port.snapshot(sums) if sums else None
         try:
             yield
@@ -216,13 +216,13 @@ class Accumulation:
 
         port.between_steps(update)
 
-    def reached(self):
+    def read_progress(self):
         """Return the number of completed updates and the position in the window."""
         return self.state.counter("completed_updates"), self.state.counter("window_position")
 
     def counts(self):
         """Return position, length and next length of the window, as ints."""
-        updates, position = self.reached()
+        updates, position = self.read_progress()
         stored = self.state.counter("accum_iters") if self.options.accumulates else 0
         next_length = int(self.options.next_length(np, stored, updates))
         length = self.state.counter("window_length") if position else next_length

@@ -14,7 +14,7 @@ def check_once(port, variables):
             "Each variable must be there once in a call of the optimizer. Add up its gradients "
             "first. For layers that several models share, "
             "`{id(v): v for v in variables}.values()` has each variable once. "
-            f"Received twice: {port.name_of(twice)}"
+            f"Received twice: {port.get_name(twice)}"
         )
 
 
@@ -41,7 +41,7 @@ def weigh(accumulation, gradients, variables):
     def times(gradient, variable):
         if port.overwrites(variable):
             return gradient
-        dtype = open_window.sum_of(variable).dtype  # half precision could overflow
+        dtype = open_window.get_sum(variable).dtype  # half precision could overflow
         return port.times(port.cast(gradient, dtype), port.cast(factor, dtype))
 
     return list(map(times, gradients, variables)), weight
@@ -63,7 +63,7 @@ def drop_bad(accumulation, gradients, weight, variables):
         else:
             counted = counted * port.count_if(norm <= options.skip_norm)  # false for NaN
     if options.drops:
-        gradients = port.kept(gradients, counted)
+        gradients = port.zero_unless(gradients, counted)
     return counted, gradients
 
 
@@ -93,4 +93,4 @@ def transform(accumulation, totals, variables, steps):
         port.cast(next(gradients) * port.loss_scale, average.dtype) if is_summed else average
         for average, is_summed in zip(averages, summed)
     ]
-    return port.where_due(averages, [step.switch for step in steps])
+    return port.mask(averages, [step.switch for step in steps])

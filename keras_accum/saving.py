@@ -1,6 +1,6 @@
 """What saves and loads an optimizer: its state, its config. No Keras is imported here."""
 
-from keras_accum.options import config_of
+from keras_accum.options import make_config
 from keras_accum.schedule import check_length
 from keras_accum.warn import warn
 
@@ -67,7 +67,7 @@ class Saving:
         for name in self._fixed:
             config.pop(name, None)
         options, now = self._accumulation.options, self.accum_iters
-        config.update(config_of(options))
+        config.update(make_config(options))
         if not options.is_scheduled:
             config["accum_iters"] = now
             if options.accumulates and now == 1:  # its files have accumulators all the same

@@ -335,7 +335,7 @@ def apply(optimizer, gradients, variables):
 
 def accumulators(optimizer, are_needed=True):
     """All accumulators of an optimizer. Without any, nothing would be tested."""
-    named = optimizer._accumulation.state.named()
+    named = optimizer._accumulation.state.by_name()
     found = [v for name, v in named.items() if name.startswith("accumulator.")]
     assert found or not are_needed
     return found
@@ -391,7 +391,7 @@ STOCK_SLOTS = {
 def _slots_of_keras2(optimizer, count):
     found = {"iterations": optimizer.iterations}
     if hasattr(optimizer, "completed_updates"):  # "Adam.momentum.0"
-        named = optimizer._accumulation.state.named().items()
+        named = optimizer._accumulation.state.by_name().items()
         found.update((n.partition(".")[2] if n[0].isupper() else n, v) for n, v in named)
         found.pop("completed_updates", None)
         return found

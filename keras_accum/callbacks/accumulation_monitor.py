@@ -47,15 +47,15 @@ class AccumulationMonitor(Callback):
         for bar in self.after:
             if "stateful_metrics" in vars(bar):  # tf_keras's bar averages all other logs
                 bar.stateful_metrics = {*bar.stateful_metrics, *_LOGS}
-        self._reached, self._skipped = self._accumulation().reached(), 0
+        self._reached, self._skipped = self._accumulation().read_progress(), 0
 
     def on_train_batch_end(self, batch, logs=None):
-        before, self._reached = self._reached, self._accumulation().reached()
+        before, self._reached = self._reached, self._accumulation().read_progress()
         self._skipped += self._reached == before  # a micro-batch that is dropped moves no counter
         self._add_to(logs)
 
     def on_epoch_end(self, epoch, logs=None):
-        self._reached = self._accumulation().reached()  # a callback may have closed the window
+        self._reached = self._accumulation().read_progress()  # a callback may have updated
         self._add_to(logs)
 
     def _accumulation(self):

@@ -24,7 +24,7 @@ def compares_samples(cast, read, function, shapes, dtypes):
         dtype = "float32" if "float16" in dtype else dtype
         return (np.round(values) if of_class or "float" not in dtype else values).astype(dtype)
 
-    def values_of(start, stop):
+    def evaluate(start, stop):
         """Return the value of each sample, or their sum if a function returns their mean."""
         arrays = [cast(array[start:stop], str(array.dtype)) for array in (y_true, y_pred)]
         values = read(function(*arrays))
@@ -38,8 +38,8 @@ def compares_samples(cast, read, function, shapes, dtypes):
         try:
             y_true = made_up(shapes[0], dtypes[0], of_class)
             y_pred = made_up(shapes[1], dtypes[1], False)
-            joined, again = values_of(0, 5), values_of(0, 5)
-            apart = np.concatenate([values_of(0, 3), values_of(3, 5)])
+            joined, again = evaluate(0, 5), evaluate(0, 5)
+            apart = np.concatenate([evaluate(0, 3), evaluate(3, 5)])
             if len(apart) != len(joined):
                 joined, again, apart = joined.sum(), again.sum(), apart.sum()
             # A function that draws random numbers differs by itself.

@@ -26,7 +26,7 @@ from keras_accum.callbacks import (  # noqa: E402
     python_gate,
     together,
 )
-from keras_accum.callbacks.micro_batches.losses import mask_of  # noqa: E402
+from keras_accum.callbacks.micro_batches.losses import get_mask  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.keras3.state import Keras3StatePort  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
@@ -38,7 +38,7 @@ class _Host(callbacks.Host):
 
     name, keras, ops, untracked = "keras3", keras, keras.ops, keras.StatelessScope
     is_traced = keras.backend.backend() != "torch"
-    flatten, mask_of = staticmethod(keras.tree.flatten), staticmethod(mask_of)
+    flatten, get_mask = staticmethod(keras.tree.flatten), staticmethod(get_mask)
     read = staticmethod(Keras3StatePort.read)
 
     def added_losses(self, model):

@@ -140,7 +140,7 @@ class Hooks(MovingAverages):
     def _get_current_learning_rate(self):
         # Not the property `learning_rate`: weight decay on PyTorch calls this method.
         rate, port = super()._get_current_learning_rate(), self._accumulation.port
-        return port.decayed(rate) if port.is_updating else rate
+        return port.apply_decay(rate) if port.is_updating else rate
 
     # -- variables ---------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Hooks(MovingAverages):
             pairs = [pair for pair in zip(grads, trainable_variables) if pair[0] is not None]
             if not (pairs and all(port.index(v) is not None for v in trainable_variables)):
                 return super().apply(grads, trainable_variables)  # returns or raises, as stock
-            missing = [port.name_of(v) for g, v in zip(grads, trainable_variables) if g is None]
+            missing = [port.get_name(v) for g, v in zip(grads, trainable_variables) if g is None]
             if missing:
                 warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
             accumulation.micro_batch(*map(list, zip(*pairs)))

@@ -42,7 +42,7 @@ class TorchPort(port.Keras3Port):
     def _in_python(self, count):
         return count if self.is_traced() else count.cpu().numpy()[()]
 
-    def count_of(self, counter):
+    def read_counter(self, counter):
         return self._in_python(self.value(counter))
 
     def count_if(self, condition):
@@ -60,9 +60,9 @@ class TorchPort(port.Keras3Port):
         # `ops.where` would copy the 0.0 to the device.
         return torch.where(factor == 0, 0.0, value * factor)
 
-    def kept(self, gradients, counted):
+    def zero_unless(self, gradients, counted):
         if self.is_traced():
-            return super().kept(gradients, counted)
+            return super().zero_unless(gradients, counted)
         return gradients if counted else list(map(torch.zeros_like, gradients))
 
     def add(self, sums, gradients, variables):
@@ -76,9 +76,9 @@ class TorchPort(port.Keras3Port):
         if summed:
             torch._foreach_add_(summed, summands)
 
-    def steps_of(self, step, absent):
+    def find_steps(self, step, absent):
         if self.is_traced():
-            return super().steps_of(step, absent)
+            return super().find_steps(step, absent)
         return {index: step for index in absent if step.covered[index]}
 
     def averages(self, totals, variables, steps):

@@ -21,7 +21,7 @@ A state is a dictionary of NumPy arrays, the same on every Keras:
                                         have been missing in the open window, see `window`
 """
 
-from keras_accum.state.checks import StateError, index_of
+from keras_accum.state.checks import StateError, parse_index
 from keras_accum.state.state import State
 
-__all__ = ["State", "StateError", "index_of"]
+__all__ = ["State", "StateError", "parse_index"]

@@ -14,7 +14,7 @@ INTEGERS = (*SINGLE_COUNTERS, MISSING)
 _SHOWN = 8  # the number of names that a message shows
 
 
-def index_of(name):
+def parse_index(name):
     """Return the index of the variable to which an array belongs, None for a scalar."""
     found = re.fullmatch(r".*\.(0|[1-9][0-9]{0,8})", name)
     return int(found.group(1)) if found else None
@@ -83,7 +83,7 @@ def _misfits(state, shapes, is_fresh):
     # A length alone says nothing of an open window.
     if not any(map(is_of_window, state.keys() - {"state_format", "accum_iters"})):
         optional.update(filter(is_of_window, shapes))
-    are_scalars = all(index_of(name) is None for name in state)
+    are_scalars = all(parse_index(name) is None for name in state)
     if are_scalars and is_fresh and not (updates or position):
         optional.update(name for name in shapes if name != "completed_updates")
     missing = [name for name in shapes if name not in state and name not in optional]
@@ -97,7 +97,7 @@ def _misfits(state, shapes, is_fresh):
         "Not known here: ": [name for name in state if name not in known],
         "Of another shape: ": misshapen,
     }
-    return [text + _shortened(names) for text, names in found.items() if names]
+    return [text + _shorten(names) for text, names in found.items() if names]
 
 
 def _impossible(state):
@@ -106,7 +106,7 @@ def _impossible(state):
     A slot or a sum may be any number, also NaN, since a training that diverged may be saved.
     """
     wrong = [name for name, array in state.items() if not _is_of_numbers(name, array.dtype)]
-    found = [f"Not numbers: {_shortened(wrong)}"] if wrong else []
+    found = [f"Not numbers: {_shorten(wrong)}"] if wrong else []
     state = {name: array for name, array in state.items() if name not in wrong}
     most = {**dict.fromkeys(INTEGERS, 2**31 - 1), "state_format": FORMAT}
     if "window_length" in state and state["window_length"].ndim == 0:
@@ -138,6 +138,6 @@ def _is_of_numbers(name, dtype):
     return dtype.kind in kinds and dtype.isnative and dtype.itemsize <= 8
 
 
-def _shortened(names):
+def _shorten(names):
     more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
     return ", ".join(names[:_SHOWN] + more)

@@ -24,7 +24,7 @@ _OPS = types.SimpleNamespace(
 )
 
 
-def _mask_of(output):
+def _get_mask(output):
     return getattr(output, "_keras_mask", None)  # of no version does each output have one
 
 
@@ -32,7 +32,7 @@ class _Host(callbacks.Host):
     """What the callbacks must know of this Keras."""
 
     name, keras, ops, import_keras = "tf_keras", keras, _OPS, IMPORT_KERAS
-    flatten, mask_of = staticmethod(tf.nest.flatten), staticmethod(_mask_of)
+    flatten, get_mask = staticmethod(tf.nest.flatten), staticmethod(_get_mask)
     read = staticmethod(keras.backend.get_value)
 
     def added_losses(self, model):

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_accum.tensorflow import port
 from keras_accum.tf_keras.library import utilities
-from keras_accum.tf_keras.state import TfKerasStatePort, dtype_of
+from keras_accum.tf_keras.state import TfKerasStatePort, get_dtype
 from keras_accum.window import is_certain
 
 
@@ -101,7 +101,7 @@ class TfKerasPort(TfKerasStatePort):
 
     # -- an update ---------------------------------------------------------------------------------
 
-    def written(self, variables, switches, switch):
+    def list_written(self, variables, switches, switch):
         """Return what an update may write and a switch may hold: pairs of variables and switches.
 
         `switch` is that of what the optimizer keeps once for all variables.
@@ -114,7 +114,7 @@ class TfKerasPort(TfKerasStatePort):
         return [(each, switch) for each, switch in pairs if not is_certain(switch)]
 
     def update(self, step, average, variables, switches):
-        written = self.written(variables, switches, step.switch)
+        written = self.list_written(variables, switches, step.switch)
         written.append((self.updates, 0))  # the engine counts updates, after all other writes
         self._updates_begun += 1
         try:
@@ -123,7 +123,7 @@ class TfKerasPort(TfKerasStatePort):
             with port.after([step.divisor]), self.refusing_other_writes(step.switch):
                 held = [(variable, switch, self.value(variable)) for variable, switch in written]
                 try:
-                    averages = [tf.cast(a, dtype_of(v)) for a, v in zip(average(), variables)]
+                    averages = [tf.cast(a, get_dtype(v)) for a, v in zip(average(), variables)]
                     self.run_stock(averages, variables, switches)
                     self._is_made = True
                 finally:

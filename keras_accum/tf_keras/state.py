@@ -65,7 +65,7 @@ class TfKerasStatePort(port.TensorFlowPort):
     def check_known(self, var_list):
         """Raise a ValueError if there are variables that the optimizer wasn't built for."""
         known = set(map(self.key, self.variables))
-        new = [self.name_of(v) for v in var_list if self.key(v) not in known]
+        new = [self.get_name(v) for v in var_list if self.key(v) not in known]
         if new:
             raise ValueError(
                 f"{type(self.optimizer).__name__} was built for {len(known)} variables, and these "
@@ -105,10 +105,11 @@ class TfKerasStatePort(port.TensorFlowPort):
     def updates(self):
         return self.optimizer.iterations
 
-    def named(self):
-        return self._named(self.optimizer, self.of_rule, list(map(self.key, self.variables)))
+    def by_name(self):
+        keys = list(map(self.key, self.variables))
+        return self._name_variables(self.optimizer, self.of_rule, keys)
 
-    def _named(self, optimizer, kept, keys):
+    def _name_variables(self, optimizer, kept, keys):
         """Return what an optimizer keeps for the variables with these keys, by names in a state."""
         places = {None: "", **{key: f".{place}" for place, key in enumerate(keys)}}
         # Without momentum, SGD of the newer style has slots that it doesn't need.
@@ -121,7 +122,7 @@ class TfKerasStatePort(port.TensorFlowPort):
         return found
 
     def rate(self):
-        rate = stock.rate_of(self.optimizer)
+        rate = stock.get_rate(self.optimizer)
         return None if rate is None or callable(rate) else self.read(rate)
 
     def write_rate(self, rate):
@@ -138,15 +139,15 @@ class TfKerasStatePort(port.TensorFlowPort):
         kept, keys = stock.kept_by(optimizer), list(map(self.key, self.variables))
         if not keys:
             keys = self._order_in_stock = list(dict.fromkeys(key for _, key in kept if key))
-        return self._named(optimizer, kept, keys)
+        return self._name_variables(optimizer, kept, keys)
 
     def stock_state(self, optimizer):
         # A stock optimizer has no slots of a variable that never had a gradient.
-        found = {**self.named(), **self._named_in_stock(optimizer)}
+        found = {**self.by_name(), **self._named_in_stock(optimizer)}
         return {name: self.read(variable) for name, variable in found.items()}
 
     def write_stock(self, optimizer):
-        own = self.named()
+        own = self.by_name()
         for name, variable in self._named_in_stock(optimizer).items():
             self.write(variable, self.read(own[name]))
 
@@ -176,11 +177,11 @@ class TfKerasStatePort(port.TensorFlowPort):
             arguments.update(initial_value=lambda: tf.zeros(variable.shape), dtype=tf.float32)
             return next_creator(**arguments)
 
-        is_half = dtype_of(variable) in (tf.float16, tf.bfloat16)
+        is_half = get_dtype(variable) in (tf.float16, tf.bfloat16)
         return tf.variable_creator_scope(creator) if is_half else contextlib.nullcontext()
 
 
-def dtype_of(variable):
+def get_dtype(variable):
     """Return a variable's own dtype: with mixed precision, `dtype` may be what it is cast to."""
     # Since TensorFlow 2.4, only the variables of mixed precision have a `true_dtype`.
     return getattr(variable, "true_dtype", variable.dtype).base_dtype

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_accum.state import StateError, checks, index_of, lists
+from keras_accum.state import StateError, checks, lists, parse_index
 from keras_accum.state.checks import without_window
 from keras_accum.window import MISSING, WEIGHT
 
@@ -49,7 +49,7 @@ def test_what_may_be_left_out():
         without_window(state(), "it")
     for zeros in ([*WINDOW, MISSING], ["window_length", "accum_iters"]):  # as after a reset
         check({**closed, **{name: np.zeros_like(closed[name]) for name in zeros}})
-    arrays = [name for name in LAYOUT if index_of(name) is not None]
+    arrays = [name for name in LAYOUT if parse_index(name) is not None]
     fresh = state(*arrays, MISSING, completed_updates=0, window_position=0)
     check(fresh, is_fresh=True)
     later = [{**fresh, name: np.asarray(1)} for name in ("completed_updates", "window_position")]
@@ -129,7 +129,7 @@ def test_what_no_counter_can_be(name):
 
 @pytest.mark.parametrize("index", ["\u00b2", "00", "9" * 5000])
 def test_an_index_that_is_none(index):
-    assert index_of(f"Adam.momentum.{index}") is None
+    assert parse_index(f"Adam.momentum.{index}") is None
 
 
 # -- lists ---------------------------------------------------------------------------------------
@@ -148,8 +148,8 @@ def test_a_list_that_is_no_state(slots):
     floats += [np.ones(1)] * (len(floats) - 2)
     means = [np.mean([array, array], axis=0) for array in good]  # of two workers' states
     for arrays in (good, means, good[:of_stock], [count, *floats]):
-        lists.fitted(arrays, shapes, SHAPES, rule, "it")
-    assert lists.counters_of(means) == lists.counters_of(good)
+        lists.fit(arrays, shapes, SHAPES, rule, "it")
+    assert lists.find_counters(means) == lists.find_counters(good)
     bad = [good[:length] for length in range(len(good)) if length != of_stock]
     bad += [good[:place] + good[place + 1 :] for place in range(2, len(good))]
     bad += [[array + (name == "window_position") / 2 for name, array in zip(shapes, good)]]
@@ -160,12 +160,12 @@ def test_a_list_that_is_no_state(slots):
         bad += [[count, *floats[:-1], floats[-1].astype(kind)]]
     for arrays in bad:
         with pytest.raises(StateError, match="A list of .* not a state of it"):
-            lists.fitted(arrays, shapes, SHAPES, rule, "it")
+            lists.fit(arrays, shapes, SHAPES, rule, "it")
 
 
 def test_a_list_without_a_count():
     with pytest.warns(UserWarning, match="number of updates that RMSprop.*'completed_updates': n"):
-        arrays = lists.prepared([np.ones(3)], "RMSprop")
+        arrays = lists.prepare([np.ones(3)], "RMSprop")
     assert [array.tolist() for array in arrays] == [0, [1, 1, 1]]
 
 
@@ -197,19 +197,19 @@ WRITTEN_BY = {
 
 @pytest.mark.parametrize("here, order", WRITTEN_BY.values(), ids=WRITTEN_BY)
 def test_the_order_of_a_file(here, order):
-    written = {name: () if index_of(name) is None else (2,) for name in here + order}
+    written = {name: () if parse_index(name) is None else (2,) for name in here + order}
     written.update({**dict.fromkeys(UNUSED, (1,)), MISSING: (3,)})
     shapes = {name: written[name] for name in here}
     numbers = {name: NUMBERS.get(name, place + 0.5) for place, name in enumerate(order)}
     arrays = [np.full(written[name], number) for name, number in numbers.items()]
     rule = "Ftrl" if FTRL[0] in here else "SGD" if MOMENTA[0] in order else "Adam"
-    found = lists.fitted(arrays, shapes, [(2,)] * 2, rule, "it")
+    found = lists.fit(arrays, shapes, [(2,)] * 2, rule, "it")
     assert {name: array.flat[0] for name, array in found.items()} == {
         name: number for name, number in numbers.items() if name in here
     }
     counters = {name: numbers[name] for name in COUNTERS if name in numbers}
-    assert lists.counters_of(arrays) == counters
+    assert lists.find_counters(arrays) == counters
 
 
 def test_an_empty_list_tells_nothing():
-    assert lists.counters_of([]) == {}
+    assert lists.find_counters([]) == {}

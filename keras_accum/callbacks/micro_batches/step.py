@@ -6,7 +6,7 @@ from keras.utils import unpack_x_y_sample_weight
 
 from keras_accum.callbacks.base import normalizes_batches
 from keras_accum.callbacks.micro_batches.halving import Halving
-from keras_accum.callbacks.micro_batches.losses import in_parts, mask_of
+from keras_accum.callbacks.micro_batches.losses import get_mask, in_parts
 
 _LENGTHS = (
     "MicroBatches takes slices of samples: the first dimension of all arrays of a batch must be "
@@ -51,8 +51,8 @@ class Slices:
 class StepInSlices(Slices, Halving):
     """A train step in slices. A subclass for each backend has:
 
-        gradients_of(objective, arrays)     gradients of objective(arrays) with respect to arrays,
-                                            or to the weights; and what else `objective` returns
+        compute_gradients(objective, arrays)  gradients of objective(arrays) with respect to arrays,
+                                         or to the weights; and what else `objective` returns
         outside()                           a scope outside of the trace, without gradients
 
     is_first: True until a training has taken its first batch.
@@ -81,19 +81,19 @@ class StepInSlices(Slices, Halving):
 
     def __call__(self, data):
         """Run the step as Keras does; JAX has the state, too."""
-        rows = self.rows_of(data)
+        rows = self.count_rows(data)
         self.build(data)
         is_whole = self.is_one_slice(rows)
         if not self.model.trainable_weights or (is_whole and not self.searches):
             return self.own(data)
-        count = self.count_of(data) if rows is None else rows
-        self.apply(self.of_samples(data, count) if is_whole else self.gradients(data, count))
+        count = self.read_counter(data) if rows is None else rows
+        self.apply(self.slice_samples(data, count) if is_whole else self.gradients(data, count))
         return self.model.get_metrics_result()
 
     def build(self, data):
         """Nothing, where Keras makes all variables before a training."""
 
-    def rows_of(self, batch):
+    def count_rows(self, batch):
         """Return the number of samples of a batch, on which its arrays must agree.
 
         It is None if TensorFlow knows it only when the program runs.
@@ -138,12 +138,12 @@ class StepInSlices(Slices, Halving):
         """Return the gradients of the batch. The model's other variables are as after the step."""
         of_slice, self.in_slices = self._of_part, True
         if self.loss == "batch":
-            data, of_slice = (data, self._of_outputs(data, rows)), self._by_outputs
+            data, of_slice = (data, self._slice_outputs(data, rows)), self._by_outputs
         sums = self.sums(lambda data, count: of_slice(data, count, rows), data, rows)
         pairs = zip(sums, self.model.trainable_weights)
         return [g if g is None else ops.cast(g, weight.dtype) for g, weight in pairs]
 
-    def of_samples(self, data, count, share=1.0):
+    def slice_samples(self, data, count, share=1.0):
         """Return the gradients of a share of the loss of samples, and update the metrics."""
         x, y, sample_weight = unpack_x_y_sample_weight(data)
 
@@ -153,16 +153,16 @@ class StepInSlices(Slices, Halving):
             # The loss is scaled, and not the gradient, so that XLA adds sparse rows in place.
             return self.optimizer.scale_loss(_share(loss, share)), (loss, y_pred)
 
-        gradients, (loss, y_pred) = self.gradients_of(objective)
+        gradients, (loss, y_pred) = self.compute_gradients(objective)
         self.track(loss, count, x, y, y_pred, sample_weight)
         return gradients
 
-    def _of_part(self, data, count, of):
+    def _slice_part(self, data, count, of):
         """Return the gradients of a slice's part of a loss that is a mean over samples."""
         with in_parts(self, count, of):
-            return self.of_samples(data, count, count / of)
+            return self.slice_samples(data, count, count / of)
 
-    def _of_outputs(self, data, rows):
+    def _slice_outputs(self, data, rows):
         """Return the gradients of the loss with respect to the joined outputs of all slices."""
         from keras.src.backend import set_keras_mask
 
@@ -173,12 +173,12 @@ class StepInSlices(Slices, Halving):
             """Return, with the sum of penalties, the outputs and the masks of some of them."""
             y_pred = self.call(unpack_x_y_sample_weight(data)[0])
             arrays = keras.tree.flatten(y_pred)
-            masks = list(map(mask_of, arrays))
+            masks = list(map(get_mask, arrays))
             structure[:] = [keras.tree.map_structure(lambda _: None, y_pred)]
             masked[:] = [i for i, mask in enumerate(masks) if mask is not None]
             return total + self.penalties(count / rows), [*arrays, *(masks[i] for i in masked)]
 
-        with self.restored():  # so that the second pass draws the same
+        with self.restoring():  # so that the second pass draws the same
             penalties, found = self.scan(forward, ops.zeros(()), data, rows)
         count = len(found) - len(masked)
 
@@ -189,7 +189,7 @@ class StepInSlices(Slices, Halving):
             loss = self.model._compile_loss(y, y_pred, sample_weight) + penalties
             return self.optimizer.scale_loss(loss), (loss, y_pred)
 
-        gradients, (loss, y_pred) = self.gradients_of(objective, found[:count])
+        gradients, (loss, y_pred) = self.compute_gradients(objective, found[:count])
         self.track(loss, rows, x, y, y_pred, sample_weight)
         return gradients
 
@@ -209,7 +209,7 @@ class StepInSlices(Slices, Halving):
             penalties = self.optimizer.scale_loss(self.penalties(count / of))
             return sum(products) + penalties, None
 
-        return self.gradients_of(objective)[0]
+        return self.compute_gradients(objective)[0]
 
     def sums(self, of_slice, data, rows):
         """Return the sums of the gradients of slices, None for variables without a gradient."""
@@ -226,13 +226,13 @@ class StepInSlices(Slices, Halving):
         types = ["float32" if "float16" in str(w.dtype) else w.dtype for w in weights]
         zeros = [ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
         sums, parts = self.scan(add, zeros, data, rows)
-        return self.joined([None if i in missing else s for i, s in enumerate(sums)], parts)
+        return self.join([None if i in missing else s for i, s in enumerate(sums)], parts)
 
     def apart(self, gradients):
         """Return gradients that are added up, and arrays that are joined."""
         return gradients, []
 
-    def joined(self, sums, parts):
+    def join(self, sums, parts):
         """Return the sums, with the joined arrays."""
         return sums
 
