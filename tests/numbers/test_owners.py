@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cases import quick_first
 from hosts import accum, keras
-from steps import assert_windows_equal_big_batches, gradients, made, prepared, stepper, variables
+from steps import assert_windows_equal_big_batches, gradients, prepared, stepper, variables
 from training import LENGTH, compiled, dense_model, go_on
 
 if not hosts.IS_TF_KERAS:
