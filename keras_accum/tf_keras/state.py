@@ -39,7 +39,7 @@ class TfKerasStatePort(port.TensorFlowPort):
                 "tf.compat.v1.disable_eager_execution() out."
             )
         self.made = {}  # {id: (name, key of the weight or None, variable)}, by a method of Keras
-        self._created = []  # while the optimizer was built, in any way
+        self._created = []  # by the constructor and while variables were made, in any way
         # The keys of variables, as a stock optimizer without a model has met them.
         self._order_in_stock = []
 
@@ -85,17 +85,20 @@ class TfKerasStatePort(port.TensorFlowPort):
             _, key, _ = self.made.get(id(weight), ("", key, None))  # a slot of a slot
             self.made.setdefault(id(variable), (name, key, variable))
 
-    @contextlib.contextmanager
-    def making(self):
-        """A scope in which the stock optimizer makes its variables. At its end, they are named."""
+    def watching(self):
 
         def creator(next_creator, **arguments):
             self._created.append(next_creator(**arguments))
             return self._created[-1]
 
+        return tf.variable_creator_scope(creator)
+
+    @contextlib.contextmanager
+    def making(self):
+        """A scope in which the stock optimizer makes its variables. At its end, they are named."""
         self.is_making = True
         try:
-            with tf.variable_creator_scope(creator):
+            with self.watching():
                 yield
         finally:
             self.is_making = False

@@ -81,6 +81,11 @@ def hides(self):
         self.own.count = tf.Variable(0.0, name="count")
 
 
+def hides_at_once(self, **kwargs):
+    Proximal.__init__(self, **kwargs)
+    hides(self)
+
+
 def counts(self):
     self.own.count.assign_add(1.0)
 
@@ -121,11 +126,13 @@ def makes_two(self):
     adds("b", "_scale")(self)
 
 
+NATIVE = "Own can't accumulate.*count.*add_.*gate='conditional'"
 WRONG = {
     "two": ({"make": makes_two}, "`scale` and `_scale` of Own"),
     "counter": ({"make": adds("window_position", "x")}, "Own makes .* 'window_position', .* ours"),
     "sums": ({"slot": "window_accumulator"}, "Own makes .* 'window_accumulator', .* ours"),
-    "native": ({"make": hides}, "Own can't accumulate.*count.*add_.*gate='conditional'"),
+    "native": ({"make": hides}, NATIVE),
+    "in the constructor": ({"__init__": hides_at_once}, NATIVE),
 }
 
 
