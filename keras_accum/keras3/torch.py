@@ -17,8 +17,13 @@ import numpy as np
 import torch
 from keras import ops
 
+from keras_accum.host import check_members
 from keras_accum.keras3 import hooks, port
 from keras_accum.window import scale
+
+# The member of Keras's own class that is overridden here, beside those in `hooks`.
+OF_KERAS = ("_backend_update_step",)
+check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
 class TorchPort(port.Keras3Port):

@@ -179,7 +179,7 @@ def test_what_the_stock_optimizer_refuses():
     optimizer = built(hosts.ours("SGD", accum_iters=2), variables)
     with pytest.raises(ValueError, match="No gradients provided"):
         none(optimizer, variables, {})
-    with pytest.raises(ValueError, match="must be there once.*Add up the gradients.*twice: .*c"):
+    with pytest.raises(ValueError, match="must be there once.*Add up its gradients.*twice: .*c"):
         hosts.apply(optimizer, [np.ones(1, hosts.FLOATX)] * 2, [variables["c"]] * 2)
 
 

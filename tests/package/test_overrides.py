@@ -9,8 +9,8 @@ import hosts
 import pytest
 
 WHERE = {"keras3": ["hooks"], "tf_keras": ["legacy"], "keras2": ["optimizers"]}[hosts.HOST]
-if hosts.IS_KERAS3 and hosts.IS_TENSORFLOW:
-    WHERE = ["hooks", "tensorflow"]
+if hosts.IS_KERAS3 and hosts.BACKEND != "jax":
+    WHERE = ["hooks", hosts.BACKEND]
 if hosts.IS_NEW_STYLE:
     WHERE = ["new_style"]
 
