@@ -5,8 +5,6 @@ counts. A gate is called with the port, the step and `update(step)`, which reads
 Last, write what remains in the accumulators, and the counters.
 """
 
-import contextlib
-
 import numpy as np
 
 from keras_accum.gradients import check_once, drop_bad, transform, weigh
@@ -89,11 +87,13 @@ class Accumulation:
         else:
             step = self.window.step(counted, weight, absent, closes, is_update)
         gate = self._gate(step, is_update)
-        with self._recovering(step, gradients, variables):
+
+        def write():
             if self.window is not None:
                 self.port.add(list(map(self.window.get_sum, variables)), gradients, variables)
             gate(self.port, step, lambda step: self._update(step, gradients, variables, absent))
-            self._write_counters(step)
+
+        self._write(step, write, gradients, variables)
 
     def _closes(self, is_update):
         """Return 1 or 0 for the argument of `close_window`; None if it wasn't called."""
@@ -159,6 +159,31 @@ class Accumulation:
         frozen = [of_model[i] for i, is_frozen in zip(indices, are_frozen) if is_frozen]
         return [i for i, is_frozen in zip(indices, are_frozen) if not is_frozen], frozen
 
+    def _write(self, step, write, gradients, variables):
+        """Call `write()`, then write the counters. If Python runs the step and fails, undo it.
+
+        After `write()`, or once the update is made, complete the step instead.
+        """
+        port, of_model, is_written = self.port, self.port.variables, False
+        sums = [] if self.window is None else list(map(self.window.get_sum, of_model))
+        snapshot = port.snapshot(sums) if sums else None
+        try:
+            write()
+            is_written = True
+            self._write_counters(step)
+        except BaseException:
+            if snapshot is None:
+                raise
+            is_made = port.is_made(snapshot)
+            for total in sums if is_made else ():
+                port.clear(total)
+            if is_made or is_written:
+                self._write_counters(step)
+            else:
+                added = dict(zip(map(port.key, variables), gradients))
+                port.restore(snapshot, sums, [added.get(port.key(v)) for v in of_model])
+            raise
+
     def _write_counters(self, step):
         """Write the counters, after all other writes of a step."""
         values = {} if self.window is None else self.window.after(step)
@@ -170,29 +195,6 @@ class Accumulation:
 
         with self.port.after_writes():
             self.port.across(across, values, step.switch)
-
-    @contextlib.contextmanager
-    def _recovering(self, step, gradients, variables):
-        """Restore the window if Python runs this step and it fails.
-
-        If the update is already made, close the window instead.
-        """
-        port, of_model = self.port, self.port.variables
-        sums = [] if self.window is None else list(map(self.window.get_sum, of_model))
-        snapshot = port.snapshot(sums) if sums else None
-        try:
-            yield
-        except BaseException:
-            if snapshot is None:
-                raise
-            if port.is_made(snapshot):
-                for total in sums:
-                    port.clear(total)
-                self._write_counters(step)
-            else:
-                added = dict(zip(map(port.key, variables), gradients))
-                port.restore(snapshot, sums, [added.get(port.key(v)) for v in of_model])
-            raise
 
     # -- between train steps -----------------------------------------------------------------------
 
@@ -210,9 +212,11 @@ class Accumulation:
         def update():
             step = self.window.closing_step()
             steps = [step] * len(variables)
-            with self._recovering(step, (), variables):
+
+            def write():
                 self._update_from(step, steps, self._sums(variables), variables, frozen)
-                self._write_counters(step)
+
+            self._write(step, write, (), variables)
 
         port.between_steps(update)
 
