@@ -81,6 +81,11 @@ def hides(self):
         self.own.count = tf.Variable(0.0, name="count")
 
 
+def hides_at_once(self, **kwargs):
+    Proximal.__init__(self, **kwargs)
+    hides(self)
+
+
 def counts(self):
     self.own.count.assign_add(1.0)
 
@@ -121,11 +126,13 @@ def makes_two(self):
     adds("b", "_scale")(self)
 
 
+NATIVE = "Own writes a variable .*gate='conditional'"
 WRONG = {
     "two": ({"make": makes_two}, "`scale` and `_scale` of Own"),
     "counter": ({"make": adds("window_position", "x")}, "Own makes .* 'window_position', which"),
     "sums": ({"slot": "window_accumulator"}, "Own makes .* 'window_accumulator', which"),
-    "native": ({"make": hides, "change": counts}, "Own writes a variable .*gate='conditional'"),
+    "native": ({"make": hides, "change": counts}, NATIVE),
+    "in the constructor": ({"__init__": hides_at_once, "change": counts}, NATIVE),
 }
 
 
