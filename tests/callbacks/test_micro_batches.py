@@ -547,7 +547,7 @@ def test_arrays_of_different_lengths_are_refused():
     step = Step(model, SIZE, "sample")
     arrays = [hosts.tf.constant(a) if hosts.IS_TENSORFLOW else a for a in (X[:4], Y[:6])]
     with pytest.raises(ValueError, match="the first dimension of all arrays"):
-        step.rows_of(arrays)
+        step.count_rows(arrays)
 
 
 class Stop(keras.callbacks.Callback):
