@@ -5,6 +5,8 @@ counts. A gate is called with the port, the step and `update(step)`, which reads
 Last, write what remains in the accumulators, and the counters.
 """
 
+import contextlib
+
 import numpy as np
 
 from keras_accum.gradients import check_once, drop_bad, transform, weigh
@@ -51,6 +53,23 @@ class Accumulation:
         # A Counter of the micro-batches run or traced, by replica. None unless a PythonGate needs
         # it: `torch.compile` compiles again if a number changes in each micro-batch.
         self.micro_batches = None
+        self._build_error = None
+
+    @contextlib.contextmanager
+    def building(self):
+        """A scope for making the optimizer's variables. After a failure it raises the error again."""
+        if self._build_error is not None:
+            raise self._build_error
+        try:
+            yield
+        except BaseException as error:
+            self._build_error, self.port.variables = error, ()
+            if not isinstance(error, Exception):
+                self._build_error = RuntimeError(
+                    f"`build` of {type(self.optimizer).__name__} was interrupted: compile the "
+                    "model with a new optimizer."
+                )
+            raise
 
     def open_window(self):
         """Create the window's counters and accumulators once the model's variables are known."""

@@ -153,11 +153,15 @@ class Hooks(MovingAverages):
         accumulation.state.check_promise()
         # If the attribute was set since, Keras would accumulate the averages of windows.
         self._check_one_accumulation(self.gradient_accumulation_steps)
-        with port.build_scope(variables) as has_values:
-            super().build(variables)
-            port.variables = self._trainable_variables
-            port.check_names()
-            accumulation.open_window()
+        try:
+            with accumulation.building(), port.build_scope(variables) as has_values:
+                super().build(variables)
+                port.variables = self._trainable_variables
+                port.check_names()
+                accumulation.open_window()
+        except BaseException:
+            self.built = False
+            raise
         with port.eagerly():
             if has_values:
                 port.start_training()

@@ -103,6 +103,23 @@ def interrupt_after(lines):
     sys.settrace(trace)
 
 
+def test_a_build_that_is_interrupted():
+    """Its variables may be half there, so it asks for a new optimizer."""
+    ours, w = hosts.ours("SGD", learning_rate=1.0, accum_iters=2), hosts.variable([1.0, -2.0], "w")
+    grad = np.ones(2, hosts.FLOATX)
+    for error in (KeyboardInterrupt, RuntimeError):
+        if error is KeyboardInterrupt:
+            interrupt_after(40)
+        try:
+            with pytest.raises(error):
+                hosts.apply(ours, [grad], [w])
+        finally:
+            sys.settrace(None)
+    with pytest.raises(RuntimeError, match="was interrupted: compile the model with a new"):
+        hosts.apply(ours, [grad], [w])
+    np.testing.assert_array_equal(hosts.array(w), [1.0, -2.0])
+
+
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="elsewhere `fit` runs traced steps")
 @pytest.mark.parametrize("option", [{}, {"reduction": "sum"}], ids=["mean", "sum"])
 def test_a_fit_that_is_interrupted_anywhere(option):
@@ -116,7 +133,8 @@ def test_a_fit_that_is_interrupted_anywhere(option):
     big = model_with(hosts.stock("SGD", learning_rate=rate * (LENGTH if option else 1)))
     model = model_with(hosts.ours("SGD", learning_rate=rate, accum_iters=LENGTH, **option))
     fit(big, LENGTH * MICRO, (x, y), epochs=1)
-    start, total, numbers, stops = model.get_weights(), len(x) // MICRO, random.Random(2), 0
+    hosts.build(model)
+    start, total, numbers, stops = model.get_weights(), len(x) // MICRO, random.Random(0), 0
     for training in range(5):
         model.set_weights(start)
         taken = 0
