@@ -58,7 +58,7 @@ class TfKerasStatePort(port.TensorFlowPort):
                 f"{type(self.optimizer).__name__} was made from an optimizer that met its "
                 "variables in another order, or not all of them. Call `optimizer.build(variables)` "
                 "first, with the variables that it met, in that order. "
-                f"Received: {', '.join(map(self.name_of, variables))}"
+                f"Received: {', '.join(map(self.get_name, variables))}"
             )
         return variables
 

@@ -12,6 +12,7 @@ from cases import keras2_has_no
 from hosts import accum, keras
 from training import batches, compiled, data, dense_model, go_on, initialize
 
+pytestmark = pytest.mark.filterwarnings("error:An epoch ended inside a window")
 PAGES = "start", "choose", "train", "loops", "monitor", "migrate", "why_different"
 TEXT = "\n".join((hosts.PROJECT / f"docs/{page}.md").read_text("utf-8") for page in PAGES)
 FOUND = re.findall(r"```python\n# ([^\n]+)\n(.*?)```", TEXT, re.S)

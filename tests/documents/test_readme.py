@@ -4,10 +4,12 @@ import re
 
 import hosts
 import numpy as np
+import pytest
 from cases import once, thorough
 
 from keras_accum import __main__ as main
 
+pytestmark = pytest.mark.filterwarnings("error:An epoch ended inside a window")
 README = (hosts.PROJECT / "README.md").read_text("utf-8")
 FIRST, SAVE_AND_LOAD, CALLBACK = re.findall(r"```python\n(.*?)```", README, re.S)
 

@@ -14,6 +14,7 @@ from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fi
 if not hosts.IS_KERAS3:
     pytest.skip("the recipes are for Keras 3", allow_module_level=True)
 
+pytestmark = pytest.mark.filterwarnings("error:An epoch ended inside a window")
 FOLDER = hosts.PROJECT / "examples"
 PAGE = (hosts.PROJECT / "docs" / "recipes.md").read_text("utf-8")
 # The rows of the page: each script with the backends that it runs on, or "all".
