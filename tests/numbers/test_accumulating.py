@@ -513,6 +513,7 @@ WRONG = {
     "no class": ("adam", "must be a subclass of"),
     "a member": (subclass(completed_updates=0), "Other has .*completed_updates"),
     "an argument": (subclass(__init__=lambda self, reduction: None), "Other has .*reduction"),
+    "a file": (subclass(set_weights=None), "Other overrides set_weights, but"),
 }
 if hosts.IS_NEW_STYLE:
     message = "`NadamAccumulate`, which is Keras's legacy Nadam"

@@ -1,4 +1,4 @@
-"""Every method of a stock class of tf_keras that a subclass may override: when it is called."""
+"""Every method of a stock class that a subclass may override: when it is called."""
 
 import hosts
 import pytest
@@ -6,8 +6,9 @@ from hosts import accum, keras
 from steps import variables
 from training import LENGTH
 
-if not hosts.IS_TF_KERAS:
-    pytest.skip("about the optimizers of tf_keras", allow_module_level=True)
+if hosts.IS_KERAS2 or hosts.BACKEND == "jax":
+    # JAX runs eagerly what is traced elsewhere, and test_keras2.py has a table of its own.
+    pytest.skip("about steps whose switch Python knows", allow_module_level=True)
 optimizers = keras.optimizers
 if hosts.IS_LEGACY:
     optimizers = getattr(keras.optimizers, "legacy", keras.optimizers)
@@ -48,10 +49,48 @@ if hosts.IS_NEW_STYLE:  # `_update_step_xla` is for GPUs, `_rms` and `add_variab
 WHEN = {when: names.split() for when, names in WHEN.items()}
 
 
+if hosts.IS_KERAS3:
+    WHEN = {
+        "update": {
+            *("_apply_weight_decay", "_backend_apply_gradients", "_backend_update_step"),
+            *("_check_variables_are_known", "_clip_by_norm", "_clip_gradients"),
+            *("_filter_empty_gradients", "_get_current_learning_rate", "_get_variable_index"),
+            *("_overwrite_variables_directly_with_gradients", "_use_weight_decay"),
+            "_update_model_variables_moving_average",
+            *(
+                ("_distributed_tf_update_step", "assign_add", "assign_sub", "update_step")
+                if hosts.IS_TENSORFLOW
+                else ("_parallel_update_step",)
+            ),
+        },
+        "micro-batch": {"apply", "apply_gradients"},
+        "first": {
+            *("_track_variable", "add_optimizer_variables", "add_variable"),
+            *("add_variable_from_reference", "build"),
+        },
+        "refused": set(),
+        # Keras's own accumulation never runs. On TensorFlow gradients are summed before.
+        "others": {
+            *("_adamw_update_step", "_all_reduce_sum_gradients"),
+            *("_backend_increment_gradient_accumulators", "_backend_reset_gradient_accumulators"),
+            *("_check_super_called", "_muon_update_step", "_obj_type", "_rms", "_should_use_adamw"),
+            *("_overwrite_model_variables_with_average_value", "_overwrite_variable_with_gradient"),
+            *("_distributed_tf_update_step", "_parallel_update_step", "_untrack_variable"),
+            *("_var_key", "assign", "assign_add", "assign_sub", "exclude_from_weight_decay"),
+            *("finalize_variable_values", "from_config", "get_config", "iterations"),
+            *("learning_rate", "load_own_variables", "lr_adjust", "save_own_variables"),
+            *("scale_loss", "set_weights", "stateless_apply", "transpose_last_axis"),
+            *("update_step", "variables", "zeropower_via_newtonschulz5", "add_to_swa"),
+        },
+    }
+
+
 def methods_of_keras():
     classes = [cls for cls in vars(optimizers).values() if isinstance(cls, type)]
     classes = [cls for cls in classes if issubclass(cls, optimizers.Optimizer)]
-    bases = {base for cls in classes for base in cls.__mro__ if "optimizers" in base.__module__}
+    wrappers = "LossScaleOptimizer", "MultiOptimizer"
+    classes = [type(cls.__new__(cls)) for cls in classes if cls.__name__ not in wrappers]
+    bases = {base for cls in classes for base in cls.__mro__ if "optimizer" in base.__module__}
     kinds = (staticmethod, classmethod, property)
     members = [item for base in bases for item in vars(base).items() if item[0][:2] != "__"]
     return {name for name, value in members if callable(value) or isinstance(value, kinds)}
@@ -79,11 +118,15 @@ def overriding(parent, name, calls):
 
 def steps_that_call(cls, calls, steps, **arguments):
     """Return for each train step if it calls the method."""
-    more = {"use_ema": True, "weight_decay": 0.5} if hosts.IS_NEW_STYLE else {}
+    more = {"use_ema": True, "weight_decay": 0.5} if hosts.HAS_EMA else {}
+    more.update({"clipnorm": 1.0} if hosts.IS_KERAS3 else {})
     optimizer, ws, found = cls(2**-5, **more, **arguments), variables(), []
     for _ in range(steps):
         calls.clear()
-        optimizer.minimize(lambda: sum(hosts.tf.reduce_sum(w * w) for w in ws), ws)
+        if hosts.IS_KERAS3:
+            optimizer.apply_gradients([(keras.ops.ones(w.shape, w.dtype), w) for w in ws])
+        else:
+            optimizer.minimize(lambda: sum(hosts.tf.reduce_sum(w * w) for w in ws), ws)
         found.append(bool(calls))
     return found
 
@@ -94,14 +137,15 @@ ROWS = [(when, name) for when in list(WHEN)[:-1] for name in WHEN[when]]
 @pytest.mark.parametrize("how", ["subclass", "accumulating"])
 @pytest.mark.parametrize("when, name", ROWS)
 def test_when_an_overridden_method_is_called(when, name, how):
-    calls = []
+    calls, stock = [], type(hosts.stock("Adam"))
 
     def ours():
         if how == "subclass":
             return overriding(accum.AdamAccumulate, name, calls)
-        return accum.accumulating(overriding(optimizers.Adam, name, calls))
+        return accum.accumulating(overriding(stock, name, calls))
 
-    if name == "apply_gradients" and how == "accumulating":  # the stock optimizer's whole update
+    whole = "apply" if hosts.IS_KERAS3 else "apply_gradients"
+    if name == whole and how == "accumulating":  # the stock optimizer's whole update
         when = "refused" if hosts.IS_LEGACY else "update"
     if when == "refused":
         with pytest.raises(TypeError, match=f"Adam.* overrides `{name}`"):
@@ -113,4 +157,4 @@ def test_when_an_overridden_method_is_called(when, name, how):
     else:
         ends = [step % LENGTH == LENGTH - 1 for step in range(2 * LENGTH)]
         assert found == (ends if when == "update" else [True] * 2 * LENGTH)
-    assert steps_that_call(overriding(optimizers.Adam, name, calls), calls, 1) == [True]
+    assert steps_that_call(overriding(stock, name, calls), calls, 1) == [True]
