@@ -57,7 +57,7 @@ class Accumulation:
 
     @contextlib.contextmanager
     def building(self):
-        """A scope for making the optimizer's variables. After a failure it raises the error again."""
+        """A scope for creating the optimizer's variables. After a failure it can't be entered."""
         if self._build_error is not None:
             raise self._build_error
         try:
