@@ -77,7 +77,7 @@ class Saving:
             config["accum_iters"] = config.pop("constructed_with")
         is_whole = any(pair <= set(config) for pair in _KERAS_2_WROTE)
         of_keras_2 = is_whole and "name" not in config
-        if of_keras_2 and "clipnorm" in config:  # which clipped all gradients together
+        if of_keras_2 and "clipnorm" in config:  # the norm of all gradients together
             config["global_clipnorm"] = config.pop("clipnorm")
         config.pop("all_reduce", None)  # from version 0.3; the numbers are the same
         # A user's `from_config` may take only the config.

@@ -30,7 +30,7 @@ def set_state(optimizer):
 THROUGH = [(assign, form) for form in FORMATS if form not in ("registered", "saved_model")]
 
 
-@pytest.mark.filterwarnings("ignore:accum_iters=4 of the saved optimizer is used, not 2")
+@pytest.mark.filterwarnings("ignore:Using the saved accum_iters=4 instead of 2")
 @quick_first("reset, form", [(assign, "state"), (set_list, None), (set_state, None), *THROUGH])
 def test_a_reset_by_zeros_is_a_fresh_window(reset, form, tmp_path):
     """It has the length of the constructor, also in files from before and inside the window."""
@@ -108,7 +108,7 @@ def test_a_length_that_was_set_is_saved(load, tmp_path, recwarn):
     said = [str(each.message) for each in recwarn if "accum_iters" in str(each.message)]
     assert len(said) == (load in LISTED)
     for message in said:
-        assert "accum_iters=3 of the saved optimizer is used, not 4" in message
+        assert "Using the saved accum_iters=3 instead of 4." in message
         assert "set `optimizer.accum_iters = 4` after loading, in a callback if" in message
 
 
