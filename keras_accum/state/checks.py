@@ -8,7 +8,6 @@ from keras_accum.window import COUNTERS, MISSING, WEIGHT
 
 FORMAT = 1  # the version of the layout
 
-# Counters are integers from 0, below 2**31: Keras 3 has them in int32.
 SINGLE_COUNTERS = ("state_format", "completed_updates", *COUNTERS)
 INTEGERS = (*SINGLE_COUNTERS, MISSING)
 _SHOWN = 8  # names in a message
