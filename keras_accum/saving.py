@@ -4,8 +4,7 @@ from keras_accum.options import make_config
 from keras_accum.schedule import check_length
 from keras_accum.warn import warn
 
-# Keras 2.0 to 2.3 wrote every argument into a config, and no name. Each class has one of these
-# pairs.
+# Keras 2.0 to 2.3 wrote all arguments into a config, and no name. Each class has one pair.
 _KERAS_2_WROTE = {"decay", "epsilon"}, {"decay", "nesterov"}, {"schedule_decay", "epsilon"}
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from keras_accum.window import COUNTERS, MISSING, WEIGHT
 
 FORMAT = 1  # the version of the layout
-
 SINGLE_COUNTERS = ("state_format", "completed_updates", *COUNTERS)
 INTEGERS = (*SINGLE_COUNTERS, MISSING)
 _SHOWN = 8  # names in a message
