@@ -122,7 +122,7 @@ def test_the_length_of_a_file_wins_over_the_one_of_its_loader(form, tmp_path):
         (path,) = tmp_path.iterdir()
         return keras.models.load_model(str(path), custom_objects={made.__name__: made})
 
-    says = rf"accum_iters={LENGTH} of the saved.* not 9.*`optimizer.accum_iters = 9`"
+    says = rf"the saved accum_iters={LENGTH} instead of 9.*`optimizer.accum_iters = 9`"
     with pytest.warns(UserWarning, match=says) as said:
         assert load(9).optimizer.accum_iters == LENGTH
     assert len([each for each in said if "accum_iters" in str(each.message)]) == 1
