@@ -319,7 +319,7 @@ def test_optimizers(optimizer):
     assert int(model.optimizer.iterations) == 2 * -(-SAMPLES // BATCH)
 
 
-@pytest.mark.filterwarnings("ignore:MicroBatches takes batches of 4 samples in slices")
+@pytest.mark.filterwarnings("ignore:MicroBatches splits batches of 4 samples")
 @quick_first(
     "size, others",
     [(SIZE, ["AccumulationMonitor", "PythonGate"]), ("auto", ["PythonGate"]), (SIZE, [])],
@@ -547,7 +547,7 @@ def test_arrays_of_different_lengths_are_refused():
     step = Step(model, SIZE, "sample")
     arrays = [hosts.tf.constant(a) if hosts.IS_TENSORFLOW else a for a in (X[:4], Y[:6])]
     with pytest.raises(ValueError, match="the first dimension of all arrays"):
-        step.rows_of(arrays)
+        step.count_rows(arrays)
 
 
 class Stop(keras.callbacks.Callback):

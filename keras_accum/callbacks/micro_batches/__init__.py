@@ -11,7 +11,7 @@ from typing import Literal
 
 import keras
 
-from keras_accum.callbacks.base import own_methods
+from keras_accum.callbacks.base import find_own_methods
 from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import accumulates, inner
 
@@ -130,7 +130,7 @@ class MicroBatches(InTrainFunction):
         """Raise an error if a training in slices might differ from that of the whole batch."""
         model, optimizer = self.model, inner(self.model.optimizer)
         steps = model.steps_per_execution
-        own = own_methods(model, keras.Model, "train_step", "compute_loss", "compute_metrics")
+        own = find_own_methods(model, keras.Model, "train_step", "compute_loss", "compute_metrics")
         found = {f"a model that has its own `{name}`": True for name in own}
         found[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
         weighs = accumulates(optimizer) and optimizer.reduction == "weighted"

@@ -136,7 +136,7 @@ class StepInSlices(Slices, Halving):
 
     def gradients(self, data, rows):
         """Return the gradients of the batch. The model's other variables are as after the step."""
-        of_slice, self.in_slices = self._of_part, True
+        of_slice, self.in_slices = self._slice_part, True
         if self.loss == "batch":
             data, of_slice = (data, self._slice_outputs(data, rows)), self._by_outputs
         sums = self.sums(lambda data, count: of_slice(data, count, rows), data, rows)
