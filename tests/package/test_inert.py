@@ -189,12 +189,11 @@ def fails(*arguments):
     raise ValueError("not as it is taken to be")
 
 
-METHODS = "__init__", "_find_mean", "_samples", "_look_at_wrapper", "_say"
-
-
 @keras2_has_no("hooks")
 @once_by_torch
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", ["__init__", "_find_mean", "_count_samples", "_check_wrapper", "_warn"]
+)
 def test_no_training_ends_because_of_a_warning(method, monkeypatch):
     model = hosts.sequential((3,), [keras.layers.BatchNormalization(), keras.layers.Dense(2)])
     compiled(model, hosts.ours("SGD", accum_iters=2), run_eagerly=True)
