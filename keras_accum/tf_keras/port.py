@@ -31,8 +31,6 @@ class TfKerasPort(TfKerasStatePort):
         self._in_advance = {}  # replica: the weight or None, after a LossScaleOptimizer's sum
         self._summing = set()  # replicas inside the method `sums`
 
-    # -- a train step ------------------------------------------------------------------------------
-
     def micro_batch(self, pairs, is_summed):
         """Process a micro-batch's (gradient, variable) pairs."""
         accumulation, options = self.accumulation, self.accumulation.options
@@ -86,8 +84,6 @@ class TfKerasPort(TfKerasStatePort):
                 pairs = getattr(self.optimizer, self.sums)(pairs)
         sums = {self.key(variable): total for total, variable in pairs}
         return [sums[self.key(variable)] for variable in variables]
-
-    # -- an update ---------------------------------------------------------------------------------
 
     def list_written(self, variables, switches, switch):
         """Return (variable, switch) pairs for all variables that an update may write.
