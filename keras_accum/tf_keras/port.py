@@ -49,10 +49,7 @@ class TfKerasPort(TfKerasStatePort):
         accumulation.take(gradients, self._in_advance.pop(self.replica(), None), variables)
 
     def sum_in_advance(self, pairs):
-        """Sum pairs for a LossScaleOptimizer, for its test that they are finite.
-
-        It then passes the sums to `apply_gradients`.
-        """
+        """Sum pairs for a LossScaleOptimizer, which checks them before `apply_gradients`."""
         options, method = self.accumulation.options, getattr(type(self.optimizer), self.sums)
         is_late = options.weighs and method.__module__ != type(self).__module__  # already summed
         if not options.accumulates or is_late or self.replica() in self._summing:
