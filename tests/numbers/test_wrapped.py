@@ -3,22 +3,10 @@
 import hosts
 import numpy as np
 import pytest
+import training
 from cases import skip_file_on_keras2
 from hosts import accum, keras
-from training import (
-    BIG,
-    LENGTH,
-    MICRO,
-    WINDOWS,
-    assert_equal,
-    assert_same_training,
-    compiled,
-    data,
-    dense_model,
-    fit,
-    inner,
-    train,
-)
+from training import BIG, LENGTH, MICRO, WINDOWS, compiled, dense_model, fit, inner, train
 
 skip_file_on_keras2("optimizers that wrap others")
 
@@ -45,7 +33,7 @@ def trained_in_mixed_precision(accum_iters):
 
 
 def go_on(model, **settings):
-    arrays = [array[: 5 * MICRO].astype("float32") for array in data()]
+    arrays = [array[: 5 * MICRO].astype("float32") for array in training.data()]
     fit(model, MICRO, arrays, epochs=1, **settings)
     return model
 
@@ -79,7 +67,7 @@ def test_loaded_where_the_policy_is_not_set(tmp_path, accum_iters):
     assert inner(loaded.optimizer) is loaded.optimizer
     expected = inner(model.optimizer).get_state()
     assert expected["completed_updates"] == 5 // accum_iters
-    assert_equal(loaded.optimizer.get_state(), expected, rtol=0, atol=0)
+    training.assert_equal(loaded.optimizer.get_state(), expected, rtol=0, atol=0)
     go_on(loaded)
 
 
@@ -102,7 +90,7 @@ def test_several_equal_the_big_batch():
     ours, stock = train(several(accum_iters=LENGTH), MICRO), train(several(), BIG)
     for trained in (ours, stock):
         trained.slots.pop("iteration")  # MultiOptimizer's own counter, of micro-batches
-    assert_same_training(ours, stock)
+    training.assert_same_training(ours, stock)
 
 
 @has_several

@@ -191,7 +191,9 @@ def fails(*arguments):
 
 @keras2_has_no("hooks")
 @once_by_torch
-@pytest.mark.parametrize("method", ["__init__", "_find_mean", "_samples", "_look_at_wrapper", "_say"])
+@pytest.mark.parametrize(
+    "method", ["__init__", "_find_mean", "_samples", "_look_at_wrapper", "_say"]
+)
 def test_no_training_ends_because_of_a_warning(method, monkeypatch):
     model = hosts.sequential((3,), [keras.layers.BatchNormalization(), keras.layers.Dense(2)])
     compiled(model, hosts.ours("SGD", accum_iters=2), run_eagerly=True)
