@@ -413,9 +413,8 @@ def test_a_slot_with_a_name_of_ours_is_refused():
         accum.accumulating(Ours)(accum_iters=2).build(variables())
 
 
-@pytest.mark.skipif(
-    not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW), reason="elsewhere such writes can be held back"
-)
+@on_keras3
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="elsewhere such writes can be held back")
 def test_what_keras_does_not_track_is_held_by_a_branch():
     class Lookahead(Optimizer):
         def build(self, variables):

@@ -5,6 +5,7 @@ model, and all weights and all slots are compared.
 """
 
 import importlib
+from functools import partial
 
 import cases
 import hosts
@@ -108,9 +109,8 @@ def test_one_feature(name):
 @needs_decay
 def test_callback_sees_the_undecayed_rate():
     # The reference gets the rate of each single update.
-    rates = [
-        RATE / 2 ** (1 + i // training.WINDOWS) / (1 + 0.25 * i) for i in range(training.UPDATES)
-    ]
+    epochs = [i // training.WINDOWS for i in range(training.UPDATES)]
+    rates = [RATE / 2 ** (1 + epoch) / (1 + 0.25 * i) for i, epoch in enumerate(epochs)]
     expected = train(hosts.stock("Adam", learning_rate=hosts.EachUpdate(rates)), BIG)
     actual = train(ours(ADAM, decay=0.25), MICRO, callbacks=halve_each_epoch())
     assert_same_training(actual, expected)
@@ -130,10 +130,11 @@ def test_embedding_has_the_dense_gradient(case):
     rows = np.random.default_rng(4).integers(0, 5, (len(data()[1]), 5)).astype("int32")
     arrays = rows, data()[1]
     stock = hosts.stock(case.name, **case.arguments)
-    expected = train(
-        stock, BIG, lambda: training.embedding_model(training.DenseEmbedding), arrays=arrays
+    dense, sparse = (
+        partial(training.embedding_model, layer)
+        for layer in (training.DenseEmbedding, keras.layers.Embedding)
     )
-    sparse = lambda: training.embedding_model(keras.layers.Embedding)  # noqa: E731
+    expected = train(stock, BIG, dense, arrays=arrays)
     assert_same_training(train(ours(case), MICRO, sparse, arrays=arrays), expected)
 
 
@@ -199,9 +200,8 @@ def test_micro_batch_skipped_by_loss_scaling():
         expected_slots["iterations"] += 3
     assert positions == [2, 3, 0]
     training.assert_moved(start, expected)
-    training.assert_equal(
-        actual, expected, rtol=0, atol=0
-    )  # exact, since loss scales are powers of two
+    # Exact, since loss scales are powers of two.
+    training.assert_equal(actual, expected, rtol=0, atol=0)
     training.assert_equal(actual_slots, expected_slots, rtol=0, atol=0)
 
 
@@ -220,9 +220,7 @@ def test_train_step(step):
 
 
 @thorough
-@pytest.mark.skipif(
-    not hosts.IS_TORCH, reason="test_train_step covers jit_compile except on PyTorch"
-)
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="elsewhere test_train_step has jit_compile")
 def test_torch_compile():
     """One row only: torch takes ten seconds to compile it, and doesn't for each micro-batch."""
     counters = importlib.import_module("torch._dynamo.utils").counters

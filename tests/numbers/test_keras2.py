@@ -38,9 +38,8 @@ def test_nothing_is_read_while_it_is_written(case, length, resources, every_gate
 
     def model(make, **arguments):
         dense, l2 = keras.layers.Dense, keras.regularizers.l2(0.1)
-        wide = dense(
-            96, activation="tanh", kernel_constraint=training.Shrink(), kernel_regularizer=l2
-        )
+        shrink = {"kernel_constraint": training.Shrink(), "kernel_regularizer": l2}
+        wide = dense(96, activation="tanh", **shrink)
         arguments = {"clipnorm": 0.3, "decay": 0.25, **case.arguments, **arguments}
         network = hosts.sequential((3,), [wide, dense(96), dense(2)])
         return compiled(network, make(case.name, **arguments))
@@ -72,10 +71,8 @@ OPTIONS = {
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_no_conditional(case, options):
     optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **options})
-    layers = [
-        keras.layers.Embedding(6, 3),
-        keras.layers.Dense(2, kernel_constraint=training.Shrink()),
-    ]
+    constrained = keras.layers.Dense(2, kernel_constraint=training.Shrink())
+    layers = [keras.layers.Embedding(6, 3), constrained]
     compiled(hosts.sequential((5,), layers), optimizer)._make_train_function()
     optimizer.window_position  # noqa: B018, a read adds to the graph
     assert not operations_of_session() & CONTROL_FLOW
@@ -263,9 +260,7 @@ def test_a_partial_window_of_two_models(are_same_variables):
         optimizer.apply_partial_window()
     callbacks = [hosts.accum.ApplyPartialWindow()]
     with said:
-        first.fit(
-            *training.batches(training.BIG)[0], 1, shuffle=False, verbose=0, callbacks=callbacks
-        )
+        training.fit(first, 1, epochs=1, callbacks=callbacks)
 
     optimizer, (first, second) = in_two_models()
     go_on(first, stop=LENGTH)

@@ -130,9 +130,7 @@ def test_left_out_or_none(step):
     equals_big_batch(CASES["sgd"], step)
 
 
-@pytest.mark.skipif(
-    not hosts.IS_TENSORFLOW, reason="about gradients in several functions of TensorFlow"
-)
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about several traced functions")
 @pytest.mark.usefixtures("every_gate")
 @quick_first("jit_compile", [False, True])
 def test_any_traced_function_can_close_the_window(jit_compile):
@@ -191,9 +189,7 @@ def set_trainable(model, value):
     model.compile(model.optimizer, "mse", **({"jit_compile": False} if hosts.IS_KERAS3 else {}))
 
 
-@pytest.mark.skipif(
-    hosts.BACKEND == "jax", reason="Keras on JAX can't train only some of an optimizer's variables"
-)
+@pytest.mark.skipif(hosts.BACKEND == "jax", reason="where Keras must train all variables")
 @quick_first("before, length, callback, in_replicas", FREEZES)
 def test_a_frozen_layer(before, length, callback, in_replicas, request):
     """Neither its momentum nor its sum moves it, and the others get the big batch.

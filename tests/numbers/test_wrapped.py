@@ -10,9 +10,8 @@ from training import BIG, LENGTH, MICRO, WINDOWS, compiled, dense_model, fit, in
 
 skip_file_on_keras2("optimizers that wrap others")
 
-has_several = pytest.mark.skipif(
-    not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer"
-)
+Multi = getattr(keras.optimizers, "MultiOptimizer", None)
+has_several = pytest.mark.skipif(not Multi, reason="this Keras has no MultiOptimizer")
 
 # -- a LossScaleOptimizer, which `compile` may add by itself ---------------------------------------
 
@@ -80,9 +79,9 @@ def several(by_function=False, **more):
     default = make("SGD", learning_rate=2**-3, **more)
     last = make("Adam", learning_rate=2**-5, **more)
     if by_function:
-        return keras.optimizers.MultiOptimizer(lambda v: last if "out/" in v.path else default)
+        return Multi(lambda v: last if "out/" in v.path else default)
     mapped = keras.optimizers.OptimizerMap(default, {"model/out/.*": last, "out/.*": last})
-    return keras.optimizers.MultiOptimizer(mapped)
+    return Multi(mapped)
 
 
 @has_several

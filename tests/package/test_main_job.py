@@ -12,9 +12,8 @@ from training import compiled, data, dense_model
 
 from keras_accum import __main__ as main
 
-trains = pytest.mark.skipif(
-    hosts.IS_KERAS2 or hosts.BACKEND != "tensorflow", reason="TensorFlow, as in README, is enough"
-)
+on_tensorflow = hosts.IS_TENSORFLOW and not hosts.IS_KERAS2
+trains = pytest.mark.skipif(not on_tensorflow, reason="TensorFlow, as in README, is enough")
 
 
 def run(*options, **environment):

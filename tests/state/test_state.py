@@ -237,7 +237,6 @@ def test_a_waiting_state_of_other_variables_is_refused(kind):
     assert_same(built(other).get_state(), source.get_state())
 
 
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 @pytest.mark.parametrize("how", ["damaged", "torn"])
 def test_a_broken_file(how, tmp_path):
     """The optimizer keeps its state. The error of Keras contains ours."""

@@ -159,9 +159,7 @@ def test_from_stock_that_has_met_some_variables():
         compiled(model, mine).train_on_batch(*batches(MICRO)[0])
 
 
-@pytest.mark.skipif(
-    not hosts.IS_LEGACY, reason="only tf_keras's legacy optimizers build variable by variable"
-)
+@pytest.mark.skipif(not hosts.IS_LEGACY, reason="others build all variables at once")
 def test_from_stock_that_met_the_variables_in_another_order():
     """Without a compiled model nothing tells the right order, and slots could be swapped unseen."""
     vs = training.linear_variables()
