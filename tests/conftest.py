@@ -135,6 +135,14 @@ def same_start():
     hosts.set_random_seed()
 
 
+@pytest.fixture
+def float32():
+    """Run a test with Keras's own data type, which files and other packages have."""
+    import hosts
+
+    hosts.set_floatx("float32")
+
+
 @pytest.fixture(scope="session")
 def strategy():
     """Two replicas for all tests: collectives of a second strategy would mix with the first's."""

@@ -84,17 +84,9 @@ def test_mirrored_strategy_with_mixed_precision(strategy):
 @thorough
 @tensorflow_only
 def test_reductions_in_two_windows():
-    tf = hosts.tf
-    executed = tf.Variable(0)
-
-    class Counting(tf.distribute.ReductionToOneDevice):
-        def batch_reduce_implementation(self, *arguments):
-            executed.assign_add(1)  # counts in the graph, at each run of the reduction
-            return super().batch_reduce_implementation(*arguments)
-
     def reductions(**gate):
-        executed.assign(0)
-        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Counting()).scope():
+        strategy, executed = replicas.counting()
+        with strategy.scope():
             model = compiled(dense_model(), adam(**gate))
         arrays = [array[: 2 * BIG] for array in training.data()]
         fit(model, MICRO, arrays, epochs=1)
