@@ -21,6 +21,7 @@ IGNORED = [
     r"__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # Keras on torch
     r"non-integer arguments to randrange:DeprecationWarning",  # Keras 2.15's seeds
     r"`torch.jit.script_method` is deprecated:DeprecationWarning",  # torch.compile itself
+    r"You are saving your model as an HDF5 file:UserWarning",  # Keras, which still does so
     r"Error reading persistent compilation cache:UserWarning",  # another process is writing
     r"This training ends with no update:UserWarning",  # ours, when a training ends inside a window
     r"An epoch ended inside a window:UserWarning",
@@ -132,6 +133,14 @@ def same_start():
 
     hosts.set_floatx(hosts.FLOATX)
     hosts.set_random_seed()
+
+
+@pytest.fixture
+def float32():
+    """Run a test with Keras's own data type, which files and other packages have."""
+    import hosts
+
+    hosts.set_floatx("float32")
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,19 @@ def single_device(options):
     return found
 
 
+def counting():
+    """A strategy of two replicas, and a count of its reductions, at each run in the graph."""
+    tf = hosts.tf
+    executed = tf.Variable(0)
+
+    class Counting(tf.distribute.ReductionToOneDevice):
+        def batch_reduce_implementation(self, *arguments):
+            executed.assign_add(1)
+            return super().batch_reduce_implementation(*arguments)
+
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Counting()), executed
+
+
 def in_strategy(strategy, options, **more):
     """Our optimizer on micro-batches, each of which is split among the replicas."""
     tf = hosts.tf

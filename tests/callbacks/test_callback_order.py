@@ -11,10 +11,7 @@ from cases import quick_once, skip_file_on_keras2
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, slots, weights
 
-pytestmark = [
-    quick_once,
-    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
-]
+pytestmark = quick_once
 
 skip_file_on_keras2("PythonGate")
 

@@ -203,6 +203,38 @@ def test_a_training_of_one_window_goes_on_in_the_next_training():
     assert len(said(model, arrays(6 * SIZE), **arguments)) == 1
 
 
+def in_windows_of(accum_iters, **more):
+    return eager(dense_model(), ours(accum_iters=accum_iters, **more))
+
+
+def test_a_training_without_an_update_points_at_the_line_of_the_user():
+    """Not at a line of ours or of Keras."""
+    with pytest.warns(UserWarning, match="ends with no update: 6 of 100 micro-batches") as found:
+        in_windows_of(100).fit(*arrays(6 * SIZE), batch_size=SIZE, verbose=0)
+    found = [warning for warning in found if warning.category is UserWarning]
+    assert [warning.filename for warning in found] == [__file__]
+
+
+def test_which_trainings_warn_of_no_update():
+    """Each that adds to the window and closes none, by its own number of updates."""
+
+    def count(model, **arguments):
+        return len(said(model, arrays(6 * SIZE), texts=["no update"], **{**ONE, **arguments}))
+
+    model = in_windows_of(20)
+    monitor = hosts.accum.AccumulationMonitor()
+    assert [count(model, epochs=2), count(model, callbacks=[monitor]), count(model)] == [1, 1, 0]
+    assert count(model, **CLOSE) == 0
+    assert (count(in_windows_of(1)), count(in_windows_of(4))) == (0, 0)
+    assert count(in_windows_of(100, skip_norm=1e-9)) == 0  # all are dropped
+    other = in_windows_of(9)
+    other.optimizer.build(other.trainable_variables)
+    other.optimizer.set_state({**model.optimizer.get_state(), "window_length": 100})
+    assert other.optimizer.completed_updates == 2
+    assert count(other) == 1
+    assert count(eager(dense_model(), hosts.loss_scaled(ours(accum_iters=100), 4.0))) == 1
+
+
 def mean_of_all(y_true, y_pred):
     return (keras.ops.mean if hosts.IS_KERAS3 else hosts.tf.reduce_mean)((y_true - y_pred) ** 2)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cases import quick_first, thorough
 from hosts import keras
+from replicas import counting
 from training import assert_equal, embedding_model, initialize
 
 if not hosts.IS_KERAS3:
@@ -670,16 +671,9 @@ def test_auto_gives_up(in_the_update):
 @thorough
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="strategies are TensorFlow's")
 def test_mirrored_strategy_reduces_once():
-    tf = hosts.tf
-    executed = tf.Variable(0)
-
-    class Counting(tf.distribute.ReductionToOneDevice):
-        def batch_reduce_implementation(self, *arguments):
-            executed.assign_add(1)
-            return super().batch_reduce_implementation(*arguments)
-
+    strategy, executed = counting()
     arrays = SEQUENCES[:16], [TARGETS[:16], TARGETS[:16], Y[:16]]
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Counting()).scope():
+    with strategy.scope():
         for name, loss in ("masked sums", "sample"), ("masks", "batch"):
             case = masked, arrays, {}, {**CASES, **DIVIDED}[name][3]
             (_, plain), before = train(case, batch_size=8), int(executed)

@@ -6,20 +6,10 @@ import re
 import hosts
 import numpy as np
 import pytest
+import training
 from cases import quick_once, skip_file_on_keras2
 from hosts import keras
-from training import (
-    LENGTH,
-    MICRO,
-    UPDATES,
-    WINDOWS,
-    assert_equal,
-    compiled,
-    data,
-    dense_model,
-    fit,
-    train,
-)
+from training import LENGTH, MICRO, UPDATES, WINDOWS, compiled, dense_model, fit, train
 
 pytestmark = quick_once
 
@@ -87,7 +77,7 @@ def test_learning_rate_in_use(arguments, rates):
 def test_what_is_shown_is_the_last_value_and_no_average(tmp_path, capsys):
     """In the progress bar, after each micro-batch, and in a CSV file."""
     path = tmp_path / "log.csv"
-    arrays = [np.concatenate([array] * 9)[: 100 * MICRO] for array in data()]
+    arrays = [np.concatenate([array] * 9)[: 100 * MICRO] for array in training.data()]
     used = [Monitor(), callbacks.CSVLogger(str(path))]
     fit(compiled(dense_model(), sgd()), MICRO, arrays, epochs=2, callbacks=used, verbose=1)
     (row, _) = csv.DictReader(path.read_text().splitlines())
@@ -106,7 +96,7 @@ def test_the_training_is_the_same():
     arguments = {"accum_iters": LENGTH, "learning_rate": 2**-5}
     plain = train(hosts.ours("Adam", **arguments), MICRO)
     watched = train(hosts.ours("Adam", **arguments), MICRO, callbacks=[Monitor()])
-    assert_equal(watched.weights, plain.weights, rtol=1e-6, atol=1e-12)
+    training.assert_equal(watched.weights, plain.weights, rtol=1e-6, atol=1e-12)
 
 
 def test_without_accumulation():

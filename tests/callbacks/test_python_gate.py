@@ -3,24 +3,10 @@
 import hosts
 import numpy as np
 import pytest
+import training
 from cases import on_adam, on_each_kind_of_state, quick_once, skip_file_on_keras2, thorough
 from hosts import keras
-from training import (
-    EPOCHS,
-    LENGTH,
-    MICRO,
-    assert_equal,
-    assert_moved,
-    assert_same_training,
-    big_batch,
-    compiled,
-    data,
-    dense_model,
-    fit,
-    slots,
-    train,
-    weights,
-)
+from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
 
 from keras_accum.callbacks.python_gate import KnownCounters
 
@@ -29,12 +15,8 @@ pytestmark = quick_once
 skip_file_on_keras2("PythonGate")
 
 python_gate = hosts.accum.PythonGate
-picked = pytest.mark.skipif(
-    hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch, whose train step isn't traced"
-)
-on_jax = pytest.mark.skipif(
-    hosts.BACKEND != "jax", reason="elsewhere PythonGate reads the counters before each step"
-)
+picked = pytest.mark.skipif(hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch")
+on_jax = pytest.mark.skipif(hosts.BACKEND != "jax", reason="elsewhere counters are always read")
 
 
 def adam(**arguments):
@@ -46,16 +28,16 @@ def assert_big_batches(model, case, ends):
 
     On PyTorch, where PythonGate does nothing, two models of ours would be the same training.
     """
-    x, y = (np.concatenate([array] * EPOCHS) for array in data())
+    x, y = (np.concatenate([array] * training.EPOCHS) for array in data())
     stock, start = compiled(dense_model(), hosts.stock(case.name, **case.arguments)), 0
     before = weights(stock)
     for end in ends:
         part = slice(start * MICRO, end * MICRO)
         stock.train_on_batch(x[part], y[part])
         start = end
-    assert_moved(before, weights(stock))
+    training.assert_moved(before, weights(stock))
     assert_equal(weights(model), weights(stock))
-    assert_equal(slots(model), slots(stock))
+    assert_equal(training.slots(model), training.slots(stock))
     assert model.optimizer.completed_updates == len(ends)
 
 
@@ -96,7 +78,8 @@ class Steps(keras.Model):
 @on_each_kind_of_state
 def test_equals_big_batch(case):
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-    assert_same_training(train(optimizer, MICRO, callbacks=[python_gate()]), big_batch(case))
+    actual = training.train(optimizer, MICRO, callbacks=[python_gate()])
+    training.assert_same_training(actual, training.big_batch(case))
 
 
 @pytest.mark.parametrize(
@@ -112,8 +95,8 @@ def test_equals_big_batch(case):
 @on_adam
 def test_other_train_steps(case, how):
     """With run_eagerly, too, PythonGate changes no number."""
-    actual = train(adam(), MICRO, compile={how: True}, callbacks=[python_gate()])
-    assert_same_training(actual, big_batch(case))
+    actual = training.train(adam(), MICRO, compile={how: True}, callbacks=[python_gate()])
+    training.assert_same_training(actual, training.big_batch(case))
 
 
 @picked

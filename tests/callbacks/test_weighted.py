@@ -1,30 +1,12 @@
-"""`reduction="weighted"`: unequal micro-batches count as the parts of the big batch that they are.
-
-Examples are masked sequences and a short last batch, where the mean of means differs from the mean.
-"""
+"""`reduction="weighted"`: unequal micro-batches count as the parts of a big batch that they are."""
 
 import hosts
 import numpy as np
 import pytest
+import training
 from cases import on_adam, on_adam_and_amsgrad, quick_first, quick_once, skip_file_on_keras2
 from hosts import keras
-from training import (
-    START,
-    Trained,
-    assert_equal,
-    assert_moved,
-    assert_same_training,
-    compiled,
-    data,
-    dense_model,
-    fit,
-    initialize,
-    linear_variables,
-    slots,
-    train,
-    values,
-    weights,
-)
+from training import assert_equal, assert_same_training, compiled, fit, train, values, weights
 
 pytestmark = quick_once
 
@@ -63,7 +45,7 @@ def penalized(name, is_masked=True):
 
 
 def short():
-    return [array[:SAMPLES] for array in data()]
+    return [array[:SAMPLES] for array in training.data()]
 
 
 def weighted(case, **arguments):
@@ -96,9 +78,9 @@ def test_masked_sequences(case):
 
 # The model, its data, what sample weights do, and a user's function.
 ROWS = {
-    "a short last batch": (dense_model, short, None, None),
+    "a short last batch": (training.dense_model, short, None, None),
     "masks and sample weights": (masked_model, sequences, "divide", None),
-    "sample weights": (dense_model, short, "divide", None),
+    "sample weights": (training.dense_model, short, "divide", None),
     "sample weights that do not divide": (masked_model, sequences, "multiply", None),
     "a function of the user": (masked_model, sequences, None, not_zero),
     "penalties on weights": (penalized("kernel_regularizer"), sequences, None, None),
@@ -130,17 +112,8 @@ def test_several_outputs(case):
         return keras.Model(x, [layers.Dense(2, name=name)(x) for name in ("one", "two", "three")])
 
     x, y = short()
-    results = []
-    callbacks = [hosts.accum.MicroBatchWeights()]
-    for optimizer, size, used in (
-        (weighted(case), MICRO, callbacks),
-        (hosts.stock(case.name, **case.arguments), SAMPLES, []),
-    ):
-        model = compiled(build(), optimizer, losses)
-        start = weights(model)
-        fit(model, size, (x, [y, 1 - y, 2 - y]), callbacks=used)
-        results.append(Trained(start, weights(model), slots(model)))
-    assert_same_training(*results)
+    arrays = x, [y, 1 - y, 2 - y]
+    assert_same_training(*both(case, build, arrays, compile={"loss": losses}))
 
 
 @on_adam
@@ -160,12 +133,9 @@ WEIGHTS = [1.0, 4.0, 0.0, 3.0]
 
 
 def gradients():
-    """One list per micro-batch, with a gradient per variable.
-
-    Weight 0 means a mean over nothing: NaN.
-    """
+    """One list per micro-batch, with a gradient per variable. A mean over nothing is NaN."""
     random = np.random.default_rng(5)
-    shapes = [v.shape for v in linear_variables()]
+    shapes = [v.shape for v in training.linear_variables()]
     grads = [[random.uniform(1, 2, s).astype(hosts.FLOATX) for s in shapes] for _ in WEIGHTS]
     grads[2] = [g * np.nan for g in grads[2]]
     return grads
@@ -173,7 +143,7 @@ def gradients():
 
 def taken(optimizer, micro_batches):
     """The values after these pairs (gradients, weight). With None, no weight is given."""
-    variables = linear_variables()
+    variables = training.linear_variables()
     for grads, weight in micro_batches:
         if weight is not None:
             optimizer.weigh(weight)
@@ -191,7 +161,7 @@ def test_a_micro_batch_of_weight_0_does_not_count(case):
     expected = taken(hosts.stock(case.name, **case.arguments), [(mean, None)] * 2)
     assert_equal(taken(weighted(case), list(zip(gradients(), WEIGHTS)) * 2), expected)
     unmoved = taken(weighted(case), [(grads, 0.0) for grads in gradients()])
-    assert_equal(unmoved, START, rtol=0, atol=0)
+    assert_equal(unmoved, training.START, rtol=0, atol=0)
 
 
 def test_half_precision_does_not_overflow():
@@ -256,7 +226,7 @@ def test_replicas_with_unlike_shares(strategy, case, is_scaled):
             optimizer = hosts.loss_scaled(optimizer, 2.0**4)
         model = compiled(masked_model(), optimizer, run_eagerly=False)
     fit(model, 4, arrays, callbacks=[hosts.accum.MicroBatchWeights()])
-    assert_moved(expected.start, weights(model))
+    training.assert_moved(expected.start, weights(model))
     assert_equal(weights(model), expected.weights)
 
 
@@ -276,7 +246,7 @@ def test_weights_are_refused_for_another_reduction():
         optimizer.weigh(1.0)
     weighing = [hosts.accum.MicroBatchWeights()]
     with pytest.raises(ValueError, match="reduction='weighted'.*Received: reduction='mean'"):
-        fit(compiled(dense_model(), optimizer), MICRO, callbacks=weighing)
+        fit(compiled(training.dense_model(), optimizer), MICRO, callbacks=weighing)
     with pytest.raises(TypeError, match="`weight` must be None or a function.*weight=3"):
         hosts.accum.MicroBatchWeights(3)
 
@@ -317,7 +287,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_a_loss_that_implies_no_weight_is_refused(loss):
-    model = initialize(dense_model())
+    model = training.initialize(training.dense_model())
     model.compile(hosts.ours("Adam", accum_iters=2, reduction="weighted"), loss())
     callback = hosts.accum.MicroBatchWeights()
     callback.set_model(model)

@@ -16,9 +16,7 @@ from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fi
 
 skip_file_on_keras2("tf.distribute strategies")
 
-tensorflow_only = pytest.mark.skipif(
-    not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute"
-)
+tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about tf.distribute")
 
 
 def adam(**more):
@@ -86,17 +84,9 @@ def test_mirrored_strategy_with_mixed_precision(strategy):
 @thorough
 @tensorflow_only
 def test_reductions_in_two_windows():
-    tf = hosts.tf
-    executed = tf.Variable(0)
-
-    class Counting(tf.distribute.ReductionToOneDevice):
-        def batch_reduce_implementation(self, *arguments):
-            executed.assign_add(1)  # counts in the graph, at each run of the reduction
-            return super().batch_reduce_implementation(*arguments)
-
     def reductions(**gate):
-        executed.assign(0)
-        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], Counting()).scope():
+        strategy, executed = replicas.counting()
+        with strategy.scope():
             model = compiled(dense_model(), adam(**gate))
         arrays = [array[: 2 * BIG] for array in training.data()]
         fit(model, MICRO, arrays, epochs=1)
@@ -195,9 +185,8 @@ def test_parameter_server(tmp_path):
 
 
 @thorough
-@pytest.mark.skipif(
-    not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW), reason="x_squared.py needs Keras 3 on TensorFlow"
-)
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="x_squared.py needs Keras 3")
+@tensorflow_only
 def test_the_example_of_two_processes():
     run_together([([hosts.PROJECT / "notebooks" / "x_squared.py"], {})])
 
@@ -230,16 +219,6 @@ def distributed():
     """Return a function that sets the distribution of Keras."""
     yield keras.distribution.set_distribution
     keras.distribution.set_distribution(None)
-
-
-@jax_only
-def test_jax_data_parallel(distributed):
-    devices = keras.distribution.list_devices()
-    assert len(devices) == 2
-    distributed(keras.distribution.DataParallel(devices=devices))
-    actual = train(adam(), MICRO)
-    distributed(None)
-    training.assert_same_training(actual, training.big_batch(ADAM))
 
 
 @jax_only

@@ -35,35 +35,9 @@ def test_the_stock_arguments_come_first(name):
     assert {"lr", "learning_rate", "decay"} <= {p.name for p in ours}
 
 
-_ADAM = type(hosts.stock("Adam"))
-
-
-class Paced(_ADAM):
-    """A user's optimizer: all arguments but its own are its parent's."""
-
-    def __init__(self, pace=1.0, **kwargs):
-        super().__init__(**kwargs)
-        self.pace = pace
-
-    def get_config(self):
-        return {**super().get_config(), "pace": self.pace}
-
-
-@keras2_has_no("accumulating")
-def test_a_class_takes_the_arguments_of_its_parent():
-    cls = accum.accumulating(Paced)
-    given = {RATE: 0.5, "beta_1": 0.25, "clipvalue": 2.0, "pace": 0.75, "accum_iters": 3}
-    assert [p.name for p in parameters(cls)][:2] == ["pace", RATE]
-    config = cls(**given).get_config()
-    assert {name: float(config[name]) for name in given} == given
-    assert cls.from_config(config).get_config() == config
-    with pytest.raises((TypeError, ValueError), match="amsgrd"):
-        cls(amsgrd=True)
-
-
 @keras2_has_no("names of optimizers")
 def test_a_class_that_names_itself():
-    class Named(_ADAM):
+    class Named(type(hosts.stock("Adam"))):
         def __init__(self, **kwargs):
             super().__init__(name="my_name", **kwargs)
 
@@ -241,15 +215,3 @@ def test_lr_is_learning_rate(name):
     note()
     assert rates == [[0.5, 0.5], [0.25, 0.25], [0.125, 0.125]]
     assert optimizer.get_config()[RATE] == 0.125
-
-
-def test_integer_learning_rate():
-    """An integer is accepted where the stock class accepts it; as `lr` always, as in Keras 2."""
-    cls = accum.AdamAccumulate
-    assert cls(lr=1).get_config()[RATE] == 1.0
-    if not hosts.IS_KERAS3:
-        assert cls(1).get_config()[RATE] == cls(learning_rate=1).get_config()[RATE] == 1.0
-        return
-    for make in (hosts.stock, hosts.ours):
-        with pytest.raises(ValueError, match="`learning_rate` should be float, or an instance of"):
-            make("Adam", learning_rate=5)

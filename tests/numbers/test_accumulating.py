@@ -7,18 +7,11 @@ import pickle
 import hosts
 import numpy as np
 import pytest
+import steps
 from cases import quick_first, skip_file_on_keras2, thorough
 from formats import STOP, assert_same
 from hosts import accum, keras
-from steps import (
-    assert_windows_equal_big_batches,
-    copies_of,
-    go_on,
-    gradients,
-    prepared,
-    stepper,
-    variables,
-)
+from steps import assert_windows_equal_big_batches, go_on, gradients, prepared, stepper, variables
 from training import LENGTH, assert_equal
 
 skip_file_on_keras2("`accumulating`")
@@ -281,7 +274,7 @@ FORMS["copy"] = lambda old, new, ws: copy.deepcopy(old)
 @pytest.mark.parametrize("cls", NAMES)
 def test_another_optimizer_continues_in_the_window(cls, form):
     old, ws = at(cls, STOP)
-    others = copies_of(ws)
+    others = steps.copies_of(ws)
     new = form(old, type(old).from_config(old.get_config()), others)
     assert type(new) is type(old)
     go_on(old, ws, STOP)
@@ -420,9 +413,8 @@ def test_a_slot_with_a_name_of_ours_is_refused():
         accum.accumulating(Ours)(accum_iters=2).build(variables())
 
 
-@pytest.mark.skipif(
-    not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW), reason="elsewhere such writes can be held back"
-)
+@on_keras3
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="elsewhere such writes can be held back")
 def test_what_keras_does_not_track_is_held_by_a_branch():
     class Lookahead(Optimizer):
         def build(self, variables):

@@ -5,41 +5,16 @@ model, and all weights and all slots are compared.
 """
 
 import importlib
+from functools import partial
 
+import cases
 import hosts
 import numpy as np
 import pytest
-from cases import (
-    ADAM,
-    keras2_has_no,
-    needs_decay,
-    on_adam_and_amsgrad,
-    on_each_kind_of_state,
-    on_each_rule,
-    thorough,
-)
+import training
+from cases import ADAM, keras2_has_no, needs_decay, on_each_kind_of_state, thorough
 from hosts import keras
-from training import (
-    BIG,
-    LENGTH,
-    MICRO,
-    UPDATES,
-    WINDOWS,
-    DenseEmbedding,
-    Shrink,
-    assert_equal,
-    assert_moved,
-    assert_same_training,
-    batches,
-    big_batch,
-    compiled,
-    data,
-    dense_model,
-    embedding_model,
-    slots,
-    train,
-    weights,
-)
+from training import BIG, LENGTH, MICRO, assert_same_training, big_batch, data, dense_model, train
 
 pytestmark = pytest.mark.usefixtures("grappler")
 
@@ -50,7 +25,7 @@ def ours(case, **arguments):
 
 @pytest.mark.all_gates
 @pytest.mark.usefixtures("every_gate")
-@on_each_rule
+@cases.on_each_rule
 def test_plain(case):
     assert_same_training(train(ours(case), MICRO), big_batch(case))
 
@@ -71,7 +46,7 @@ def halve_on_plateau():
 
 
 def constrained():
-    return dense_model(kernel_constraint=Shrink(), bias_constraint=Shrink())
+    return dense_model(kernel_constraint=training.Shrink(), bias_constraint=training.Shrink())
 
 
 def regularized():
@@ -89,7 +64,7 @@ def with_shared_layer():
 several = {
     "both": {"clipnorm": 0.3, **({"weight_decay": 0.2, **EMA} if hosts.HAS_EMA else {})},
     "ours": hosts.our_decay(0.25),
-    "stock": hosts.decayed(RATE, 0.25, UPDATES) if hosts.HAS_DECAY else {},
+    "stock": hosts.decayed(RATE, 0.25, training.UPDATES) if hosts.HAS_DECAY else {},
     "build": constrained,
 }
 # Arguments of both optimizers, ours or the stock one, a model, and callbacks. Those of LATER are in
@@ -134,7 +109,8 @@ def test_one_feature(name):
 @needs_decay
 def test_callback_sees_the_undecayed_rate():
     # The reference gets the rate of each single update.
-    rates = [RATE / 2 ** (1 + i // WINDOWS) / (1 + 0.25 * i) for i in range(UPDATES)]
+    epochs = [i // training.WINDOWS for i in range(training.UPDATES)]
+    rates = [RATE / 2 ** (1 + epoch) / (1 + 0.25 * i) for i, epoch in enumerate(epochs)]
     expected = train(hosts.stock("Adam", learning_rate=hosts.EachUpdate(rates)), BIG)
     actual = train(ours(ADAM, decay=0.25), MICRO, callbacks=halve_each_epoch())
     assert_same_training(actual, expected)
@@ -154,8 +130,11 @@ def test_embedding_has_the_dense_gradient(case):
     rows = np.random.default_rng(4).integers(0, 5, (len(data()[1]), 5)).astype("int32")
     arrays = rows, data()[1]
     stock = hosts.stock(case.name, **case.arguments)
-    expected = train(stock, BIG, lambda: embedding_model(DenseEmbedding), arrays=arrays)
-    sparse = lambda: embedding_model(keras.layers.Embedding)  # noqa: E731
+    dense, sparse = (
+        partial(training.embedding_model, layer)
+        for layer in (training.DenseEmbedding, keras.layers.Embedding)
+    )
+    expected = train(stock, BIG, dense, arrays=arrays)
     assert_same_training(train(ours(case), MICRO, sparse, arrays=arrays), expected)
 
 
@@ -206,23 +185,24 @@ def test_micro_batch_skipped_by_loss_scaling():
     def trained(bad):
         # On tf_keras, `iterations`, and so Adam's bias correction, counts what is skipped.
         optimizer = hosts.ours("SGD", momentum=0.9, learning_rate=2**-4, accum_iters=LENGTH)
-        model = compiled(dense_model(), hosts.loss_scaled(optimizer, initial_scale=8.0))
-        start, positions = weights(model), []
-        for i, (xs, ys) in enumerate(batches(MICRO, (x, y))):
+        model = training.compiled(dense_model(), hosts.loss_scaled(optimizer, initial_scale=8.0))
+        start, positions = training.weights(model), []
+        for i, (xs, ys) in enumerate(training.batches(MICRO, (x, y))):
             if i in bad:
                 model.train_on_batch(xs, np.full_like(ys, np.inf))
                 positions.append(optimizer.window_position)
             model.train_on_batch(xs, ys)
-        return start, weights(model), slots(model), positions
+        return start, training.weights(model), training.slots(model), positions
 
     start, expected, expected_slots, _ = trained(bad=())
     _, actual, actual_slots, positions = trained(bad=(2, 3, 4))
     if hosts.IS_TF_KERAS:  # as in the stock optimizer
         expected_slots["iterations"] += 3
     assert positions == [2, 3, 0]
-    assert_moved(start, expected)
-    assert_equal(actual, expected, rtol=0, atol=0)  # exact, since loss scales are powers of two
-    assert_equal(actual_slots, expected_slots, rtol=0, atol=0)
+    training.assert_moved(start, expected)
+    # Exact, since loss scales are powers of two.
+    training.assert_equal(actual, expected, rtol=0, atol=0)
+    training.assert_equal(actual_slots, expected_slots, rtol=0, atol=0)
 
 
 # -- ways to run a train step ------------------------------------------------------------------
@@ -240,9 +220,7 @@ def test_train_step(step):
 
 
 @thorough
-@pytest.mark.skipif(
-    not hosts.IS_TORCH, reason="test_train_step covers jit_compile except on PyTorch"
-)
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="elsewhere test_train_step has jit_compile")
 def test_torch_compile():
     """One row only: torch takes ten seconds to compile it, and doesn't for each micro-batch."""
     counters = importlib.import_module("torch._dynamo.utils").counters
@@ -252,7 +230,7 @@ def test_torch_compile():
     assert 1 <= counters["stats"]["unique_graphs"] <= 4
 
 
-@on_adam_and_amsgrad
+@cases.on_adam_and_amsgrad
 def test_one_micro_batch_is_the_stock_optimizer(case):
     """To the bit where the formula is the stock one, and without any further variable."""
     compile = {} if hosts.IS_KERAS2 else {"run_eagerly": False}

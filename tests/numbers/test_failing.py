@@ -24,6 +24,12 @@ def fail(value, *others):
     return value
 
 
+def fails(error, function, *arguments):
+    ARMED.append(error)
+    with pytest.raises(type(error)):
+        function(*arguments)
+
+
 class Rate(keras.optimizers.schedules.LearningRateSchedule if not hosts.IS_KERAS2 else object):
     def __call__(self, step):
         return fail(0.5)
@@ -49,27 +55,20 @@ def test_an_update_that_fails(where, error):
     stock = hosts.stock("SGD", **arguments)
     grads = np.array([[0.5, 1.0], [1.5, -1.0], [2.0, 0.25]], hosts.FLOATX)
     for i, grad in enumerate([*grads, *grads]):
+        average = (grad + grads[(i - 1) % 3]) / 2
         if i in (1, 3):
-            ARMED.append(error)
-            with pytest.raises(type(error)):
-                hosts.apply(ours, [grad], [mine])
+            fails(error, hosts.apply, ours, [grad], [mine])
             if not options:  # the stock optimizer has no transforms
-                ARMED.append(error)
-                with pytest.raises(type(error)):
-                    hosts.apply(stock, [(grads[i % 3] + grads[(i - 1) % 3]) / 2], [theirs])
+                fails(error, hosts.apply, stock, [average], [theirs])
         hosts.apply(ours, [grad], [mine])
         if i % 2:
-            hosts.apply(stock, [(grads[i % 3] + grads[(i - 1) % 3]) / 2], [theirs])
+            hosts.apply(stock, [average], [theirs])
         assert (ours.completed_updates, ours.window_position) == divmod(i + 1, 2)
         np.testing.assert_allclose(hosts.array(mine), hosts.array(theirs), rtol=1e-6)
     hosts.apply(ours, [grads[0]], [mine])
-    ARMED.append(error)
-    with pytest.raises(type(error)):
-        ours.apply_partial_window()
+    fails(error, ours.apply_partial_window)
     if not options:
-        ARMED.append(error)
-        with pytest.raises(type(error)):
-            hosts.apply(stock, [grads[0]], [theirs])
+        fails(error, hosts.apply, stock, [grads[0]], [theirs])
     ours.apply_partial_window()
     hosts.apply(stock, [grads[0]], [theirs])
     np.testing.assert_allclose(hosts.array(mine), hosts.array(theirs), rtol=1e-6)

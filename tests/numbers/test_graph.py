@@ -1,6 +1,5 @@
 """TensorFlow graphs of one micro-batch: where they have a conditional, and fused kernels."""
 
-
 import hosts
 import pytest
 from cases import CASES, on_adam, on_adam_and_amsgrad, quick_first, skip_file_on_keras2

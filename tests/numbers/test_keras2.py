@@ -3,23 +3,11 @@
 import hosts
 import numpy as np
 import pytest
+import training
 from cases import CASES, on_adam_and_amsgrad
 from graphs import CONTROL_FLOW, operations_of_session, races
 from hosts import accum, keras
-from training import (
-    BIG,
-    LENGTH,
-    MICRO,
-    Shrink,
-    assert_equal,
-    assert_moved,
-    batches,
-    compiled,
-    data,
-    dense_model,
-    go_on,
-    weights,
-)
+from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, go_on, weights
 
 if not hosts.IS_KERAS2:
     pytest.skip("about graphs of standalone Keras 2 on TensorFlow 1", allow_module_level=True)
@@ -50,7 +38,8 @@ def test_nothing_is_read_while_it_is_written(case, length, resources, every_gate
 
     def model(make, **arguments):
         dense, l2 = keras.layers.Dense, keras.regularizers.l2(0.1)
-        wide = dense(96, activation="tanh", kernel_constraint=Shrink(), kernel_regularizer=l2)
+        shrink = {"kernel_constraint": training.Shrink(), "kernel_regularizer": l2}
+        wide = dense(96, activation="tanh", **shrink)
         arguments = {"clipnorm": 0.3, "decay": 0.25, **case.arguments, **arguments}
         network = hosts.sequential((3,), [wide, dense(96), dense(2)])
         return compiled(network, make(case.name, **arguments))
@@ -59,7 +48,7 @@ def test_nothing_is_read_while_it_is_written(case, length, resources, every_gate
     assert races(reference) == []
     start = reference.get_weights()
     expected = go_on(reference, batch_size=length * MICRO).get_weights()
-    assert_moved(dict(enumerate(start)), dict(enumerate(expected)))
+    training.assert_moved(dict(enumerate(start)), dict(enumerate(expected)))
     is_conditional = length > 1 and hosts.GATE["gate"] == "conditional"
     for _ in range(4 if is_conditional else 1):
         accumulating = model(hosts.ours, accum_iters=length, skip_nonfinite=True)
@@ -82,7 +71,8 @@ OPTIONS = {
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_no_conditional(case, options):
     optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **options})
-    layers = [keras.layers.Embedding(6, 3), keras.layers.Dense(2, kernel_constraint=Shrink())]
+    constrained = keras.layers.Dense(2, kernel_constraint=training.Shrink())
+    layers = [keras.layers.Embedding(6, 3), constrained]
     compiled(hosts.sequential((5,), layers), optimizer)._make_train_function()
     optimizer.window_position  # noqa: B018, a read adds to the graph
     assert not operations_of_session() & CONTROL_FLOW
@@ -152,7 +142,7 @@ def test_generator_closes_the_last_window_of_an_epoch():
 
     def trained(optimizer, size, *callbacks):
         model = compiled(dense_model(), optimizer)
-        steps, settings = batches(size), {"epochs": 2, "shuffle": False, "verbose": 0}
+        steps, settings = training.batches(size), {"epochs": 2, "shuffle": False, "verbose": 0}
         settings.update(callbacks=list(callbacks), validation_data=data())
         history = model.fit_generator(iter(steps * 2), len(steps), **settings)
         return weights(model), history.history["val_loss"]
@@ -270,7 +260,7 @@ def test_a_partial_window_of_two_models(are_same_variables):
         optimizer.apply_partial_window()
     callbacks = [hosts.accum.ApplyPartialWindow()]
     with said:
-        first.fit(*batches(BIG)[0], 1, shuffle=False, verbose=0, callbacks=callbacks)
+        training.fit(first, 1, epochs=1, callbacks=callbacks)
 
     optimizer, (first, second) = in_two_models()
     go_on(first, stop=LENGTH)

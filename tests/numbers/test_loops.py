@@ -3,22 +3,9 @@
 import hosts
 import numpy as np
 import pytest
+import training
 from cases import ADAM, CASES, quick_first, skip_file_on_keras2
-from training import (
-    BIG,
-    LENGTH,
-    MICRO,
-    START,
-    assert_equal,
-    assert_moved,
-    batches,
-    compiled,
-    dense_model,
-    linear_variables,
-    squares,
-    values,
-    weights,
-)
+from training import BIG, LENGTH, MICRO, START, assert_equal, assert_moved, batches, compiled
 
 skip_file_on_keras2("`apply`: its train step is a part of the graph")
 pytestmark = pytest.mark.usefixtures("grappler")
@@ -31,13 +18,13 @@ def test_torch_loop():
 
     found = []
     for make, more, size in ((hosts.stock, {}, BIG), (hosts.ours, {"accum_iters": LENGTH}, MICRO)):
-        optimizer, variables = make("Adam", **ADAM.arguments, **more), linear_variables()
+        optimizer, variables = make("Adam", **ADAM.arguments, **more), training.linear_variables()
         optimizer.build(variables)
         for x, y in batches(size):
             given = [v.value for v in variables]
             for value in given:
                 value.grad = None
-            squares(*given, torch.tensor(x), torch.tensor(y)).mean().backward()
+            training.squares(*given, torch.tensor(x), torch.tensor(y)).mean().backward()
             with torch.no_grad():
                 state, gradients = [v.value for v in optimizer.variables], [v.grad for v in given]
                 tensors = state + given + gradients
@@ -48,7 +35,7 @@ def test_torch_loop():
                 new = [*new_weights, *new_state]
                 for variable, value in zip([*variables, *optimizer.variables], new):
                     variable.assign(value.clone())
-        found.append(values(optimizer, variables))
+        found.append(training.values(optimizer, variables))
     assert_moved(START, {name: found[0][name] for name in START})
     assert_equal(found[1], found[0])
 
@@ -70,7 +57,7 @@ def test_a_step_that_finds_no_more_data(name, how):
     for by_fit in (True, False):
         gate = "auto" if how == "PythonGate" else how
         ours = hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **arguments)
-        model = compiled(dense_model(), ours)
+        model = compiled(training.dense_model(), ours)
         gates = [hosts.accum.PythonGate()] if how == "PythonGate" else []
         for _ in range(5):
             if by_fit:
@@ -78,6 +65,6 @@ def test_a_step_that_finds_no_more_data(name, how):
             else:
                 for x, y in parts:
                     model.train_on_batch(x, y)
-        states.append({**weights(model), **model.optimizer.get_state()})
+        states.append({**training.weights(model), **model.optimizer.get_state()})
     assert states[1]["completed_updates"] == 3 and states[1]["window_position"] == 3
     assert_equal(states[0], states[1])

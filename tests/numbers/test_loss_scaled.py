@@ -8,10 +8,7 @@ import pytest
 from cases import ADAM
 from training import LENGTH, MICRO, assert_equal, batches, compiled, dense_model
 
-pytestmark = [
-    pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about the LossScaleOptimizer of Keras 2"),
-    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
-]
+pytestmark = pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about a wrapper of tf_keras")
 
 EXACT = {"rtol": 0, "atol": 0}
 # The argument that says that the user has summed the gradients over the replicas.

@@ -10,21 +10,10 @@ from functools import partial
 import hosts
 import numpy as np
 import pytest
+import training
 from cases import CASES, KINDS, SPECIAL, over, quick_first
 from steps import stepper
-from training import (
-    BIG,
-    LENGTH,
-    MICRO,
-    Shrink,
-    assert_equal,
-    batches,
-    compiled,
-    dense_model,
-    fit,
-    go_on,
-    weights,
-)
+from training import LENGTH, MICRO, assert_equal, batches, compiled, dense_model, go_on, weights
 
 pytestmark = [
     pytest.mark.skipif(hosts.IS_KERAS2, reason="Keras 2.0 to 2.3 refuses missing gradients"),
@@ -47,7 +36,7 @@ WINDOWS = [
 
 def start():
     return {
-        name: hosts.variable(value, name, constraint=Shrink() if name == "b" else None)
+        name: hosts.variable(value, name, constraint=training.Shrink() if name == "b" else None)
         for name, value in START.items()
     }
 
@@ -141,9 +130,7 @@ def test_left_out_or_none(step):
     equals_big_batch(CASES["sgd"], step)
 
 
-@pytest.mark.skipif(
-    not hosts.IS_TENSORFLOW, reason="about gradients in several functions of TensorFlow"
-)
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about several traced functions")
 @pytest.mark.usefixtures("every_gate")
 @quick_first("jit_compile", [False, True])
 def test_any_traced_function_can_close_the_window(jit_compile):
@@ -202,9 +189,7 @@ def set_trainable(model, value):
     model.compile(model.optimizer, "mse", **({"jit_compile": False} if hosts.IS_KERAS3 else {}))
 
 
-@pytest.mark.skipif(
-    hosts.BACKEND == "jax", reason="Keras on JAX can't train only some of an optimizer's variables"
-)
+@pytest.mark.skipif(hosts.BACKEND == "jax", reason="where Keras must train all variables")
 @quick_first("before, length, callback, in_replicas", FREEZES)
 def test_a_frozen_layer(before, length, callback, in_replicas, request):
     """Neither its momentum nor its sum moves it, and the others get the big batch.
@@ -216,7 +201,7 @@ def test_a_frozen_layer(before, length, callback, in_replicas, request):
         ours = hosts.ours("SGD", accum_iters=LENGTH, **arguments)
         model = compiled(dense_model(), ours)
     reference = compiled(dense_model(), hosts.stock("SGD", **arguments))
-    first, second, third = batches(BIG)
+    first, second, third = batches(training.BIG)
     second = [array[: length * MICRO] for array in second]
 
     go_on(model, arrays=first)
@@ -227,7 +212,7 @@ def test_a_frozen_layer(before, length, callback, in_replicas, request):
     start = weights(model)
     rest = [array[before * MICRO :] for array in second]
     callbacks = [getattr(hosts.accum, callback)()] if callback else []
-    fit(model, MICRO, rest, epochs=1, callbacks=callbacks)
+    training.fit(model, MICRO, rest, epochs=1, callbacks=callbacks)
     reference.train_on_batch(*second)
     assert ours.completed_updates == 2
     assert_nothing_pending(ours)

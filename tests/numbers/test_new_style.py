@@ -20,10 +20,7 @@ if not hosts.IS_NEW_STYLE:
 from keras_accum import tf_keras
 
 tf = hosts.tf
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
-    each_version,
-]
+pytestmark = each_version
 MICRO_BATCHES = sum(gradients(), [])
 
 

@@ -6,9 +6,7 @@ import pytest
 from cases import ADAM
 from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, go_on, train
 
-pytestmark = pytest.mark.skipif(
-    not hosts.IS_LEGACY, reason="only legacy optimizers have gradient_transformers"
-)
+pytestmark = pytest.mark.skipif(not hosts.IS_LEGACY, reason="only these have transformers")
 
 
 def drop_biases(pairs):

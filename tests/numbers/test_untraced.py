@@ -8,9 +8,7 @@ import pytest
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
 
-not_keras2 = pytest.mark.skipif(
-    hosts.IS_KERAS2, reason="Keras 2's TensorFlow 1 graphs are always traced"
-)
+not_keras2 = pytest.mark.skipif(hosts.IS_KERAS2, reason="graphs of TensorFlow 1 are traced")
 
 
 def traced(function):
@@ -50,9 +48,8 @@ def test_apply_partial_window_is_refused_in_a_traced_function(is_stateless):
     assert (hosts.array(w) < [1.0, 2.0]).all()
 
 
-@pytest.mark.skipif(
-    not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about tf.Variable in Keras 3 and tf_keras"
-)
+@not_keras2
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about tf.Variable")
 @pytest.mark.usefixtures("every_gate")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_a_variable_of_tensorflow(dtype):

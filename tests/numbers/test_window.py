@@ -3,34 +3,19 @@
 import hosts
 import numpy as np
 import pytest
+import training
 from cases import CASES, on_adam, on_adam_and_amsgrad, on_each_rule, quick_first
 from hosts import keras
-from training import (
-    BIG,
-    LENGTH,
-    MICRO,
-    Shrink,
-    assert_equal,
-    assert_moved,
-    batches,
-    compiled,
-    data,
-    dense_model,
-    fit,
-    go_on,
-    set_state,
-    state,
-    weights,
-)
+from training import BIG, LENGTH, MICRO, assert_equal, assert_moved, batches, go_on, state, weights
 
 BITWISE = {"rtol": 0, "atol": 0}
 
 
-def models(case, ours=None, stock=None, build=dense_model, **compile):
+def models(case, ours=None, stock=None, build=training.dense_model, **compile):
     """Two equal models, one compiled with our optimizer and one with the stock optimizer."""
     ours = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **(ours or {})})
     stock = hosts.stock(case.name, **{**case.arguments, **(stock or {})})
-    return compiled(build(), ours, **compile), compiled(build(), stock)
+    return training.compiled(build(), ours, **compile), training.compiled(build(), stock)
 
 
 def counters(model):
@@ -38,7 +23,7 @@ def counters(model):
 
 
 def constrained():
-    return dense_model(kernel_constraint=Shrink())
+    return training.dense_model(kernel_constraint=training.Shrink())
 
 
 @pytest.mark.usefixtures("every_gate")
@@ -82,7 +67,7 @@ def test_a_bad_micro_batch_spoils_its_own_window_only(case):
     for accumulator in hosts.accumulators(model.optimizer):
         assert not hosts.array(accumulator).any()
 
-    set_state(model, intact)
+    training.set_state(model, intact)
     go_on(model, arrays=third)
     reference.train_on_batch(*third)
     assert_moved(intact, weights(model), by=1e-3)
@@ -125,10 +110,10 @@ def test_a_new_accum_iters_takes_effect_at_the_next_window(case):
 
     model, reference = models(case, loss=loss)
     start = weights(model)
-    fit(model, MICRO, epochs=1, callbacks=[Shorten()])
+    training.fit(model, MICRO, epochs=1, callbacks=[Shorten()])
     assert len(counts) == 1 or hosts.IS_TORCH
 
-    x, y = data()
+    x, y = training.data()
     reference.train_on_batch(x[:BIG], y[:BIG])
     go_on(reference, arrays=(x[BIG:], y[BIG:]), batch_size=2 * MICRO)
     assert_moved(start, weights(model))
@@ -140,7 +125,7 @@ def test_a_new_accum_iters_takes_effect_at_the_next_window(case):
 def test_partial_window(case):
     """A window of four, closed after three, equals the big batch of three."""
     three = 3 * MICRO
-    x, y = data()
+    x, y = training.data()
     model, reference = models(case)
     start = weights(model)
 
@@ -158,9 +143,9 @@ def test_partial_window(case):
 
 
 def test_callback_needs_our_optimizer():
-    model = compiled(dense_model(), "sgd")
+    model = training.compiled(training.dense_model(), "sgd")
     with pytest.raises(TypeError, match="ApplyPartialWindow needs .* keras_accum. Received"):
-        model.fit(*data(), callbacks=[hosts.accum.ApplyPartialWindow()], verbose=0)
+        model.fit(*training.data(), callbacks=[hosts.accum.ApplyPartialWindow()], verbose=0)
 
 
 # -- given gradients, also in other float types ----------------------------------------------------

@@ -3,28 +3,15 @@
 import hosts
 import numpy as np
 import pytest
+import training
 from cases import skip_file_on_keras2
 from hosts import accum, keras
-from training import (
-    BIG,
-    LENGTH,
-    MICRO,
-    WINDOWS,
-    assert_equal,
-    assert_same_training,
-    compiled,
-    data,
-    dense_model,
-    fit,
-    inner,
-    train,
-)
+from training import BIG, LENGTH, MICRO, WINDOWS, compiled, dense_model, fit, inner, train
 
 skip_file_on_keras2("optimizers that wrap others")
 
-has_several = pytest.mark.skipif(
-    not hasattr(keras.optimizers, "MultiOptimizer"), reason="this Keras has no MultiOptimizer"
-)
+Multi = getattr(keras.optimizers, "MultiOptimizer", None)
+has_several = pytest.mark.skipif(not Multi, reason="this Keras has no MultiOptimizer")
 
 # -- a LossScaleOptimizer, which `compile` may add by itself ---------------------------------------
 
@@ -45,7 +32,7 @@ def trained_in_mixed_precision(accum_iters):
 
 
 def go_on(model, **settings):
-    arrays = [array[: 5 * MICRO].astype("float32") for array in data()]
+    arrays = [array[: 5 * MICRO].astype("float32") for array in training.data()]
     fit(model, MICRO, arrays, epochs=1, **settings)
     return model
 
@@ -79,7 +66,7 @@ def test_loaded_where_the_policy_is_not_set(tmp_path, accum_iters):
     assert inner(loaded.optimizer) is loaded.optimizer
     expected = inner(model.optimizer).get_state()
     assert expected["completed_updates"] == 5 // accum_iters
-    assert_equal(loaded.optimizer.get_state(), expected, rtol=0, atol=0)
+    training.assert_equal(loaded.optimizer.get_state(), expected, rtol=0, atol=0)
     go_on(loaded)
 
 
@@ -92,9 +79,9 @@ def several(by_function=False, **more):
     default = make("SGD", learning_rate=2**-3, **more)
     last = make("Adam", learning_rate=2**-5, **more)
     if by_function:
-        return keras.optimizers.MultiOptimizer(lambda v: last if "out/" in v.path else default)
+        return Multi(lambda v: last if "out/" in v.path else default)
     mapped = keras.optimizers.OptimizerMap(default, {"model/out/.*": last, "out/.*": last})
-    return keras.optimizers.MultiOptimizer(mapped)
+    return Multi(mapped)
 
 
 @has_several
@@ -102,7 +89,7 @@ def test_several_equal_the_big_batch():
     ours, stock = train(several(accum_iters=LENGTH), MICRO), train(several(), BIG)
     for trained in (ours, stock):
         trained.slots.pop("iteration")  # MultiOptimizer's own counter, of micro-batches
-    assert_same_training(ours, stock)
+    training.assert_same_training(ours, stock)
 
 
 @has_several

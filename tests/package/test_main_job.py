@@ -3,18 +3,15 @@
 import os
 import subprocess
 import sys
-import types
 
 import hosts
 import pytest
 from cases import once_on_keras3, thorough
-from training import compiled, data, dense_model
 
 from keras_accum import __main__ as main
 
-trains = pytest.mark.skipif(
-    hosts.IS_KERAS2 or hosts.BACKEND != "tensorflow", reason="TensorFlow, as in README, is enough"
-)
+on_tensorflow = hosts.IS_TENSORFLOW and not hosts.IS_KERAS2
+trains = pytest.mark.skipif(not on_tensorflow, reason="TensorFlow, as in README, is enough")
 
 
 def run(*options, **environment):
@@ -38,17 +35,6 @@ def test_it_shows_what_it_claims():
     assert differences[0] == 0 < differences[1] < main.TOLERANCE < 0.1 < differences[2]
     assert max(map(len, job.stdout.splitlines())) <= 80
     assert job.stderr == ""  # no line of a log, and no progress but on a terminal
-
-
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="the demo needs Keras 3 or tf_keras")
-@pytest.mark.parametrize("is_terminal", [False, True])
-def test_progress_on_a_terminal(is_terminal, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-    demo = types.SimpleNamespace(keras=hosts.keras)
-    model = compiled(dense_model(), "sgd")
-    main.Demo.fit(demo, model, *data(), batch=6)
-    said = "training with batches of 6: 25%"
-    assert (said in capsys.readouterr().err) == is_terminal
 
 
 @once_on_keras3

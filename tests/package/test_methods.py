@@ -46,43 +46,32 @@ if hosts.IS_NEW_STYLE:  # `_update_step_xla` is for GPUs, `_rms` and `add_variab
             from_config get_config iterations learning_rate load_own_variables lr
             save_own_variables set_weights variables""",
     }
-WHEN = {when: names.split() for when, names in WHEN.items()}
-
-
 if hosts.IS_KERAS3:
     WHEN = {
-        "update": {
-            *("_apply_weight_decay", "_backend_apply_gradients", "_backend_update_step"),
-            *("_check_variables_are_known", "_clip_by_norm", "_clip_gradients"),
-            *("_filter_empty_gradients", "_get_current_learning_rate", "_get_variable_index"),
-            *("_overwrite_variables_directly_with_gradients", "_use_weight_decay"),
-            "_update_model_variables_moving_average",
-            *(
-                ("_distributed_tf_update_step", "assign_add", "assign_sub", "update_step")
-                if hosts.IS_TENSORFLOW
-                else ("_parallel_update_step",)
-            ),
-        },
-        "micro-batch": {"apply", "apply_gradients"},
-        "first": {
-            *("_track_variable", "add_optimizer_variables", "add_variable"),
-            *("add_variable_from_reference", "build"),
-        },
-        "refused": set(),
+        "update": """_apply_weight_decay _backend_apply_gradients _backend_update_step
+            _check_variables_are_known _clip_by_norm _clip_gradients _filter_empty_gradients
+            _get_current_learning_rate _get_variable_index _use_weight_decay
+            _overwrite_variables_directly_with_gradients _update_model_variables_moving_average""",
+        "micro-batch": "apply apply_gradients",
+        "first": """_track_variable add_optimizer_variables add_variable build
+            add_variable_from_reference""",
+        "refused": "",
         # Keras's own accumulation never runs. On TensorFlow gradients are summed before.
-        "others": {
-            *("_adamw_update_step", "_all_reduce_sum_gradients"),
-            *("_backend_increment_gradient_accumulators", "_backend_reset_gradient_accumulators"),
-            *("_check_super_called", "_muon_update_step", "_obj_type", "_rms", "_should_use_adamw"),
-            *("_overwrite_model_variables_with_average_value", "_overwrite_variable_with_gradient"),
-            *("_distributed_tf_update_step", "_parallel_update_step", "_untrack_variable"),
-            *("_var_key", "assign", "assign_add", "assign_sub", "exclude_from_weight_decay"),
-            *("finalize_variable_values", "from_config", "get_config", "iterations"),
-            *("learning_rate", "load_own_variables", "lr_adjust", "save_own_variables"),
-            *("scale_loss", "set_weights", "stateless_apply", "transpose_last_axis"),
-            *("update_step", "variables", "zeropower_via_newtonschulz5", "add_to_swa"),
-        },
+        "others": """_adamw_update_step _all_reduce_sum_gradients _check_super_called
+            _backend_increment_gradient_accumulators _backend_reset_gradient_accumulators
+            _muon_update_step _obj_type _rms _should_use_adamw _untrack_variable _var_key
+            _overwrite_model_variables_with_average_value _overwrite_variable_with_gradient
+            _distributed_tf_update_step _parallel_update_step add_to_swa assign assign_add
+            assign_sub exclude_from_weight_decay finalize_variable_values from_config get_config
+            iterations learning_rate load_own_variables lr_adjust save_own_variables scale_loss
+            set_weights stateless_apply transpose_last_axis update_step variables
+            zeropower_via_newtonschulz5""",
     }
+    if hosts.IS_TENSORFLOW:
+        WHEN["update"] += " _distributed_tf_update_step assign_add assign_sub update_step"
+    else:
+        WHEN["update"] += " _parallel_update_step"
+WHEN = {when: names.split() for when, names in WHEN.items()}
 
 
 def methods_of_keras():

@@ -54,7 +54,6 @@ def test_import_takes_the_keras_in_use():
 
 
 @thorough
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
 def test_import_registers_the_classes_of_a_keras_that_is_imported(tmp_path):
     """Keras 3 decides its policy for dtypes when the first layer is made: our import makes none."""
     file = str(tmp_path / "model.h5")

@@ -13,6 +13,7 @@ from formats import CLASSES, assert_same
 from hosts import keras
 from write_files import BY_GRADIENTS, KEPT, STOP, WRITER, fresh
 
+pytestmark = pytest.mark.usefixtures("float32")
 FILES = hosts.TESTS / "files"
 NAMES = dict(CLASSES)
 if hosts.IS_KERAS3:  # which doesn't know the short name in HDF5
@@ -47,11 +48,6 @@ PATHS = sorted(FILES.glob("[0-9]*/*/*"))
 READ = [parts_of(path) for path in PATHS if not path.name.endswith((".truth.npz", ".index"))]
 READ = [parts for parts in READ if is_read(*parts[1:])]
 READ += [(*parts[:3], "checkpoint_before_build") for parts in READ if parts[3] == "checkpoint"]
-
-
-@pytest.fixture(autouse=True)
-def float32():
-    hosts.set_floatx("float32")
 
 
 def load(path, row, form, saved):

@@ -8,9 +8,6 @@ from formats import FORMATS, STOP, assert_same, eager, everything, fresh, from_l
 from hosts import accum, keras
 from training import LENGTH, go_on
 
-pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-
-
 # -- a reset by zeros ------------------------------------------------------------------------------
 
 

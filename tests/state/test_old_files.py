@@ -16,16 +16,12 @@ from hosts import accum, keras
 if hosts.IS_NEW_STYLE:
     pytest.skip("files of Keras 2 have optimizers of the legacy style", allow_module_level=True)
 
-pytestmark = pytest.mark.filterwarnings("ignore:Do not pass an `input_shape`")
+ignored = pytest.mark.filterwarnings("ignore:Do not pass an `input_shape`")
+pytestmark = [ignored, pytest.mark.usefixtures("float32")]
 
 FILES = hosts.TESTS / "files" / "keras_2_2_4"
 STOCK = {"stock_adam": "Adam", "stock_sgd_nesterov": "SGD", "stock_rmsprop": "RMSprop"}
 Adam = accum.AdamAccumulate
-
-
-@pytest.fixture(autouse=True)
-def float32():
-    hosts.set_floatx("float32")
 
 
 def load(path, **custom_objects):

@@ -13,8 +13,6 @@ from formats import ALL, CLASSES, FORMATS, ROWS, SAVED, STOP, assert_same, every
 from hosts import keras
 from training import LENGTH, MICRO, assert_moved, go_on, weights
 
-pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-
 
 @thorough
 @each_version

@@ -2,21 +2,12 @@
 
 import pickle
 
+import cases
 import hosts
 import numpy as np
 import pytest
 import training
-from cases import (
-    ADAM,
-    CASES,
-    KINDS,
-    SPECIAL,
-    keras2_has_no,
-    needs_decay,
-    on_adam_and_amsgrad,
-    on_each_kind_of_state,
-    over,
-)
+from cases import ADAM, CASES, KINDS, SPECIAL, keras2_has_no, needs_decay, on_adam_and_amsgrad
 from hosts import accum, keras
 from training import BIG, LENGTH, MICRO, batches, compiled, dense_model
 
@@ -68,7 +59,7 @@ FROM.update({next(iter(more)): ADAM._replace(arguments=more) for more in ALONG})
 
 
 @pytest.mark.parametrize("style", ["legacy", "new"] if hosts.IS_LEGACY else [""])
-@over(FROM, quick=["adam", "clipnorm"])
+@cases.over(FROM, quick=["adam", "clipnorm"])
 def test_from_stock(case, style):
     """After one big batch by the stock optimizer, ours trains on the rest in micro-batches."""
     optimizer, tolerance = hosts.stock(case.name, **case.arguments), {}
@@ -168,9 +159,7 @@ def test_from_stock_that_has_met_some_variables():
         compiled(model, mine).train_on_batch(*batches(MICRO)[0])
 
 
-@pytest.mark.skipif(
-    not hosts.IS_LEGACY, reason="only tf_keras's legacy optimizers build variable by variable"
-)
+@pytest.mark.skipif(not hosts.IS_LEGACY, reason="others build all variables at once")
 def test_from_stock_that_met_the_variables_in_another_order():
     """Without a compiled model nothing tells the right order, and slots could be swapped unseen."""
     vs = training.linear_variables()
@@ -213,7 +202,7 @@ def ours_after_one_update(case, **more):
 
 
 @keras2_has_no("to_stock")
-@on_each_kind_of_state
+@cases.on_each_kind_of_state
 def test_to_stock(case):
     """It has the stock class itself and the same slots, and continues with big batches."""
     model = ours_after_one_update(case)

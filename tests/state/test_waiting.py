@@ -13,10 +13,7 @@ from formats import ALL, STOP, assert_same, eager, fresh, from_list, model_with,
 from hosts import accum, keras
 from training import LENGTH, MICRO, compiled, data, dense_model, fit, go_on
 
-pytestmark = pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-keras3_only = pytest.mark.skipif(
-    not hosts.IS_KERAS3, reason="only Keras 3 has lists with a learning rate, and state trees"
-)
+keras3_only = pytest.mark.skipif(not hosts.IS_KERAS3, reason="about lists and trees of Keras 3")
 
 REMEDY = r"optimizer\.build\(model\.trainable_variables\)"
 if hosts.IS_KERAS2:
@@ -219,9 +216,7 @@ def test_a_list_of_the_stock_optimizer(accum_iters):
     assert_same({name: found[name] for name in slots}, {name: expected[name] for name in slots})
 
 
-@pytest.mark.skipif(
-    not hosts.IS_LEGACY, reason="only legacy optimizers are built by a restored checkpoint"
-)
+@pytest.mark.skipif(not hosts.IS_LEGACY, reason="checkpoints build no other optimizers")
 def test_a_checkpoint_of_a_custom_loop(tmp_path):
     """No model tells the order of the variables: the count of updates is all that can be read."""
     values = [np.ones((2, 3)), np.ones(3)]

@@ -1,10 +1,10 @@
-"""Orbax's callback, which counts batches: what it sees of an accumulation."""
+"""Callbacks of Orbax and MLflow, which count batches: what they see of an accumulation."""
 
 import hosts
 import numpy as np
 import pytest
 from hosts import keras
-from training import MICRO, compiled, data, dense_model, fit
+from training import LENGTH, MICRO, compiled, data, dense_model, fit
 
 pytestmark = [
     pytest.mark.thorough,
@@ -64,3 +64,28 @@ def test_orbax_on_updates(tmp_path):
         fit(trained, MICRO, epochs=1, callbacks=[hosts.accum.OnUpdates([orbax(tmp_path)])])
     assert trained.optimizer.completed_updates == EPOCH
     assert saved(tmp_path) == list(range(EVERY, EPOCH + 1, EVERY))
+
+
+@pytest.mark.row(
+    "mlflow-skinny",
+    "`OnUpdates([mlflow.keras.MlflowCallback(log_every_epoch=False, log_every_n_steps=1)])`",
+    "logs each update once, with the logs of the big batch",
+)
+def test_mlflow_on_updates(tmp_path, monkeypatch):
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
+    by_updates = mlflow.keras.MlflowCallback(log_every_epoch=False, log_every_n_steps=1)
+    with mlflow.start_run() as run:
+        fit(model(LENGTH), MICRO, epochs=2, callbacks=[hosts.accum.OnUpdates([by_updates])])
+    mlflow.flush_async_logging()
+    losses = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
+    assert [metric.step for metric in losses] == list(range(1, 2 * EPOCH // LENGTH + 1))
+
+    big, expected = compiled(dense_model(), hosts.stock("Adam", learning_rate=0.05)), []
+    each = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: expected.append(logs["loss"])
+    )
+    fit(big, MICRO * LENGTH, epochs=2, callbacks=[each])
+    np.testing.assert_allclose([metric.value for metric in losses], expected)

@@ -7,18 +7,13 @@ import pytest
 from hosts import keras
 from training import BIG, EPOCHS, LENGTH, MICRO, WINDOWS, assert_equal, assert_moved, slots, weights
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("float32")]
 
 WORDS, STEPS, SAMPLES = 11, 5, WINDOWS * BIG
 RULE = {"learning_rate": 0.01, "weight_decay": 0.05}
 # KerasHub computes its norms and rotations in float32 on every backend.
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-5}
 WITHOUT_XLA = {"jit_compile": False} if hosts.IS_TENSORFLOW else {}  # quicker to compile
-
-
-@pytest.fixture(autouse=True)
-def single():
-    hosts.set_floatx("float32")
 
 
 def backbone():
