@@ -68,7 +68,7 @@ REPRESENTATIVE = (
 # for both styles.
 SHARED = tuple(
     f"--ignore=callbacks/test_{name}.py"
-    for name in ("callback_order", "caveats", "no_update", "updates")
+    for name in ("callback_order", "caveats", "updates")
 )
 SECOND_STYLE = (
     *("-m", "not thorough or each_version", "--ignore=documents", "--ignore=package"),
