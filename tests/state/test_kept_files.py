@@ -76,10 +76,15 @@ def load(path, row, form, saved):
 
 
 def test_the_files_of_a_release():
-    """A dozen models of each release are kept, from every writer."""
-    expected = {(w, row, form) for w in KEPT for row in KEPT[w] for form in KEPT[w][row]}
-    assert len(expected) == 12
+    """A dozen models of each release are kept, from every writer.
+
+    In 0.3.0, slots of legacy optimizers in TensorFlow's formats had a name that isn't read.
+    """
+    kept = {(w, row, form) for w in KEPT for row in KEPT[w] for form in KEPT[w][row]}
+    assert len(kept) == 12
+    slots = {each for each in kept if each[0][:3] == "tf_" and each[2] not in ("h5", "keras")}
     for release in {path.parts[-3] for path in PATHS}:
+        expected = kept - slots if release == "0.3.0" else kept
         found = {parts_of(path)[1:] for path in PATHS if path.parts[-3] == release}
         assert {parts for parts in found if not parts[2].endswith(("npz", "index"))} == expected
         assert {(w, row, "truth.npz") for w, row, _ in expected} <= found
