@@ -1,7 +1,4 @@
-"""Which train function a model is trained by, with several callbacks and after a break.
-
-And which callbacks can't be in one training, or not in this order.
-"""
+"""The train function of a model with several callbacks or after a break, and what is refused."""
 
 import contextlib
 

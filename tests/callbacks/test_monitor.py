@@ -108,8 +108,3 @@ def test_python_gate(eagerly):
         results.append(each)
     for result in results[1:]:
         assert result.column("window_position") == results[0].column("window_position")
-
-
-def test_without_accumulation():
-    _, history, _ = monitored(sgd(accum_iters=1))
-    assert history["completed_updates"][-1] == UPDATES * LENGTH

@@ -24,10 +24,7 @@ def adam(**arguments):
 
 
 def assert_big_batches(model, case, ends):
-    """The model equals one of the stock optimizer, whose big batches end after these micro-batches.
-
-    On PyTorch, where PythonGate does nothing, two models of ours would be the same training.
-    """
+    """The model equals a stock one, whose big batches end after these micro-batches."""
     x, y = (np.concatenate([array] * training.EPOCHS) for array in data())
     stock, start = compiled(dense_model(), hosts.stock(case.name, **case.arguments)), 0
     before = weights(stock)

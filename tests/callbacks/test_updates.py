@@ -128,10 +128,7 @@ def test_when_an_update_is_told(micro_batches, epochs, ours, before, after, call
 
 
 def on_both(train):
-    """What `train(make, size, at)` returns for ours and for the stock optimizer at the big batch.
-
-    `at` puts a callback where it belongs.
-    """
+    """What `train(make, size, at)` returns for both. `at` puts callbacks where they belong."""
     ours = train(
         lambda: hosts.ours("SGD", learning_rate=2**-3, accum_iters=LENGTH),
         MICRO,

@@ -20,10 +20,7 @@ GATES = ["select", "conditional", "auto"]
 
 
 class Proximal(optimizers.Optimizer):
-    """Slots in an object, of a name like ProximalAdagrad's in tensorflow-addons.
-
-    make: makes further variables. change: what else an update does.
-    """
+    """Slots in an object. `make` makes further variables, and `change` is a part of each update."""
 
     slot = "accumulator"
 

@@ -1,7 +1,4 @@
-"""Windows of other lengths as the number of updates grows: `accum_iters` is a schedule.
-
-The random trainings of test_fuzz.py have a schedule among their values of `accum_iters`.
-"""
+"""Windows of other lengths as the number of updates grows: `accum_iters` is a schedule."""
 
 import copy
 import json

@@ -1,7 +1,4 @@
-"""HDF5 files of Keras 2.2.4: from the AdamAccumulate class on the web, and from stock optimizers.
-
-`files/keras_2_2_4/README.md` describes their contents. Everything is float32.
-"""
+"""HDF5 files of Keras 2.2.4, all float32, which files/keras_2_2_4/README.md describes."""
 
 import json
 import shutil
