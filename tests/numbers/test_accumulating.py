@@ -20,9 +20,7 @@ if hosts.BACKEND == "jax":
     import jax
 ops = keras.ops if hosts.IS_KERAS3 else None
 tf = hosts.tf if hosts.IS_TENSORFLOW else None
-Optimizer = keras.optimizers.Optimizer
-if hosts.IS_LEGACY:
-    Optimizer = getattr(keras.optimizers, "legacy", keras.optimizers).Optimizer
+Optimizer = hosts.optimizers.Optimizer
 registered = keras.utils.register_keras_serializable("tests")
 
 

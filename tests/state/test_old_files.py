@@ -72,9 +72,6 @@ def assert_goes_on_as(model, name, parts=1):
     assert np.abs(model.get_weights()[0] - file["saved_0"]).max() > 1e-3, "nothing is tested"
 
 
-# -- the AdamAccumulate class ------------------------------------------------------------------
-
-
 def test_continues_with_accum_iters_given():
     model = load_of("adamaccumulate_boundary")
     assert (model.optimizer.completed_updates, model.optimizer.accum_iters) == (2, 5)
@@ -144,9 +141,6 @@ def test_variants_of_the_old_class(argument, tmp_path):
     assert len(names) == (12 if argument == "amsgrad" else 8)
     for place, name in enumerate(names):
         np.testing.assert_array_equal(state[name], expected[f"opt_{1 + place}"], err_msg=name)
-
-
-# -- stock optimizers --------------------------------------------------------------------------
 
 
 @thorough
