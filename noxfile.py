@@ -6,7 +6,7 @@
     nox -s keras3_jax -- -m ''        all tests of one host
     nox -r -s rest                    the tests that `nox` leaves out; -r reuses its environments
     nox -s rest -- keras3_torch       those of one host
-    nox -s weekly                     what changes don't wait for: second versions, the sdist
+    nox -s weekly                     what no change waits for: second versions, notebooks
     nox -r -s fuzz -- keras3_torch    an hour of random trainings on one host
 
 CONTRIBUTING.md explains the tiers. Each session installs the package as a built wheel, and pytest
@@ -47,8 +47,8 @@ EACH_HOST = (
 )
 
 SECOND_TIER = ("-m", "not thorough")
-THIRD_TIER = ("-m", "thorough")
-ALL = ("-m", "")
+THIRD_TIER = ("-m", "thorough and not weekly")
+ALL = ("-m", "not weekly")
 # The tests of a second version of a host, once a week: rules, files and arguments can differ there.
 WHERE_VERSIONS_DIFFER = (
     *("every_optimizer", "stock", "saving", "kept_files", "old_files", "migration", "configs"),
@@ -68,7 +68,7 @@ REPRESENTATIVE = (
 # for both styles.
 SHARED = tuple(
     f"--ignore=callbacks/test_{name}.py"
-    for name in ("callback_order", "caveats", "no_update", "updates")
+    for name in ("callback_order", "caveats", "updates")
 )
 SECOND_STYLE = (
     *("-m", "not thorough or each_version", "--ignore=documents", "--ignore=package"),
@@ -90,7 +90,12 @@ REST = {
     "tf_keras_2_15": REPRESENTATIVE,
 }
 # The arguments of each session of `weekly`.
-WEEKLY = {"keras2_3": SECOND_VERSION, "tf_keras_2_15": SECOND_VERSION, "package": ("sdist",)}
+WEEKLY = {
+    "keras2_3": SECOND_VERSION,
+    "tf_keras_2_15": SECOND_VERSION,
+    "keras3_jax": ("-m", "weekly"),
+    "package": ("sdist",),
+}
 # What `works_with` installs and docs/works_with.md names.
 WORKS_WITH = (
     *("keras==3.15.1", "tensorflow==2.21.0", "keras-hub==0.32.0"),

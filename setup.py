@@ -80,7 +80,7 @@ setup(
         *("gradient accumulation", "large batch", "micro-batch", "out of memory"),
     ],
     classifiers=[
-        "Development Status :: 4 - Beta",
+        "Development Status :: 5 - Production/Stable",
         "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "Operating System :: OS Independent",

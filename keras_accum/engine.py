@@ -53,22 +53,22 @@ class Accumulation:
         # A Counter of the micro-batches run or traced, by replica. None unless a PythonGate needs
         # it: `torch.compile` compiles again if a number changes in each micro-batch.
         self.micro_batches = None
-        self._build_error = None
+        self._is_torn = False
 
     @contextlib.contextmanager
     def building(self):
-        """A scope for making the optimizer's variables. After a failure it raises the error again."""
-        if self._build_error is not None:
-            raise self._build_error
+        """A scope for creating the optimizer's variables, which an interruption ends for good."""
+        if self._is_torn:
+            raise RuntimeError(
+                f"`build` of {type(self.optimizer).__name__} was interrupted: compile the model "
+                "with a new optimizer."
+            )
         try:
             yield
         except BaseException as error:
-            self._build_error, self.port.variables = error, ()
-            if not isinstance(error, Exception):
-                self._build_error = RuntimeError(
-                    f"`build` of {type(self.optimizer).__name__} was interrupted: compile the "
-                    "model with a new optimizer."
-                )
+            self._is_torn = not isinstance(error, Exception)
+            if not self.options.is_stock:
+                self.port.variables = ()
             raise
 
     def open_window(self):

@@ -1,8 +1,8 @@
-"""What is hooked into a Keras, where no subclass and no callback can do the same.
+"""Patches of Keras methods, only where neither a subclass nor a callback can do it.
 
-An import of this package changes nothing: the module of a Keras `plan`s its hooks. `hook_in` is
-called when the first optimizer is made, or when the first callback gets a model. No other file
-assigns to a class or to a module of Keras. `docs/stability.md` lists the hooks.
+Importing this package changes nothing: a Keras's module only plans its hooks, and the first
+optimizer, or the first callback with a model, puts them in. No other file assigns to Keras's
+classes or modules. `docs/stability.md` lists the hooks.
 """
 
 import functools
@@ -13,16 +13,12 @@ _lock = threading.Lock()
 
 
 def plan(host, *hooks):
-    """Plan the hooks of a host, given by its name.
-
-    A hook is an owner, the name of a function of the owner, and a function that returns what stands
-    in its place.
-    """
+    """Plan a host's hooks: (owner, method name, function that returns the replacement)."""
     _planned.setdefault(host, hooks)
 
 
 def hook_in(host):
-    """Put in the hooks of a host, if that hasn't been done yet."""
+    """Put in a host's hooks, once."""
     with _lock:
         hooks, _planned[host] = _planned.get(host, ()), ()
         for owner, name, hook in hooks:

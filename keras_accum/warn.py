@@ -1,4 +1,4 @@
-"""How a training warns. No Keras is imported here."""
+"""Warnings that point at the user's line. No Keras is imported here."""
 
 import sys
 import warnings
@@ -7,10 +7,7 @@ _NOT_THE_USER = ("keras_accum", "keras", "tf_keras", "tensorflow", "importlib")
 
 
 def warn(message):
-    """Warn at the innermost line outside of this package and of Keras.
-
-    A `stacklevel` would be a count of frames, which differs between Keras and its versions.
-    """
+    """Warn at the innermost line outside this package and Keras, whatever its frame's depth."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _NOT_THE_USER:

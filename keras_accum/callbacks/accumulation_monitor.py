@@ -1,9 +1,9 @@
-"""The callback `AccumulationMonitor`, for all hosts."""
+"""The callback `AccumulationMonitor`."""
 
 from keras_accum.callbacks.base import Callback
 from keras_accum.convert import inner
 
-# The logs that are a state, and no average over micro-batches.
+# Logs to show as they are, without averaging.
 _LOGS = (
     *("completed_updates", "window_position", "window_length", "learning_rate"),
     "skipped_micro_batches",
@@ -11,25 +11,23 @@ _LOGS = (
 
 
 class AccumulationMonitor(Callback):
-    """Log what accumulation does in `fit`: in the progress bar, History, CSVLogger and TensorBoard.
+    """Log the progress of windows to the progress bar, History, CSVLogger and TensorBoard.
 
-    At the end of each micro-batch and of each epoch, the monitor adds these logs:
+    After each micro-batch and each epoch, the monitor adds these logs:
 
     - `completed_updates`: the number of updates made.
-    - `window_position`: the number of micro-batches in the open window, 0 if no window is open.
-    - `window_length`: the number of micro-batches that close this window, or the next one if no
-      window is open; not with `accum_iters=None`.
-    - `learning_rate`: the learning rate of the next update, from the schedule or from `decay`.
-    - `skipped_micro_batches`, with `skip_nonfinite` or `skip_norm`: the number of micro-batches
-      that were dropped since the start of the training. With `steps_per_execution` above 1, the
-      number of executions in which all were dropped.
+    - `window_position`: the number of micro-batches in the open window, 0 between windows.
+    - `window_length`: the length of this window, or of the next one if none is open; absent with
+      `accum_iters=None`.
+    - `learning_rate`: the learning rate for the next update, from the schedule or `decay`.
+    - `skipped_micro_batches`, with `skip_nonfinite` or `skip_norm`: the micro-batches dropped since
+      training began. With `steps_per_execution` above 1, executions in which all were dropped.
 
-    So Keras's progress bar, which prints numbers alone, says `completed_updates: 12.0000 -
-    window_position: 3.0000 - window_length: 5.0000` after three micro-batches of five.
+    After three micro-batches in a window of five, the progress bar shows `completed_updates:
+    12.0000 - window_position: 3.0000 - window_length: 5.0000`.
 
-    A callback gets only the logs of callbacks before it in the list: a CSVLogger before the monitor
-    has no such columns. List the monitor before callbacks that use its logs, and after
-    ApplyPartialWindow. It reads from the device after each micro-batch.
+    List the monitor after ApplyPartialWindow and before callbacks that use its logs, such as
+    CSVLogger. It reads from the device after each micro-batch.
 
     Example:
 
@@ -51,7 +49,7 @@ class AccumulationMonitor(Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         before, self._reached = self._reached, self._accumulation().read_progress()
-        self._skipped += self._reached == before  # a micro-batch that is dropped moves no counter
+        self._skipped += self._reached == before  # a dropped micro-batch moves no counter
         self._add_to(logs)
 
     def on_epoch_end(self, epoch, logs=None):
@@ -59,7 +57,7 @@ class AccumulationMonitor(Callback):
         self._add_to(logs)
 
     def _accumulation(self):
-        return inner(self.model.optimizer)._accumulation  # on JAX, this updates its variables
+        return inner(self.model.optimizer)._accumulation  # on JAX, `model` syncs the variables
 
     def _add_to(self, logs):
         accumulation = self._accumulation()

@@ -1,13 +1,8 @@
-"""The optimizers for Keras 3, on its TensorFlow, JAX and PyTorch backends.
+"""Optimizers and callbacks for Keras 3 on TensorFlow, JAX and PyTorch.
 
-| file | holds |
-| --- | --- |
-| `optimizers` | the classes that a user makes optimizers of |
-| `hooks` | what Keras calls of an optimizer |
-| `selection` | which writes of an update take effect |
-| `port` | the port of Keras 3, by `keras.ops` |
-| `state` | the part of the port for a state: variables and their names, stock optimizers |
-| `tensorflow`, `jax`, `torch` | port and hooks of a single backend |
+`optimizers` has the public classes, and `hooks` the methods that Keras calls on them. `port` and
+`state` use `keras.ops`, `selection` filters the writes in an update, and `tensorflow`, `jax` and
+`torch` adapt both to a backend.
 """
 
 from typing import TYPE_CHECKING
@@ -34,7 +29,7 @@ from keras_accum.state import StateError  # noqa: E402, F401
 
 
 class _Host(callbacks.Host):
-    """What the callbacks must know of Keras 3."""
+    """Keras 3 as the callbacks see it."""
 
     name, keras, ops, untracked = "keras3", keras, keras.ops, keras.StatelessScope
     is_traced = keras.backend.backend() != "torch"

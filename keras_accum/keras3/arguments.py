@@ -1,4 +1,4 @@
-"""Arguments of constructors, for editors and type checkers: no code imports this file."""
+"""Constructor arguments for editors and type checkers. No code imports this file."""
 
 from typing import Any, Callable, Literal, Sequence, TypedDict
 
@@ -10,7 +10,7 @@ Rate = float | LearningRateSchedule | Callable[[], Any]
 
 
 class More(TypedDict, total=False):
-    """Arguments that every optimizer takes by name, in addition to those of its own rule."""
+    """Keyword arguments shared by all optimizers."""
 
     weight_decay: float | None
     clipnorm: float | None

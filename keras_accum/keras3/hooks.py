@@ -50,26 +50,25 @@ class MovingAverages(Convertible):
                     self.assign(weight, new)
 
     def finalize_variable_values(self, var_list):
-        # After an error in a train step on JAX, the variables have no values. Before the first
-        # update there is nothing to average: the weights may have been loaded since `build`.
+        # On JAX, an error in a train step leaves variables without values. Before the first update
+        # the weights stay: they may have been loaded since `build`.
         if self._iterations._value is None or self.use_ema and not self.completed_updates:
             return
         super().finalize_variable_values(var_list)
         for _, average in self._pair_averages():
-            # On JAX, a weight and its average now share one array, which a train step would refuse
-            # to take twice.
+            # On JAX, a weight and its average share one array now, which can't be donated twice.
             average.assign(ops.copy(average))
 
 
 class Hooks(MovingAverages):
-    """Keras 3 on any backend. A base class that comes before the stock class."""
+    """Keras 3 on any backend. This class comes before the stock class."""
 
     _host = "keras3"
 
     def _stock_arguments(self, kwargs):
         port = self._accumulation.port
         if "name" in inspect.signature(self._stock_class.__init__).parameters:
-            kwargs.setdefault("name", None)  # Keras makes one of the class's name
+            kwargs.setdefault("name", None)  # Keras derives it from the class
         port.decay = kwargs.pop("decay", 0.0)
         if not (schedule.is_number(port.decay) and port.decay >= 0):
             raise ValueError(f"`decay` must be a number >= 0. Received: decay={port.decay!r}")
@@ -78,9 +77,9 @@ class Hooks(MovingAverages):
         if steps:
             name = type(self).__name__
             warn(
-                f"gradient_accumulation_steps={steps} is Keras's own accumulation, in which "
-                "schedules and `completed_updates` count micro-batches. For the accumulation of "
-                f"this package, write {name}(accum_iters={steps})."
+                f"gradient_accumulation_steps={steps} is Keras's own accumulation, where schedules "
+                "and `completed_updates` count micro-batches. For this package's, write "
+                f"{name}(accum_iters={steps})."
             )
         return kwargs
 
@@ -88,8 +87,8 @@ class Hooks(MovingAverages):
         if steps and not self._is_stock:
             accum_iters = self._accumulation.options.accum_iters
             raise ValueError(
-                "`gradient_accumulation_steps` is Keras's own accumulation, and can't be combined "
-                "with the arguments of this package: leave it out, and give `accum_iters`. "
+                "`gradient_accumulation_steps` is Keras's own accumulation and can't be combined "
+                "with this package's arguments: give `accum_iters` instead. "
                 f"Received: gradient_accumulation_steps={steps}, accum_iters={accum_iters}"
             )
 
@@ -130,7 +129,7 @@ class Hooks(MovingAverages):
 
     @property
     def decay(self):
-        """An update's learning rate is `learning_rate / (1 + decay * completed_updates)`."""
+        """The constructor argument: the rate is divided by 1 + decay * completed_updates."""
         return self._accumulation.port.decay
 
     @decay.setter
@@ -138,7 +137,7 @@ class Hooks(MovingAverages):
         raise unchangeable(self, "decay", decay, "after construction")
 
     def _get_current_learning_rate(self):
-        # Not the property `learning_rate`: weight decay on PyTorch calls this method.
+        # Not the property: weight decay on PyTorch calls this method.
         rate, port = super()._get_current_learning_rate(), self._accumulation.port
         return port.apply_decay(rate) if port.is_updating else rate
 
@@ -147,11 +146,11 @@ class Hooks(MovingAverages):
     def build(self, variables):
         accumulation, port = self._accumulation, self._accumulation.port
         if self.built or not variables:
-            # Keras's HDF5 loader builds on an empty list, and then calls `set_weights`: it waits.
+            # Keras's HDF5 loader builds without variables, and then calls `set_weights`.
             accumulation.state.is_promised = not self.built
             return
         accumulation.state.check_promise()
-        # If the attribute was set since, Keras would accumulate the averages of windows.
+        # Somebody may have set the attribute since.
         self._check_one_accumulation(self.gradient_accumulation_steps)
         try:
             with accumulation.building(), port.build_scope(variables) as has_values:
@@ -186,7 +185,7 @@ class Hooks(MovingAverages):
     def apply(self, grads, trainable_variables=None):
         accumulation = self._accumulation
         if self.built and accumulation.state.waiting is not None:
-            accumulation.state.built()  # raises once more what `build` has raised
+            accumulation.state.built()  # re-raises build's error
         if self._is_stock:
             return super().apply(grads, trainable_variables)
         grads, port = list(grads), accumulation.port

@@ -1,13 +1,10 @@
-"""The PyTorch backend, which runs eagerly, so that Python knows the switch.
+"""The PyTorch backend. It runs eagerly, so Python knows the switch.
 
-A micro-batch inside a window is one fused addition. A micro-batch that closes a window runs the
-stock optimizer on the average. Under `torch.compile`, the switch is a tensor, as on the other
-backends.
+Inside a window a micro-batch is one fused addition; its last one runs the stock optimizer on the
+average. Under `torch.compile`, the switch is a tensor, as on the other backends.
 
-Python runs ahead of the device, and waits for it where a number goes from one to the other. Inside
-a window nothing does, but for what Python must know: whether a micro-batch is dropped
-(`skip_nonfinite`, `skip_norm`) or closes the window (a tensor in `close_window`), and the number of
-updates, for the next length of a schedule or if a gradient is missing.
+Python waits for the device whenever it reads a value from it. Inside a window there is no such
+read, except with `skip_nonfinite`, `skip_norm`, a tensor in `close_window`, or a schedule.
 """
 
 import numbers
@@ -32,11 +29,11 @@ class TorchPort(port.Keras3Port):
     steps_return_state = False
 
     def traces(self):
-        # If a compiled function fails, PyTorch undoes what Python has noted.
+        # If a compiled function fails, PyTorch reverts Python's side effects.
         return ["torch.compile"] if torch.compiler.is_compiling() else []
 
     def add_counter(self, name, value, shape=()):
-        # Counters stay on the CPU, so that reading a counter doesn't wait for the device.
+        # Reading a counter on the CPU doesn't wait for the device.
         with keras.device("cpu"):
             return super().add_counter(name, value, shape)
 
@@ -57,7 +54,7 @@ class TorchPort(port.Keras3Port):
         return self._in_python(super().all_finite(gradients))
 
     def cast(self, value, dtype):
-        if isinstance(value, numbers.Number):  # the device fills it in: a copy would wait
+        if isinstance(value, numbers.Number):  # filled in by the device: a copy would wait
             return ops.empty((), dtype).fill_(value)
         return super().cast(value, dtype)
 
@@ -125,7 +122,7 @@ class TorchPort(port.Keras3Port):
     def assign(self, variable, value):
         if self.is_traced():
             super().assign(variable, value)
-        else:  # where the variable is: Keras would send a counter to the device and back
+        else:  # otherwise Keras would send a counter to the device and back
             with keras.device(str(variable.value.device)):
                 super().assign(variable, value)
 
@@ -138,12 +135,12 @@ class TorchPort(port.Keras3Port):
     def branch(self, step, update):
         raise ValueError(
             "gate='conditional' can't be used in torch.compile. Construct "
-            f"{type(self.optimizer).__name__} without `gate`: all gates have the same state."
+            f"{type(self.optimizer).__name__} without `gate`; all gates have the same state."
         )
 
 
 class Accumulating(hooks.Hooks):
-    """What Keras calls of an optimizer on PyTorch."""
+    """The methods that Keras calls on an optimizer, on PyTorch."""
 
     _port_class = TorchPort
 
@@ -152,12 +149,12 @@ class Accumulating(hooks.Hooks):
         return super().apply(grads, trainable_variables)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        if self._accumulation.port.is_updating:  # the fused updates need the variables' types
+        if self._accumulation.port.is_updating:  # fused updates need the variables' dtypes
             grads = [g.to(v.value.dtype) for g, v in zip(grads, trainable_variables)]
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        # The fused additions write in place, and the caller's tensors must not change.
+        # Fused additions write in place, but must not change the caller's tensors.
         def copies(tensors):
             return [ops.convert_to_tensor(tensor).clone() for tensor in tensors]
 

@@ -1,24 +1,19 @@
-"""The state of an optimizer: named, read, checked, written, kept waiting.
-
-What outlives a training lives here: the state by names (`state`), what a state may be (`checks`),
-and lists of arrays without names (`lists`). No Keras is imported here, and nothing here is part of
-a train step: the port reads and writes variables.
-
-A state is a dictionary of NumPy arrays, the same on every Keras:
+"""The state of an optimizer: a dictionary of NumPy arrays, the same on every Keras.
 
     state_format                    ()  the version of this layout
     completed_updates               ()  integer, the number of updates made
     learning_rate                   ()  if it is a number, not a schedule or another callable
     <Rule>.<slot>.<i>                   a slot of trainable variable i, for example Adam.momentum.0
-    <Rule>.<scalar>                     what a rule keeps once, for example Nadam.u_product
+    <Rule>.<scalar>                     a rule's own scalar, for example Nadam.u_product
     moving_average.<i>                  with use_ema
     window_position, window_length, accum_iters
                                     ()  integers, only with accumulation, see `window`
     window_weight                   ()  only with reduction="weighted"
-    accumulator.<i>                     the gradient sum of the open window; float32 for float16 and
-                                        bfloat16
+    accumulator.<i>                     the open window's gradient sum; float32 for half precision
     missing_gradients         (n + 1,)  integers, only if gradients of the n trainable variables
                                         have been missing in the open window, see `window`
+
+No Keras is imported here, and nothing runs in a train step: a port reads and writes the variables.
 """
 
 from keras_accum.state.checks import StateError, parse_index

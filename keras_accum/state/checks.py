@@ -1,4 +1,4 @@
-"""What a state may be: its names, its numbers, and what doesn't fit. No Keras is imported here."""
+"""Checks of a state's names, shapes and numbers. No Keras is imported here."""
 
 import re
 
@@ -7,15 +7,13 @@ import numpy as np
 from keras_accum.window import COUNTERS, MISSING, WEIGHT
 
 FORMAT = 1  # the version of the layout
-
-# Counters are integers from 0, below 2**31: Keras 3 has them in int32.
 SINGLE_COUNTERS = ("state_format", "completed_updates", *COUNTERS)
 INTEGERS = (*SINGLE_COUNTERS, MISSING)
-_SHOWN = 8  # the number of names that a message shows
+_SHOWN = 8  # names in a message
 
 
 def parse_index(name):
-    """Return the index of the variable to which an array belongs, None for a scalar."""
+    """Return the variable's index in an array's name, None for a scalar."""
     found = re.fullmatch(r".*\.(0|[1-9][0-9]{0,8})", name)
     return int(found.group(1)) if found else None
 
@@ -25,14 +23,14 @@ def is_of_window(name):
     return name in of_window or name.startswith("accumulator.")
 
 
-def without_window(state, owner):
-    """Return a state for an optimizer without accumulators. An open window is a StateError."""
+def drop_window(state, owner):
+    """Return the state for an optimizer without accumulators. An open window is a StateError."""
     position = int(state.get("window_position", 0))
     if position:
         raise StateError(
             f"This optimizer state doesn't fit {owner}: it is {position} micro-batches into a "
-            "window, and with accum_iters=1 there are no accumulators. Load it with accum_iters > "
-            "1, or call `apply_partial_window()` before you save it. Nothing was changed."
+            "window, and accum_iters=1 has no accumulators. Load it with accum_iters > 1, or call "
+            "`apply_partial_window()` before you save it. Nothing was changed."
         )
     return {name: array for name, array in state.items() if not is_of_window(name)}
 
@@ -40,21 +38,20 @@ def without_window(state, owner):
 class StateError(RuntimeError):
     """Raised if a state doesn't fit the optimizer. The optimizer is unchanged.
 
-    StateError is a RuntimeError, not a ValueError: Keras's HDF5 loaders catch a ValueError and
-    continue with a fresh optimizer.
+    It isn't a ValueError, because Keras's HDF5 loaders catch that and start with a new optimizer.
     """
 
-    __init__ = Exception.__init__  # AutoGraph keeps the type of such errors in traced functions
+    __init__ = Exception.__init__  # so that AutoGraph keeps the type in traced functions
 
 
 class NotBuiltError(ValueError, AttributeError):
-    """Raised where the variables don't exist yet. An AttributeError, as `hasattr` needs it."""
+    """Raised before the variables exist. `hasattr` needs an AttributeError."""
 
 
 def check(state, owner, shapes=None, is_fresh=False):
-    """Raise a StateError that names all that doesn't fit an optimizer with these shapes, if known.
+    """Raise a StateError that lists every misfit with these shapes, if known.
 
-    `owner` names the optimizer in a message. `is_fresh` is true if the optimizer has made no step.
+    `owner` describes the optimizer. `is_fresh` is true if it has made no step.
     """
     problems = [] if shapes is None else _misfits(state, shapes, is_fresh)
     problems += _impossible(state)
@@ -65,10 +62,10 @@ def check(state, owner, shapes=None, is_fresh=False):
 
 
 def _misfits(state, shapes, is_fresh):
-    """Return messages for arrays that are missing, unknown or of another shape.
+    """Return messages for missing arrays, unknown arrays and wrong shapes.
 
-    Three parts of a state are optional: the learning rate; the whole window, which a stock
-    optimizer doesn't have; and all slots, if both this optimizer and the state's have made no step.
+    Optional are the learning rate, the whole window, and before the first step, on both sides, all
+    slots.
     """
     optional = {"learning_rate", "state_format", MISSING}
     known = {"state_format": (), **shapes}
@@ -80,7 +77,7 @@ def _misfits(state, shapes, is_fresh):
     if not position:  # no window is open
         optional.add(WEIGHT)
         known.setdefault(WEIGHT, ())
-    # A length alone says nothing of an open window.
+    # accum_iters alone doesn't imply an open window.
     if not any(map(is_of_window, state.keys() - {"state_format", "accum_iters"})):
         optional.update(filter(is_of_window, shapes))
     are_scalars = all(parse_index(name) is None for name in state)
@@ -101,10 +98,7 @@ def _misfits(state, shapes, is_fresh):
 
 
 def _impossible(state):
-    """Return messages for numbers that no training leads to: the file is damaged.
-
-    A slot or a sum may be any number, also NaN, since a training that diverged may be saved.
-    """
+    """Return messages for impossible numbers. Slots and sums may be NaN: training may diverge."""
     wrong = [name for name, array in state.items() if not _is_of_numbers(name, array.dtype)]
     found = [f"Not numbers: {_shorten(wrong)}"] if wrong else []
     state = {name: array for name, array in state.items() if name not in wrong}
@@ -129,7 +123,7 @@ def _impossible(state):
 
 
 def are_whole(array):
-    """Return a mask: True for each whole number, also as a float, as in a mean of states."""
+    """Return a mask of whole numbers. They may be floats, as in a mean of states."""
     return array == np.floor(array)
 
 

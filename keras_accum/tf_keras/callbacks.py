@@ -1,4 +1,4 @@
-"""The callbacks for this Keras, and what it tells them."""
+"""Callbacks for tf_keras."""
 
 import types
 
@@ -18,22 +18,20 @@ from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 __all__ = ["ApplyPartialWindow", "AccumulationMonitor", "MicroBatchWeights", "OnUpdates"]
 __all__ += ["PythonGate"]
 
-# TensorFlow's operations by their names in `keras.ops` of Keras 3.
+# TensorFlow's operations, by their names in Keras 3.
 _OPS = types.SimpleNamespace(
     cast=tf.cast, shape=tf.shape, expand_dims=tf.expand_dims, sum=tf.reduce_sum
 )
 
 
-def _get_mask(output):
-    return getattr(output, "_keras_mask", None)  # of no version does each output have one
-
-
 class _Host(callbacks.Host):
-    """What the callbacks must know of this Keras."""
+    """Callbacks' interface to tf_keras."""
 
     name, keras, ops, import_keras = "tf_keras", keras, _OPS, IMPORT_KERAS
-    flatten, get_mask = staticmethod(tf.nest.flatten), staticmethod(_get_mask)
-    read = staticmethod(keras.backend.get_value)
+    flatten, read = staticmethod(tf.nest.flatten), staticmethod(keras.backend.get_value)
+
+    def get_mask(self, output):
+        return getattr(output, "_keras_mask", None)  # not every output has a mask
 
     def added_losses(self, model):
         return sum(len(layer._eager_losses or layer._losses) for layer in model._flatten_layers())
@@ -43,14 +41,14 @@ class _Host(callbacks.Host):
         return not isinstance(model.distribute_strategy, servers)
 
     def steps_per_execution(self, model):
-        # TensorFlow 2.4 to 2.12 don't tune this number.
+        # Only TensorFlow 2.13 and newer tune this number.
         is_tuned = getattr(model, "autotune_steps_per_execution", False)
         return "auto" if is_tuned else int(model._steps_per_execution.numpy())
 
     def counts_by_itself(self, callback):
         if isinstance(callback, keras.callbacks.TensorBoard):
             return callback.update_freq != "epoch"
-        # TensorFlow 2.4 to 2.10 have no such arguments.
+        # TensorFlow up to 2.10 lacks these arguments.
         given = {"save_freq": "epoch", "save_before_preemption": False, **vars(callback)}
         saves_in_epochs = given["save_freq"] != "epoch" or given["save_before_preemption"]
         return is_named(callback, "BackupAndRestore") and saves_in_epochs

@@ -1,4 +1,4 @@
-"""What an optimizer of this Keras keeps, of either style: its variables and its state."""
+"""Variables and state of tf_keras optimizers, legacy and newer."""
 
 import contextlib
 
@@ -9,20 +9,20 @@ from keras_accum.tf_keras import models, stock
 from keras_accum.tf_keras.library import keras, key_of
 from keras_accum.window import COUNTERS, MISSING, WEIGHT
 
-SUMS = "window_accumulator"  # the name of the sums in checkpoints
+SUMS = "window_accumulator"  # the accumulators' name in checkpoints
 _OURS = {"state_format", *COUNTERS, WEIGHT, MISSING, SUMS}
 
 
 class TfKerasStatePort(port.TensorFlowPort):
-    """The part of a port that is for the time between train steps.
+    """The part of a port for use between train steps.
 
-    variables: the model's trainable variables, in the order of the model; empty before `build`.
-    of_rule: {(name, key of a weight): variable}, what the rule keeps; see `stock.kept_by`.
+    variables: the model's trainable variables, in its order; empty before `build`.
+    kept: the stock optimizer's variables, {(name, weight key): variable}; see `stock.find_kept`.
     """
 
-    variables, of_rule = (), {}
-    # True while the stock optimizer makes its variables.
-    is_making = False
+    variables, kept = (), {}
+    # True while the stock optimizer creates its variables.
+    is_creating = False
     key = staticmethod(key_of)
     in_custom_objects = staticmethod(keras.utils.get_registered_object)
     read = staticmethod(keras.backend.get_value)
@@ -34,36 +34,35 @@ class TfKerasStatePort(port.TensorFlowPort):
         is_eager = tf.compat.v1.executing_eagerly_outside_functions()
         if not (is_eager or accumulation.options.is_stock):
             raise ValueError(
-                f"{type(self.optimizer).__name__} needs the eager execution of TensorFlow 2, which "
-                "`model_to_estimator` and `tf.compat.v1.disable_eager_execution()` switch off: "
-                "train with `fit`, without the one and the other."
+                f"{type(self.optimizer).__name__} needs TensorFlow 2's eager execution, but "
+                "`model_to_estimator` and `tf.compat.v1.disable_eager_execution()` switch it off: "
+                "train with `fit`, without either."
             )
-        self.made = {}  # {id: (name, key of the weight or None, variable)}, by a method of Keras
-        # The keys of variables, as a stock optimizer without a model has met them.
-        self._order_in_stock = []
+        self.created = {}  # id: (name, weight key or None, variable), created by Keras's methods
+        self._order_in_stock = []  # variable keys, in the order of a stock optimizer's slots
 
     # -- the model's variables ---------------------------------------------------------------------
 
     def are_frozen(self, variables):
         return models.are_frozen(self.optimizer, variables)
 
-    def in_order(self, var_list):
-        """Return the variables to be built for, in the order of the model if that is known."""
+    def sort_variables(self, var_list):
+        """Return the variables to build for, in the model's order if the model is known."""
         if any(isinstance(variable, tf.Tensor) for variable in var_list):
             raise NotImplementedError("Updating a `Tensor` is not implemented: give the variable.")
-        variables = models.variables_with(self.optimizer, var_list)
+        variables = models.list_variables(self.optimizer, var_list)
         keys, order = list(map(self.key, variables)), self._order_in_stock
         if order and keys != order and set(order) <= set(keys):
             raise ValueError(
                 f"{type(self.optimizer).__name__} was made from an optimizer that met its "
                 "variables in another order, or not all of them. Call `optimizer.build(variables)` "
-                "first, with the variables that it met, in that order. "
+                "first, with the same variables in the same order. "
                 f"Received: {', '.join(map(self.get_name, variables))}"
             )
         return variables
 
     def check_known(self, var_list):
-        """Raise a ValueError if there are variables that the optimizer wasn't built for."""
+        """Raise a ValueError for variables unknown to `build`."""
         known = set(map(self.key, self.variables))
         new = [self.get_name(v) for v in var_list if self.key(v) not in known]
         if new:
@@ -75,29 +74,29 @@ class TfKerasStatePort(port.TensorFlowPort):
                 "`new.set_state(optimizer.get_state())` continues the training."
             )
 
-    # -- what the stock optimizer makes ------------------------------------------------------------
+    # -- the stock optimizer's variables -----------------------------------------------------------
 
     def record(self, name, variable, weight=None):
-        """Note a variable that the stock optimizer makes, and the weight that it belongs to."""
-        if self.is_making or not self.variables:
+        """Note a variable that the stock optimizer creates for a weight, or for all."""
+        if self.is_creating:
             key = None if weight is None else self.key(weight)
-            _, key, _ = self.made.get(id(weight), ("", key, None))  # a slot of a slot
-            self.made.setdefault(id(variable), (name, key, variable))
+            _, key, _ = self.created.get(id(weight), ("", key, None))  # a slot of a slot
+            self.created.setdefault(id(variable), (name, key, variable))
 
     @contextlib.contextmanager
-    def making(self):
-        """A scope in which the stock optimizer makes its variables. At its end, they are named."""
-        self.is_making = True
+    def creating(self):
+        """Scope for the stock optimizer to create its variables; it ends with naming them."""
+        self.is_creating = True
         try:
             yield
         finally:
-            self.is_making = False
-        for taken in _OURS & {each[0] for each in self.made.values()}:
+            self.is_creating = False
+        for taken in _OURS & {name for name, *_ in self.created.values()}:
             raise ValueError(
-                f"{self.stock.__name__} makes a variable called {taken!r}, which is a name of this "
-                "package: rename it."
+                f"{self.stock.__name__} makes a variable called {taken!r}, which is a name that "
+                "this package uses: rename it."
             )
-        self.of_rule = stock.kept_by(self.optimizer, self.made.values())
+        self.kept = stock.find_kept(self.optimizer, self.created.values())
 
     # -- the state, between train steps ------------------------------------------------------------
 
@@ -107,12 +106,12 @@ class TfKerasStatePort(port.TensorFlowPort):
 
     def by_name(self):
         keys = list(map(self.key, self.variables))
-        return self._name_variables(self.optimizer, self.of_rule, keys)
+        return self._name_variables(self.optimizer, self.kept, keys)
 
     def _name_variables(self, optimizer, kept, keys):
-        """Return what an optimizer keeps for the variables with these keys, by names in a state."""
+        """Return an optimizer's variables for the weights with these keys, by state name."""
         places = {None: "", **{key: f".{place}" for place, key in enumerate(keys)}}
-        # Without momentum, SGD of the newer style has slots that it doesn't need.
+        # Newer SGD has slots even without momentum.
         unused = () if vars(optimizer).get("momentum", True) else ("momentum",)
         found = {"completed_updates": optimizer.iterations}
         for (name, key), variable in kept.items():
@@ -135,14 +134,14 @@ class TfKerasStatePort(port.TensorFlowPort):
         return []  # a stock optimizer doesn't know its model
 
     def _named_in_stock(self, optimizer):
-        """Return a stock optimizer's variables by the names of this optimizer's state."""
-        kept, keys = stock.kept_by(optimizer), list(map(self.key, self.variables))
+        """Return a stock optimizer's variables by the names in our state."""
+        kept, keys = stock.find_kept(optimizer), list(map(self.key, self.variables))
         if not keys:
             keys = self._order_in_stock = list(dict.fromkeys(key for _, key in kept if key))
         return self._name_variables(optimizer, kept, keys)
 
     def stock_state(self, optimizer):
-        # A stock optimizer has no slots of a variable that never had a gradient.
+        # A stock optimizer lacks slots for variables that never had a gradient.
         found = {**self.by_name(), **self._named_in_stock(optimizer)}
         return {name: self.read(variable) for name, variable in found.items()}
 
@@ -164,13 +163,13 @@ class TfKerasStatePort(port.TensorFlowPort):
         return self.add_variable(name, value, self.scalar_dtype, ())
 
     def variable_scope(self):
-        """The scope for making variables."""
+        """Scope for creating variables."""
         if self.strategy is None or tf.distribute.has_strategy():
             return contextlib.nullcontext()
         return self.strategy.scope()
 
     def dtype_scope(self, variable):
-        """The scope for making the gradient sum of a variable, whatever dtype Keras asks for."""
+        """Scope for creating a variable's accumulator in our dtype, not Keras's."""
 
         def creator(next_creator, **arguments):
             # A sum of many half precision gradients overflows or stalls in half precision.
@@ -182,6 +181,6 @@ class TfKerasStatePort(port.TensorFlowPort):
 
 
 def get_dtype(variable):
-    """Return a variable's own dtype: with mixed precision, `dtype` may be what it is cast to."""
-    # Since TensorFlow 2.4, only the variables of mixed precision have a `true_dtype`.
+    """Return a variable's own dtype, not the dtype that mixed precision casts to."""
+    # Only mixed precision variables have a `true_dtype`.
     return getattr(variable, "true_dtype", variable.dtype).base_dtype

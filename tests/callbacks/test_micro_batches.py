@@ -317,7 +317,7 @@ def test_optimizers(optimizer):
     assert int(model.optimizer.iterations) == 2 * -(-SAMPLES // BATCH)
 
 
-@pytest.mark.filterwarnings("ignore:MicroBatches takes batches of 4 samples in slices")
+@pytest.mark.filterwarnings("ignore:MicroBatches splits batches of 4 samples")
 @quick_first(
     "size, others",
     [(SIZE, ["AccumulationMonitor", "PythonGate"]), ("auto", ["PythonGate"]), (SIZE, [])],

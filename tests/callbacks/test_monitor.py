@@ -7,7 +7,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import quick_first, quick_once, skip_file_on_keras2
+from cases import quick_once, skip_file_on_keras2
 from hosts import keras
 from training import LENGTH, MICRO, UPDATES, WINDOWS, compiled, dense_model, fit, train
 
@@ -16,7 +16,7 @@ pytestmark = quick_once
 skip_file_on_keras2("AccumulationMonitor")
 
 every_gate = pytest.mark.usefixtures("every_gate")
-Monitor, Gate = hosts.accum.AccumulationMonitor, hosts.accum.PythonGate
+Monitor = hosts.accum.AccumulationMonitor
 callbacks = keras.callbacks
 RATE = 0.125
 
@@ -97,14 +97,3 @@ def test_the_training_is_the_same():
     plain = train(hosts.ours("Adam", **arguments), MICRO)
     watched = train(hosts.ours("Adam", **arguments), MICRO, callbacks=[Monitor()])
     training.assert_equal(watched.weights, plain.weights, rtol=1e-6, atol=1e-12)
-
-
-@quick_first("eagerly", [False, True])
-def test_python_gate(eagerly):
-    results = []
-    for names in [Monitor], [Monitor, Gate], [Gate, Monitor]:
-        model, each = compiled(dense_model(), sgd(), run_eagerly=eagerly), Each()
-        fit(model, MICRO, callbacks=[*(make() for make in names), each], epochs=2)
-        results.append(each)
-    for result in results[1:]:
-        assert result.column("window_position") == results[0].column("window_position")

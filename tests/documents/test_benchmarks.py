@@ -40,14 +40,6 @@ def test_where_pytorch_waits():
     assert waits.count() == tables.load()["torch"]["cases"]
 
 
-@once
-def test_the_page_has_every_benchmark():
-    names = [path.name for path in (PROJECT / "benchmarks").glob("*.py")]
-    assert len(names) > 5
-    page = read("benchmarks/README.md")
-    assert not [name for name in names if name not in page]
-
-
 def test_contenders():
     from shared import contenders
 

@@ -118,12 +118,6 @@ def step_by_step(mine, values):
         step(factor)
 
 
-def eagerly_and_in_a_graph(mine, values):
-    step = tf.function(lambda factor: take(mine, factor))
-    for number, factor in enumerate(values):
-        step(factor) if number % 3 else take(mine, factor)
-
-
 def in_one_graph(mine, values, **how):
     tf.function(lambda values: one_by_one(mine, values, **how))(values)
 
@@ -180,7 +174,6 @@ PROGRAMS = {
     "threads": (in_threads, 240, {"times": 2}),
     "the same variables": (in_one_graph, 6, {"is_shared": True}),
     "two devices": (step_by_step, 6, {"device": "CPU:1"}),
-    "eagerly and in a graph": (eagerly_and_in_a_graph, 12, {}),
     "loop": (in_a_loop, 60, {}),
     "called by XLA": (called_by_xla, 12, {}),
     "SavedModel": (exported, 12, {}),

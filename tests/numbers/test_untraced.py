@@ -39,7 +39,7 @@ def test_apply_partial_window_is_refused_in_a_traced_function(is_stateless):
             with keras.StatelessScope(state_mapping=list(zip(optimizer.variables, state))):
                 optimizer.apply_partial_window()
 
-    with pytest.raises(Exception, match="is for the time between train steps") as refusal:
+    with pytest.raises(Exception, match="call it between train steps") as refusal:
         traced(close)(*state)
     assert isinstance(refusal.value, RuntimeError)
     assert optimizer.window_position == 1

@@ -138,7 +138,7 @@ def called_from_outside(optimizer):
 
 @pytest.mark.parametrize("more", [{"accum_iters": 2}, {"skip_nonfinite": True}])
 def test_a_part_of_an_update_is_refused_by_name(more):
-    with pytest.raises(RuntimeError, match="of AdamAccumulate is called from outside.*Adam"):
+    with pytest.raises(RuntimeError, match="of AdamAccumulate was called from outside.*Adam"):
         called_from_outside(hosts.ours("Adam", **more))
     found = [called_from_outside(make("Adam")) for make in (hosts.ours, hosts.stock)]
     np.testing.assert_array_equal(*found)

@@ -118,7 +118,7 @@ def steps_that_call(cls, calls, steps, **arguments):
     return found
 
 
-ROWS = [(when, name) for when in list(WHEN)[:-1] for name in WHEN[when]]
+ROWS = [(when, name) for when in list(WHEN)[:-1] for name in sorted(WHEN[when])]
 
 
 @pytest.mark.parametrize("how", ["subclass", "accumulating"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_accum.state import StateError, checks, lists, parse_index
-from keras_accum.state.checks import without_window
+from keras_accum.state.checks import drop_window
 from keras_accum.window import MISSING, WEIGHT
 
 SHAPES = [(2, 3), (3,)]
@@ -44,9 +44,9 @@ def test_what_may_be_left_out():
     check(state())
     check(state("learning_rate", "state_format", MISSING))
     closed = state(window_position=0)
-    check(without_window(closed, "it"))
+    check(drop_window(closed, "it"))
     with pytest.raises(StateError, match="fit it: it is 2 micro-batches into a window"):
-        without_window(state(), "it")
+        drop_window(state(), "it")
     for zeros in ([*WINDOW, MISSING], ["window_length", "accum_iters"]):  # as after a reset
         check({**closed, **{name: np.zeros_like(closed[name]) for name in zeros}})
     arrays = [name for name in LAYOUT if parse_index(name) is not None]
@@ -167,9 +167,9 @@ def test_a_list_without_a_count():
 
 
 def test_a_list_that_counts_micro_batches():
-    assert lists.counting_updates([np.asarray(10)], 5) == [2]
+    assert lists.count_updates([np.asarray(10)], 5) == [2]
     with pytest.warns(UserWarning, match="3 of 5 micro-batches into a window"):
-        assert lists.counting_updates([np.asarray(13)], 5) == [2]
+        assert lists.count_updates([np.asarray(13)], 5) == [2]
 
 
 # What an optimizer has here, and the order of a file. Only the order tells which slot is which.

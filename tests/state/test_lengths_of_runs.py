@@ -25,7 +25,7 @@ def set_state(optimizer):
 THROUGH = [(assign, form) for form in FORMATS if form not in ("registered", "saved_model")]
 
 
-@pytest.mark.filterwarnings("ignore:accum_iters=4 of the saved optimizer is used, not 2")
+@pytest.mark.filterwarnings("ignore:Using the saved accum_iters=4 instead of 2")
 @quick_first("reset, form", [(assign, "state"), (set_list, None), (set_state, None), *THROUGH])
 def test_a_reset_by_zeros_is_a_fresh_window(reset, form, tmp_path):
     """It has the length of the constructor, also in files from before and inside the window."""
@@ -101,7 +101,7 @@ def test_a_length_that_was_set_is_saved(load, tmp_path, recwarn):
     said = [str(each.message) for each in recwarn if "accum_iters" in str(each.message)]
     assert len(said) == (load in LISTED)
     for message in said:
-        assert "accum_iters=3 of the saved optimizer is used, not 4" in message
+        assert "Using the saved accum_iters=3 instead of 4." in message
         assert "set `optimizer.accum_iters = 4` after loading, in a callback if" in message
 
 
@@ -115,7 +115,7 @@ def test_the_length_of_a_file_wins_over_the_one_of_its_loader(form, tmp_path):
         (path,) = tmp_path.iterdir()
         return keras.models.load_model(str(path), custom_objects={made.__name__: made})
 
-    says = rf"accum_iters={LENGTH} of the saved.* not 9.*`optimizer.accum_iters = 9`"
+    says = rf"the saved accum_iters={LENGTH} instead of 9.*`optimizer.accum_iters = 9`"
     with pytest.warns(UserWarning, match=says) as said:
         assert load(9).optimizer.accum_iters == LENGTH
     assert len([each for each in said if "accum_iters" in str(each.message)]) == 1

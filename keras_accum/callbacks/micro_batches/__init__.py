@@ -1,7 +1,7 @@
-"""The callback `MicroBatches`, and its train steps. For Keras 3 alone.
+"""The callback `MicroBatches`, for Keras 3 only.
 
-`step` has a train step in slices, `losses` the losses of a slice, and `halving` what is undone.
-`jax`, `tensorflow` and `torch` have the loop over slices.
+`step` is the train step in slices, `losses` scales their losses, `halving` finds a size that fits,
+and `jax`, `tensorflow` and `torch` loop over slices.
 """
 
 from __future__ import annotations
@@ -11,57 +11,53 @@ from typing import Literal
 
 import keras
 
-from keras_accum.callbacks.base import own_methods
+from keras_accum.callbacks.base import find_own_methods
 from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import accumulates, inner
 
-# A train step in slices, on the backend that is in use.
 Step = importlib.import_module(f"{__name__}.{keras.backend.backend()}").Step
 
 _MIGHT_DIFFER = (
-    ": the training might differ from that of the whole batch. Leave the callback out, and use "
-    "micro-batches as batches with an optimizer of keras_accum."
+    ": results might differ from the whole batch. Leave the callback out, and train on "
+    "micro-batches with an optimizer of keras_accum."
 )
 
 
 class MicroBatches(InTrainFunction):
-    """Split each batch of `fit` inside the train step: the big batch in the memory of a slice.
+    """Split each batch in `fit` into slices, to train on the big batch in less memory.
 
-    The memory is that of a slice and one sum of gradients; the training is that of the batch. `fit`
-    counts batches: steps, progress bar, logs, schedules and callbacks are those of the batch. The
-    optimizer may be any optimizer, of Keras or of this package. On TensorFlow, the optimizer gets
-    the rows of an embedding's gradient that it gets of the whole batch, which are kept in memory.
+    It takes the memory for one slice and one sum of gradients. Steps, progress bar, logs, schedules
+    and callbacks count batches. Use any optimizer, Keras's or ours. On TensorFlow, the gradient
+    rows of an embedding are kept for the whole batch, so the optimizer gets the same rows.
 
-    With `loss="sample"`, slice s has n_s of the batch's n samples, and the gradient is
+    With `loss="sample"`, slice s holds n_s of the batch's n samples:
 
-        gradient = sum over s of (n_s / n) gradient of loss_s
-        loss_s   = mean of the losses of the slice + penalties_s
+        gradient = sum_s (n_s / n) d loss_s / d weights
+        loss_s   = mean loss on slice s + penalties_s
 
-    A loss and a metric must have one value per sample, or per element of a sample. Refused by a
-    ValueError are values that depend on other samples, which is tried on a few made-up samples, and
-    a mean that isn't over all samples: of an output or a loss with a mask, and of
-    `reduction="mean_with_sample_weight"` with sample weights. Use `loss="batch"` there.
+    Losses and metrics must have one value per sample or element. You get a ValueError if values
+    depend on other samples, as tried on a few made-up samples, or if the mean isn't over all
+    samples: an output or loss with a mask, or `reduction="mean_with_sample_weight"` with sample
+    weights. Use `loss="batch"` there.
 
-    With `loss="batch"`, the model first runs on all slices without gradients. The loss of the
-    joined outputs, which are kept in memory, gives their gradient. Then the model runs on each
-    slice again, with the same dropout draws. This is exact for any loss of `(y_true, y_pred)`, such
-    as a contrastive loss, for one more forward pass:
+    With `loss="batch"`, the model first runs on all slices without gradients. The loss on the
+    joined outputs, kept in memory, gives their gradient. Then the model runs on each slice again,
+    with the same dropout draws. At the price of a second forward pass, this is exact for any loss
+    on `(y_true, y_pred)`, such as a contrastive loss:
 
-        gradient = sum over s of (d outputs_s / d weights)^T (d loss / d outputs_s)
-                                 + (n_s / n) gradient of penalties_s
+        gradient = sum_s (d outputs_s / d weights)^T (d loss / d outputs_s)
+                         + (n_s / n) d penalties_s / d weights
 
-    With "auto", the first slice is the whole batch. If a step runs out of memory, what it has
-    changed is undone, and the same batch is taken again in slices of half the size, until they fit.
-    The size that was found is printed and used from then on.
+    With "auto", the whole batch is tried first. If a step runs out of memory, it is undone and
+    retried in halves until it fits. The size is printed and kept.
 
-    The penalties are the losses that layers add, which should be means over samples, as in Keras.
-    Layers see slices: batch normalization takes the moments of a slice, and moves its averages once
-    a slice. A training that might not be that of the batch is refused by a ValueError.
+    Penalties are the losses that layers add; they should be means over samples, as in Keras. Batch
+    normalization uses the moments of a slice and moves its averages once per slice. If your results
+    might differ from the whole batch, you get a ValueError.
 
     Args:
-        size: Integer >= 1, or "auto" (default). The number of samples of a slice; under a strategy,
-            on each replica.
-        loss: "sample" (default) or "batch". What the loss is a function of.
+        size: Integer >= 1, or "auto" (default). The number of samples per slice, and per replica.
+        loss: "sample" (default) or "batch": whether the loss is computed per sample or per batch.
 
     Example:
 
@@ -83,10 +79,7 @@ class MicroBatches(InTrainFunction):
     ) -> None:
         super().__init__()
         if size != "auto" and (isinstance(size, bool) or not isinstance(size, int)):
-            raise TypeError(
-                '`size` must be an integer, the number of samples of a slice, or "auto". '
-                f"Received: {size!r}"
-            )
+            raise TypeError(f'`size` must be an integer or "auto". Received: size={size!r}')
         if size != "auto" and size < 1:
             raise ValueError(f"`size` must be at least 1. Received: size={size}")
         if loss not in ("sample", "batch"):
@@ -95,16 +88,16 @@ class MicroBatches(InTrainFunction):
 
     @property
     def size(self) -> int | None:
-        """The number of samples of a slice. With "auto", None while whole batches have fitted."""
+        """The number of samples per slice. With "auto", None while whole batches fit."""
         if self._size != "auto":
             return self._size
         return None if self._step is None else self._step.size
 
-    version = size  # for each size, there is a trace
+    version = size  # one trace per size
 
     @property
     def in_slices(self):
-        """True if a batch was larger than a slice."""
+        """True if any batch was larger than a slice."""
         return self._step is not None and self._step.in_slices
 
     def on_train_begin(self, logs=None):
@@ -124,21 +117,21 @@ class MicroBatches(InTrainFunction):
         return run(*arguments)
 
     def _check_optimizer(self, optimizer):
-        """Take any optimizer."""
+        """Accept any optimizer."""
 
     def _check_model(self):
-        """Raise an error if a training in slices might differ from that of the whole batch."""
+        """Raise an error if results might differ from the whole batch."""
         model, optimizer = self.model, inner(self.model.optimizer)
         steps = model.steps_per_execution
-        own = own_methods(model, keras.Model, "train_step", "compute_loss", "compute_metrics")
+        own = find_own_methods(model, keras.Model, "train_step", "compute_loss", "compute_metrics")
         found = {f"a model that has its own `{name}`": True for name in own}
         found[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
         weighs = accumulates(optimizer) and optimizer.reduction == "weighted"
-        found["an optimizer with reduction='weighted', whose weights are of batches"] = weighs
+        found["an optimizer with reduction='weighted', which weights whole batches"] = weighs
         for layer in model._flatten_layers():
             is_stateful = isinstance(layer, keras.layers.RNN) and layer.stateful
-            found[f"the stateful layer {layer.name}, whose states are of batches"] = is_stateful
-        for variable in model.trainable_variables:  # such as the scales of float8
+            found[f"the stateful layer {layer.name}, whose states belong to batches"] = is_stateful
+        for variable in model.trainable_variables:  # such as float8 scales
             is_overwritten = variable.overwrite_with_gradient
             found[f"{variable.name}, which is overwritten by its gradient"] = is_overwritten
         self._refuse(found, _MIGHT_DIFFER)
