@@ -1,7 +1,4 @@
-"""Models to save, and the formats in which a host saves them.
-
-`python formats.py ROOT` continues from all files, in a new process.
-"""
+"""Models to save, and a host's formats. `python formats.py ROOT` continues from all files."""
 
 import functools
 import pickle

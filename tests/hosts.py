@@ -93,6 +93,10 @@ if IS_TENSORFLOW and not IS_KERAS2 and "TF_CONFIG" not in os.environ:
 accum = importlib.import_module(f"keras_accum.{HOST}")
 if IS_NEW_STYLE:
     accum = new_style(accum)
+# The module of the stock optimizers. Up to TensorFlow 2.10 there is only one style.
+optimizers = keras.optimizers
+if IS_LEGACY:
+    optimizers = getattr(optimizers, "legacy", optimizers)
 # Where the stock optimizers average their weights and decay them.
 HAS_EMA = IS_KERAS3 or IS_NEW_STYLE
 # Where rules of `rules.py` replace stock code, some of them as fused kernels.
@@ -113,9 +117,6 @@ def stock(optimizer, **arguments):
         if "learning_rate" in arguments:
             arguments["lr"] = arguments.pop("learning_rate")
         return in_order(getattr(keras.optimizers, optimizer)(**arguments))
-    optimizers = keras.optimizers
-    if IS_LEGACY:
-        optimizers = getattr(optimizers, "legacy", optimizers)  # up to 2.10 there is only one style
     return getattr(optimizers, optimizer)(**arguments)
 
 
@@ -157,9 +158,7 @@ def has(name):
         found = getattr(accum, name)
     except (ImportError, AttributeError):  # the first one for a name of another Keras
         return False
-    if not IS_TF_KERAS or IS_NEW_STYLE:
-        return True
-    return issubclass(found, getattr(keras.optimizers, "legacy", keras.optimizers).Optimizer)
+    return not IS_LEGACY or issubclass(found, optimizers.Optimizer)
 
 
 def ours(optimizer, **arguments):

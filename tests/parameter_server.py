@@ -1,8 +1,4 @@
-"""A training with one worker and one parameter server: `python parameter_server.py RESULT`.
-
-Both servers run in this process. Keras 3's own `fit` doesn't support parameter servers. See
-test_distribution.py.
-"""
+"""A training with one worker and one parameter server: `python parameter_server.py RESULT`."""
 
 import os
 import sys

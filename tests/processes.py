@@ -14,9 +14,7 @@ PARTIAL = 2  # micro-batches at the end, which are closed as a partial window
 def python(program):
     """Return the lines that a new Python process prints."""
     command = [sys.executable, "-W", "ignore", "-c", program]
-    result = subprocess.run(
-        command, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    result = subprocess.run(command, env=os.environ, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return result.stdout.splitlines()
 

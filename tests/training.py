@@ -1,7 +1,4 @@
-"""Train our optimizer on micro-batches and the stock optimizer on big batches, and compare.
-
-The big batch is the only reference: nothing here computes what an optimizer should do.
-"""
+"""Train our optimizer on micro-batches and the stock one, the only reference, on big batches."""
 
 import functools
 from collections import namedtuple

@@ -1,7 +1,4 @@
-"""Which train function a model is trained by, with several callbacks and after a break.
-
-And which callbacks can't be in one training, or not in this order.
-"""
+"""The train function of a model with several callbacks or after a break, and what is refused."""
 
 import contextlib
 
@@ -17,6 +14,7 @@ skip_file_on_keras2("PythonGate")
 
 accum = hosts.accum
 Gate, Monitor, Weights = accum.PythonGate, accum.AccumulationMonitor, accum.MicroBatchWeights
+Apply = accum.ApplyPartialWindow
 
 SOME = [array[: (LENGTH + 1) * MICRO] for array in data()]
 
@@ -94,18 +92,12 @@ def test_nothing_of_ours_is_in_a_model_between_two_batches(fails):
         assert found["train_function"] is own and set(found) <= names | {"_jax_state"}
 
 
-# -- what is refused -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("make", [Monitor, lambda: accum.OnUpdates([])], ids=["monitor", "updates"])
 def test_apply_partial_window_comes_first(make):
-    apply, model = (
-        accum.ApplyPartialWindow,
-        compiled(dense_model(), hosts.ours("SGD", accum_iters=2)),
-    )
+    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
     with pytest.raises(ValueError, match="ApplyPartialWindow must come before"):
-        train(model, make(), apply())
-    history = train(model, apply(), make(), *[Monitor()] * (make is not Monitor)).history
+        train(model, make(), Apply())
+    history = train(model, Apply(), make(), *[Monitor()] * (make is not Monitor)).history
     assert (history["completed_updates"], history["window_position"]) == ([3], [0])
 
 
@@ -118,10 +110,7 @@ def test_averaged_weights_are_swapped_in_after_a_partial_window(on_epoch):
     """The other order would change the averaged weights: by 0.04 and more here."""
     settings = {"use_ema": True, "ema_momentum": 0.5, "learning_rate": 0.1}
     model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, **settings))
-    big, apply = (
-        compiled(dense_model(), hosts.stock("Adam", **settings)),
-        accum.ApplyPartialWindow(),
-    )
+    big, apply = compiled(dense_model(), hosts.stock("Adam", **settings)), Apply()
     more = {"arrays": SOME, "validation_data": SOME}
     fit(model, MICRO, callbacks=[apply, SwapEMA(on_epoch)], **more)
     fit(big, LENGTH * MICRO, callbacks=[SwapEMA(on_epoch)], **more)

@@ -270,10 +270,7 @@ def test_any_loss_of_the_whole_batch(name):
 
 @quick_first("loss, in_compile", [("sample", {}), ("batch", WITH_XLA)])
 def test_an_embedding(loss, in_compile):
-    """Rows are repeated in a slice, and missing in others. The last row is in no slice.
-
-    On TensorFlow, Keras's Adam squares the parts of a repeated row apart, and so it does here.
-    """
+    """Rows are repeated in a slice, and missing in others. The last row is in no slice."""
 
     def build():
         return initialize(embedding_model(layers.Embedding))

@@ -97,8 +97,3 @@ def test_the_training_is_the_same():
     plain = train(hosts.ours("Adam", **arguments), MICRO)
     watched = train(hosts.ours("Adam", **arguments), MICRO, callbacks=[Monitor()])
     training.assert_equal(watched.weights, plain.weights, rtol=1e-6, atol=1e-12)
-
-
-def test_without_accumulation():
-    _, history, _ = monitored(sgd(accum_iters=1))
-    assert history["completed_updates"][-1] == UPDATES * LENGTH

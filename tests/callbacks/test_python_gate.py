@@ -4,7 +4,7 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import on_adam, on_each_kind_of_state, quick_once, skip_file_on_keras2, thorough
+from cases import on_adam, on_each_kind_of_state, quick_first, quick_once, skip_file_on_keras2
 from hosts import keras
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
 
@@ -24,10 +24,7 @@ def adam(**arguments):
 
 
 def assert_big_batches(model, case, ends):
-    """The model equals one of the stock optimizer, whose big batches end after these micro-batches.
-
-    On PyTorch, where PythonGate does nothing, two models of ours would be the same training.
-    """
+    """The model equals a stock one, whose big batches end after these micro-batches."""
     x, y = (np.concatenate([array] * training.EPOCHS) for array in data())
     stock, start = compiled(dense_model(), hosts.stock(case.name, **case.arguments)), 0
     before = weights(stock)
@@ -82,16 +79,7 @@ def test_equals_big_batch(case):
     training.assert_same_training(actual, training.big_batch(case))
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "run_eagerly",
-        pytest.param(
-            "jit_compile",
-            marks=[thorough, pytest.mark.skipif(hosts.IS_TORCH, reason="torch.compile is slow")],
-        ),
-    ],
-)
+@quick_first("how", ["run_eagerly", *["jit_compile"] * (not hosts.IS_TORCH)])  # where it is slow
 @on_adam
 def test_other_train_steps(case, how):
     """With run_eagerly, too, PythonGate changes no number."""
@@ -121,9 +109,6 @@ def test_changes_of_the_window_from_outside(case):
     callbacks = [python_gate(), Interferes(), hosts.accum.ApplyPartialWindow()]
     fit(model, MICRO, callbacks=callbacks)
     assert_big_batches(model, case, [4, 8, 11, 12, 15, 17, 20, 23, 24, 27, 30, 33, 36])
-
-
-# -- what is refused -----------------------------------------------------------------------------
 
 
 def loss_scaled():

@@ -126,8 +126,6 @@ def test_a_weight_that_depends_on_the_prediction(eagerly):
     assert_equal(actual.weights, expected.weights)
 
 
-# -- weights that are said outside of a traced function ------------------------------------------
-
 WEIGHTS = [1.0, 3.0, 2.0, 2.0, 5.0, 1.0]
 # The weight of the open window after each micro-batch, in windows of three.
 WINDOW_WEIGHTS = [1.0, 4.0, 0.0, 2.0, 7.0, 0.0]

@@ -46,11 +46,10 @@ class Recorder(keras.callbacks.Callback):
 def assert_calls(actual, expected):
     assert [call[:2] for call in actual] == [call[:2] for call in expected]
     assert any(logs for name, _, logs in expected if name == "on_train_batch_end")
-    for (name, number, logs), (_, _, due) in zip(actual, expected):
+    for (name, _, logs), (_, _, due) in zip(actual, expected):
         assert set(logs) == set(due), name
-        np.testing.assert_allclose(
-            [logs[key] for key in due], list(due.values()), 2e-5, err_msg=f"{name} {number}"
-        )
+        found = [logs[key] for key in due]
+        np.testing.assert_allclose(found, list(due.values()), 2e-5, err_msg=name)
 
 
 def both(samples=None, on_micro=(), **more):
@@ -110,12 +109,10 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize(
-    "micro_batches, epochs, ours, before, after, calls", CALLS.values(), ids=CALLS
-)
-def test_when_an_update_is_told(micro_batches, epochs, ours, before, after, calls):
+@pytest.mark.parametrize("count, epochs, ours, before, after, calls", CALLS.values(), ids=CALLS)
+def test_when_an_update_is_told(count, epochs, ours, before, after, calls):
     model = compiled(dense_model(), hosts.ours("SGD", **{"accum_iters": LENGTH, **ours}))
-    arrays, recorder = [array[: micro_batches * MICRO] for array in data()], Recorder()
+    arrays, recorder = [array[: count * MICRO] for array in data()], Recorder()
     callbacks = [*before, accum.OnUpdates([recorder]), *after]
     fit(model, MICRO, arrays, epochs=epochs, callbacks=callbacks)
     signs = {"on_epoch_begin": "[", "on_epoch_end": "]"}
@@ -128,10 +125,7 @@ def test_when_an_update_is_told(micro_batches, epochs, ours, before, after, call
 
 
 def on_both(train):
-    """What `train(make, size, at)` returns for ours and for the stock optimizer at the big batch.
-
-    `at` puts a callback where it belongs.
-    """
+    """What `train(make, size, at)` returns for both. `at` puts callbacks where they belong."""
     ours = train(
         lambda: hosts.ours("SGD", learning_rate=2**-3, accum_iters=LENGTH),
         MICRO,

@@ -120,9 +120,8 @@ def test_a_checkpoint_in_a_window(strategy, tmp_path):
     assert_equal(weights(model), train(stock, BIG, arrays=arrays, epochs=1).weights)
 
 
-OWN_SUMS = ["replicas", "fit", "accum_iters_1", "scaled"] + [
-    "gradient_aggregator"
-] * hosts.IS_LEGACY
+OWN_SUMS = ["replicas", "fit", "accum_iters_1", "scaled"]
+OWN_SUMS += ["gradient_aggregator"] * hosts.IS_LEGACY
 
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 has no method that sums gradients")

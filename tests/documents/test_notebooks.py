@@ -27,11 +27,7 @@ RUN = [pytest.param(name, marks=MARKS.get(name, pytest.mark.weekly)) for name in
 @pytest.mark.once
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_what_a_reader_finds(name):
-    """A title, from which the site takes its own, outputs, and claims that the last cell asserts.
-
-    The cell before a picture says what it shows, for readers who can't see it, and each picture has
-    a title and labels.
-    """
+    """A title for the site, outputs, and claims that the last cell asserts."""
     assert len(NOTEBOOKS) == 8
     cells = json.loads(NOTEBOOKS[name].read_text("utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells]

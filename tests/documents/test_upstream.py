@@ -1,8 +1,4 @@
-"""The defects of Keras that docs/upstream reports are still there.
-
-Each script about Keras's own accumulation runs as it is, and with our classes in place of Keras's
-own. Ours give the big batch, so what a script expects can be had.
-"""
+"""The defects of Keras that docs/upstream reports are still there, and our classes have none."""
 
 import re
 import subprocess

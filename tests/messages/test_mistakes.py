@@ -75,9 +75,6 @@ def test_an_object_that_is_no_model():
     assert callback.model is model
 
 
-# -- how an optimizer is printed ---------------------------------------------------------------
-
-
 @once_on_keras3
 @every_name
 def test_a_repr_has_the_learning_rate_and_accum_iters(name):
@@ -104,17 +101,12 @@ def test_a_repr_never_raises():
         assert "SGDAccumulate" in printed[0]
 
 
-# -- warnings ----------------------------------------------------------------------------------
-
-
 @keras2_has_no("NumPy 2")
-@pytest.mark.parametrize(
-    "callback", [None, "ApplyPartialWindow", "AccumulationMonitor", "PythonGate"]
-)
-def test_numpy_has_nothing_to_warn_of(callback):
+@pytest.mark.parametrize("name", [None, "ApplyPartialWindow", "AccumulationMonitor", "PythonGate"])
+def test_numpy_has_nothing_to_warn_of(name):
     """NumPy 2 warns if a Keras variable or a PyTorch tensor is given to `np.array`."""
     model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2))
-    callbacks = [getattr(accum, callback)()] if callback else []
+    callbacks = [getattr(accum, name)()] if name else []
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*__array__")  # which conftest.py ignores, for Keras's
         fit(model, 2, epochs=1, callbacks=callbacks)

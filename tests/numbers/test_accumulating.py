@@ -20,18 +20,12 @@ if hosts.BACKEND == "jax":
     import jax
 ops = keras.ops if hosts.IS_KERAS3 else None
 tf = hosts.tf if hosts.IS_TENSORFLOW else None
-Optimizer = keras.optimizers.Optimizer
-if hosts.IS_LEGACY:
-    Optimizer = getattr(keras.optimizers, "legacy", keras.optimizers).Optimizer
+Optimizer = hosts.optimizers.Optimizer
 registered = keras.utils.register_keras_serializable("tests")
 
 
 class OfKeras3(Optimizer):
-    """A slot, a scalar, and a learning rate that depends on `iterations`.
-
-    It writes in three ways: by the optimizer's `assign`, by a Keras variable's and, on TensorFlow,
-    by the native variable's own.
-    """
+    """A slot, a scalar, a rate that depends on `iterations`, and three ways to write."""
 
     def __init__(self, learning_rate=2**-4, fade=0.5, name=None, **kwargs):
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
@@ -59,10 +53,7 @@ class OfKeras3(Optimizer):
 
 
 class Scattered(Optimizer):
-    """Slots in dictionaries and in lists, a vector for all variables, and tensors as attributes.
-
-    It has no constructor. On TensorFlow, its parent passes on `*args` and `**kwargs`.
-    """
+    """Slots in dictionaries and lists, a vector for all, tensors as attributes, no constructor."""
 
     def build(self, variables):
         if not self.built:
@@ -382,37 +373,6 @@ def test_slots_with_names_of_keras():
         assert ours.filtered == stock.filtered
 
 
-def attributes(names):
-    def build(self, variables):
-        if not self.built:
-            First.build(self, variables)
-            for name in names:
-                setattr(self, name, self.add_variable((), name=name.strip("_")))
-
-    return build
-
-
-@on_keras3
-def test_two_variables_with_one_name_are_refused():
-    class Same(First):
-        build = attributes(["scale", "_scale"])
-
-    with pytest.raises(ValueError, match="two variables.* Same.scale: `scale` and `_scale`"):
-        accum.accumulating(Same)(accum_iters=2).build(variables())
-
-
-@on_keras3
-def test_a_slot_with_a_name_of_ours_is_refused():
-    class Ours(First):
-        def build(self, variables):
-            if not self.built:
-                super().build(variables)
-                self.add_optimizer_variables(variables, "window_accumulator")
-
-    with pytest.raises(ValueError, match="a slot `window_accumulator`, .* Rename"):
-        accum.accumulating(Ours)(accum_iters=2).build(variables())
-
-
 @on_keras3
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="elsewhere such writes can be held back")
 def test_what_keras_does_not_track_is_held_by_a_branch():
@@ -520,12 +480,32 @@ def test_refused_classes(name):
         accum.accumulating(given)
 
 
-@on_keras3
-def test_an_attribute_of_ours_is_refused():
-    class Windowed(First):
-        def build(self, variables):
-            super().build(variables)
-            self._accumulation = 3
+def names_two_alike(self, variables):
+    self.scale, self._scale = (self.add_variable((), name="scale") for _ in range(2))
 
-    with pytest.raises(AttributeError, match="_accumulation"):
-        accum.accumulating(Windowed)(accum_iters=2).build(variables())
+
+def names_a_slot_as_we_do(self, variables):
+    self.add_optimizer_variables(variables, "window_accumulator")
+
+
+def sets_an_attribute_of_ours(self, variables):
+    self._accumulation = 3
+
+
+IN_BUILD = {
+    "two variables.* Other.scale: `scale` and `_scale`": names_two_alike,
+    "a slot `window_accumulator`, .* Rename": names_a_slot_as_we_do,
+    "_accumulation": sets_an_attribute_of_ours,
+}
+
+
+@on_keras3
+@pytest.mark.parametrize("message", IN_BUILD)
+def test_what_build_may_not_do(message):
+    def build(self, variables):
+        if not self.built:
+            First.build(self, variables)
+            IN_BUILD[message](self, variables)
+
+    with pytest.raises((AttributeError, ValueError), match=message):
+        accum.accumulating(subclass(build=build))(accum_iters=2).build(variables())

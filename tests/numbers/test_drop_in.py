@@ -1,7 +1,4 @@
-"""At accum_iters=1 our classes pass the installed Keras's own tests of its optimizers.
-
-Keras 3 ships these tests in its wheel. Each runs here with our classes under the stock names.
-"""
+"""At accum_iters=1 our classes pass the tests of optimizers that Keras 3 ships in its wheel."""
 
 import importlib
 import importlib.util

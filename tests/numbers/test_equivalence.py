@@ -1,8 +1,4 @@
-"""LENGTH micro-batches per update train like the stock optimizer on big batches.
-
-Each test checks one promise on rows of the table of optimizers. Both sides compile and fit a real
-model, and all weights and all slots are compared.
-"""
+"""LENGTH micro-batches per update train a real model like the stock optimizer on big batches."""
 
 import importlib
 from functools import partial

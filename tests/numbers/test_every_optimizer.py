@@ -1,7 +1,4 @@
-"""Every optimizer with all features at once, which tests `accumulating` on the stock classes.
-
-There is no `fit`: train steps get given gradients and are traced as the backend traces them.
-"""
+"""Every optimizer with all features at once, which tests `accumulating` on the stock classes."""
 
 from functools import partial
 

@@ -108,19 +108,15 @@ def test_fused_kernel(name, gate):
     assert operations_of_apply(CASES[name], gate=gate)[KERNELS[name]] == 1
 
 
-def in_replicas(strategy, case, **arguments):
-    with strategy.scope():
-        optimizer = hosts.ours(case.name, **case.arguments, accum_iters=4, **arguments)
-        variable = hosts.variable([1.0, 2.0], "w")
-        optimizer.build([variable])
-    return optimizer, variable
-
-
 @on_adam
 @pytest.mark.parametrize("reduction", ["mean", "weighted"])
 @pytest.mark.parametrize("gated", [{}, {"gate": "conditional"}], ids=str)
 def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
-    optimizer, variable = in_replicas(strategy, case, reduction=reduction, **gated)
+    arguments = {**case.arguments, "accum_iters": 4, "reduction": reduction, **gated}
+    with strategy.scope():
+        optimizer = hosts.ours(case.name, **arguments)
+        variable = hosts.variable([1.0, 2.0], "w")
+        optimizer.build([variable])
 
     def replica(value):
         if reduction == "weighted":

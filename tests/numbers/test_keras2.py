@@ -31,10 +31,7 @@ def resources(request):
 @on_adam_and_amsgrad
 @pytest.mark.parametrize("length", [1, LENGTH])
 def test_nothing_is_read_while_it_is_written(case, length, resources, every_gate):
-    """On each kind of variables. So the numbers are those of the big batch in each run.
-
-    `races` doesn't look into a conditional. There, four runs of a wide model have these numbers.
-    """
+    """`races` doesn't look into a conditional: four runs of a wide model have equal numbers."""
 
     def model(make, **arguments):
         dense, l2 = keras.layers.Dense, keras.regularizers.l2(0.1)

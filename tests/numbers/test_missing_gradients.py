@@ -1,8 +1,4 @@
-"""A gradient that is missing in some micro-batches adds nothing there, and changes nothing else.
-
-The update at a window's end covers the variables that had a gradient in the window, and no others.
-The reference is the stock optimizer with the averages of just these variables.
-"""
+"""A gradient that is missing in some micro-batches adds nothing there, and changes nothing else."""
 
 import contextlib
 from functools import partial
@@ -192,10 +188,7 @@ def set_trainable(model, value):
 @pytest.mark.skipif(hosts.BACKEND == "jax", reason="where Keras must train all variables")
 @quick_first("before, length, callback, in_replicas", FREEZES)
 def test_a_frozen_layer(before, length, callback, in_replicas, request):
-    """Neither its momentum nor its sum moves it, and the others get the big batch.
-
-    Then it trains again, without a sum. The reference has the layer frozen for the whole window.
-    """
+    """Neither momentum nor sum moves it. The reference has it frozen for the whole window."""
     arguments = {"learning_rate": 2**-5, "momentum": 0.9}
     with request.getfixturevalue("strategy").scope() if in_replicas else contextlib.nullcontext():
         ours = hosts.ours("SGD", accum_iters=LENGTH, **arguments)

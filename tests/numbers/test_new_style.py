@@ -1,7 +1,4 @@
-"""What only the newer style of tf_keras has: XLA of its own, and the legacy style beside it.
-
-All other tests run on this style as they run on every host: KERAS_ACCUM_TEST_HOST=tf_keras_new.
-"""
+"""What only the newer style of tf_keras has: XLA of its own, and the legacy style beside it."""
 
 import copy
 

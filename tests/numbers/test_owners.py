@@ -6,24 +6,19 @@ import hosts
 import numpy as np
 import pytest
 from cases import quick_first
-from hosts import accum, keras
+from hosts import accum
 from steps import assert_windows_equal_big_batches, gradients, prepared, stepper, variables
 from training import LENGTH, compiled, dense_model, go_on
 
 if not hosts.IS_TF_KERAS:
     pytest.skip("about the optimizers of tf_keras", allow_module_level=True)
 tf = hosts.tf
-optimizers = keras.optimizers
-if hosts.IS_LEGACY:
-    optimizers = getattr(keras.optimizers, "legacy", keras.optimizers)
+optimizers = hosts.optimizers
 GATES = ["select", "conditional", "auto"]
 
 
 class Proximal(optimizers.Optimizer):
-    """Slots in an object, of a name like ProximalAdagrad's in tensorflow-addons.
-
-    make: makes further variables. change: what else an update does.
-    """
+    """Slots in an object. `make` makes further variables, and `change` is a part of each update."""
 
     slot = "accumulator"
 

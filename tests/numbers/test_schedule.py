@@ -1,7 +1,4 @@
-"""Windows of other lengths as the number of updates grows: `accum_iters` is a schedule.
-
-The random trainings of test_fuzz.py have a schedule among their values of `accum_iters`.
-"""
+"""Windows of other lengths as the number of updates grows: `accum_iters` is a schedule."""
 
 import copy
 import json
@@ -33,8 +30,6 @@ def test_each_window_has_the_length_of_its_update(case):
     stock, theirs = made(hosts.stock(case.name, **case.arguments))
     assert_windows_equal_big_batches(ours, stock, mine, theirs, gradients(LENGTHS))
 
-
-# -- in a training ---------------------------------------------------------------------------------
 
 X, Y = (np.concatenate([array, array])[: 2 * sum(LENGTHS)] for array in data())
 ENDS = np.cumsum([0, *LENGTHS]) * 2  # the samples at which windows end
@@ -70,9 +65,6 @@ def test_replicas(has_python_gate, strategy):
     assert_equal(weights(model), weights(big_batches()))
 
 
-# -- states, copies and configs --------------------------------------------------------------------
-
-
 def test_a_state_of_the_stock_optimizer_goes_on_with_its_window():
     """After one update, the next window has three micro-batches."""
     optimizer = adam()
@@ -104,9 +96,6 @@ def test_a_config_has_it():
     config = json.loads(json.dumps(optimizer.get_config()))
     assert config["accum_iters"]["config"] == json.loads(json.dumps(SCHEDULE.get_config()))
     assert type(optimizer).from_config(config).get_config() == optimizer.get_config()
-
-
-# -- refusals --------------------------------------------------------------------------------------
 
 
 def test_accum_iters_of_a_schedule_cannot_be_set():

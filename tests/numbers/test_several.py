@@ -62,10 +62,7 @@ def stock(name, ws, change=lambda average: average, skip_nonfinite=False, **argu
 
 
 def players(make, times=1, is_shared=False, device="CPU:0", constraint=None, **arguments):
-    """Return optimizers, made by `ours` or `stock`, each with its variables.
-
-    The variables lie on a device, and the state of the optimizers lies on the default device.
-    """
+    """Return optimizers, made by `ours` or `stock`, with their variables, which lie on a device."""
     found = []
     for name in [*LENGTHS] * times:
         with tf.device(device):

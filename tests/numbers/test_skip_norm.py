@@ -77,6 +77,7 @@ def test_the_monitor_counts(accum_iters):
     for _ in range(2):
         history = model.fit(x, y, callbacks=callbacks, **settings).history
         assert history["skipped_micro_batches"] == [1, 2]
+    assert history["completed_updates"] == [9 // accum_iters, 12 // accum_iters]
     assert optimizer.completed_updates == 12 // accum_iters
 
 

@@ -1,7 +1,4 @@
-"""Python waits for a device of PyTorch where a number goes from one to the other. We add no wait.
-
-The device isn't there; see `fake_device`.
-"""
+"""Python waits where a number goes to or from a device of PyTorch. We add no wait."""
 
 from collections import namedtuple
 

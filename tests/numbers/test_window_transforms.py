@@ -22,9 +22,8 @@ def decayed(gradients, variables):
 @pytest.mark.usefixtures("every_gate")
 def test_equal_to_the_stock_optimizer_on_transformed_big_batches(case, accum_iters):
     clip, transforms = {**case.arguments, "clipvalue": 1.0}, [doubled, decayed]
-    ours, mine = steps.made(
-        hosts.ours(case.name, accum_iters=accum_iters, window_transforms=transforms, **clip)
-    )
+    options = {"accum_iters": accum_iters, "window_transforms": transforms}
+    ours, mine = steps.made(hosts.ours(case.name, **options, **clip))
     stock, theirs = steps.made(hosts.stock(case.name, **clip))
     step, big_step, is_clipped = steps.stepper(ours, mine), steps.stepper(stock, theirs), 0
     windows = steps.gradients((accum_iters,) * steps.WINDOWS)

@@ -189,17 +189,18 @@ def fails(*arguments):
     raise ValueError("not as it is taken to be")
 
 
+PARTS = ["__init__", "_find_mean", "_count_samples", "_check_wrapper", "_warn"]
+
+
 @keras2_has_no("hooks")
 @once_by_torch
-@pytest.mark.parametrize(
-    "method", ["__init__", "_find_mean", "_count_samples", "_check_wrapper", "_warn"]
-)
-def test_no_training_ends_because_of_a_warning(method, monkeypatch):
+@pytest.mark.parametrize("name", PARTS)
+def test_no_training_ends_because_of_a_warning(name, monkeypatch):
     model = hosts.sequential((3,), [keras.layers.BatchNormalization(), keras.layers.Dense(2)])
     compiled(model, hosts.ours("SGD", accum_iters=2), run_eagerly=True)
-    monkeypatch.setattr(caveats.Caveats, method, mock.Mock(side_effect=fails))
+    monkeypatch.setattr(caveats.Caveats, name, mock.Mock(side_effect=fails))
     fit(model, MICRO, validation_data=data())
-    assert getattr(caveats.Caveats, method).called
+    assert getattr(caveats.Caveats, name).called
     assert model.optimizer.completed_updates == UPDATES * 2
 
 

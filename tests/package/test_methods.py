@@ -9,9 +9,7 @@ from training import LENGTH
 if hosts.IS_KERAS2 or hosts.BACKEND == "jax":
     # JAX runs eagerly what is traced elsewhere, and test_keras2.py has a table of its own.
     pytest.skip("about steps whose switch Python knows", allow_module_level=True)
-optimizers = keras.optimizers
-if hosts.IS_LEGACY:
-    optimizers = getattr(keras.optimizers, "legacy", keras.optimizers)
+optimizers = hosts.optimizers
 
 # In a subclass of ours, a method is called as in one of the stock class: once per update, on every
 # micro-batch, or when the variables are made. What would be called otherwise is refused. The others

@@ -132,9 +132,6 @@ def test_an_index_that_is_none(index):
     assert parse_index(f"Adam.momentum.{index}") is None
 
 
-# -- lists ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("slots", [(), ("SGD.momentum",), ("Adam.momentum", "Adam.velocity")])
 def test_a_list_that_is_no_state(slots):
     """Torn, damaged, of a deeper model, of other types: of SGD as of Adam."""

@@ -8,8 +8,6 @@ from formats import FORMATS, STOP, assert_same, eager, everything, fresh, from_l
 from hosts import accum, keras
 from training import LENGTH, go_on
 
-# -- a reset by zeros ------------------------------------------------------------------------------
-
 
 def assign(optimizer):
     for variable in hosts.listed(optimizer):
@@ -46,8 +44,6 @@ def test_a_reset_by_zeros_is_a_fresh_window(reset, form, tmp_path):
     assert model.optimizer.completed_updates == 1
     assert_same(everything(model), everything(expected))
 
-
-# -- another length --------------------------------------------------------------------------------
 
 LOADS = {form: through(form) for form in ("state", "weights", "checkpoint") if form in FORMATS}
 LOADS = {"state": through("state"), "list": from_list, **LOADS}

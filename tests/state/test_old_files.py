@@ -1,7 +1,4 @@
-"""HDF5 files of Keras 2.2.4: from the AdamAccumulate class on the web, and from stock optimizers.
-
-`files/keras_2_2_4/README.md` describes their contents. Everything is float32.
-"""
+"""HDF5 files of Keras 2.2.4, all float32, which files/keras_2_2_4/README.md describes."""
 
 import json
 import shutil
@@ -75,9 +72,6 @@ def assert_goes_on_as(model, name, parts=1):
     assert np.abs(model.get_weights()[0] - file["saved_0"]).max() > 1e-3, "nothing is tested"
 
 
-# -- the AdamAccumulate class ------------------------------------------------------------------
-
-
 def test_continues_with_accum_iters_given():
     model = load_of("adamaccumulate_boundary")
     assert (model.optimizer.completed_updates, model.optimizer.accum_iters) == (2, 5)
@@ -147,9 +141,6 @@ def test_variants_of_the_old_class(argument, tmp_path):
     assert len(names) == (12 if argument == "amsgrad" else 8)
     for place, name in enumerate(names):
         np.testing.assert_array_equal(state[name], expected[f"opt_{1 + place}"], err_msg=name)
-
-
-# -- stock optimizers --------------------------------------------------------------------------
 
 
 @thorough

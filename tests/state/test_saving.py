@@ -104,10 +104,7 @@ class Interrupt(keras.callbacks.Callback):
 
 
 class Restored(keras.callbacks.Callback):
-    """Record what a callback before this one has restored.
-
-    After it, Keras 3 repeats the epoch, and tf_keras continues with the batches of its beginning.
-    """
+    """Record what was restored. Then Keras 3 repeats the epoch, and tf_keras its later batches."""
 
     def on_train_begin(self, logs=None):
         hosts.build(self.model)  # TensorFlow restores a value when its variable is created
