@@ -2,16 +2,14 @@
 
 import random
 import sys
-from pathlib import Path
 
 import hosts
 import numpy as np
 import pytest
 from cases import keras2_has_no
 from hosts import keras
+from steps import interrupt_after
 from training import LENGTH, MICRO, assert_equal, compiled, data, fit, weights
-
-import keras_accum
 
 pytestmark = keras2_has_no("eager steps")
 
@@ -85,21 +83,6 @@ def test_a_gradient_of_another_shape():
         except Exception:
             assert last is not grad
     assert_equal({"a": hosts.array(a), "b": hosts.array(b)}, {"a": [0, -3], "b": [0, -3]})
-
-
-def interrupt_after(lines):
-    """Raise a KeyboardInterrupt after so many lines of this package."""
-    package, left = str(Path(keras_accum.__file__).parent), [lines]
-
-    def trace(frame, event, argument):
-        if not frame.f_code.co_filename.startswith(package):
-            return None
-        left[0] -= event == "line"
-        if left[0] == 0:
-            raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
 
 
 def test_a_build_that_is_interrupted():

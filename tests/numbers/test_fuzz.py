@@ -15,6 +15,7 @@ import copy
 import itertools
 import os
 import pickle
+import sys
 import tempfile
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from steps import interrupt_after
 from training import Shrink, assert_equal, registered
 
 from keras_accum import AccumulationSchedule
@@ -341,6 +343,27 @@ class Training(RuleBasedStateMachine):
         self.big_batch.micro_batch(found, weight, closes)
 
     @none_is_frozen
+    @precondition(lambda self: self.accumulates)
+    @rule(seed=seed, lines=st.integers(1, 200))
+    def interrupted(self, seed, lines):
+        """A step of one's own that is interrupted inside a window, and then made again."""
+        big_batch, found = self.big_batch, gradients_of(random_targets([seed]))
+        length = big_batch.length if big_batch.window else big_batch.accum_iters
+        assume(len(big_batch.window) + 1 < length)
+        self.build()
+        while self.optimizer.window_position == len(big_batch.window):
+            if self.weighs:
+                self.optimizer.weigh(2)
+            interrupt_after(lines)
+            try:
+                apply(self.optimizer, self.model.weights, found)
+            except KeyboardInterrupt:
+                lines = -1
+            finally:
+                sys.settrace(None)
+        big_batch.micro_batch(found, 2)
+
+    @none_is_frozen
     @precondition(lambda self: not (self.weighs and self.plan["traced"]))  # its weight is a tensor
     @rule(seed=seed)
     def train_on_batch(self, seed):
@@ -411,6 +434,20 @@ class Training(RuleBasedStateMachine):
     @rule(accum_iters=st.integers(1, 9))
     def set_accum_iters(self, accum_iters):
         self.optimizer.accum_iters = self.big_batch.set_accum_iters = accum_iters
+
+    @rule(everything=st.booleans())
+    def restart(self, everything):
+        """Schedules start again, inside a window, too; or all but the rate is reset to zeros."""
+        self.build()
+        for optimizer in (self.optimizer, self.big_batch.optimizer):
+            optimizer.iterations.assign(0)
+            for v in hosts.stock_variables(optimizer) if everything else ():
+                if v is not getattr(optimizer, "_learning_rate", None):
+                    v.assign(np.zeros(v.shape))
+        self.big_batch.updates = 0
+        if everything:
+            self.big_batch.window = []
+            self.big_batch.set_accum_iters = self.plan["ours"]["accum_iters"]
 
     @rule()
     def apply_partial_window(self):

@@ -140,7 +140,7 @@ def test_from_ours_for_a_copy_of_the_model(accum_iters):
     copy = compiled(keras.models.clone_model(model), mine)
     if hosts.IS_TF_KERAS and accum_iters == 1:  # the stock optimizer makes slots for the others
         return
-    says = "are others.*For a copy of the model.*new.set_state|Unknown variable|built for other weights"
+    says = "are others.*For a copy of the model.*new.set_state|Unknown var|built for other weights"
     for train in (copy.fit, copy.train_on_batch):
         with pytest.raises(ValueError, match=says):
             train(*batches(MICRO)[0])
