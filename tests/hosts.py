@@ -18,9 +18,7 @@ import numpy as np
 import keras_accum
 
 # The stock optimizers that have a class <name>Accumulate on some Keras.
-OPTIMIZERS = [
-    name[: -len("Accumulate")] for name in keras_accum.WHERE if name.endswith("Accumulate")
-]
+OPTIMIZERS = [n[: -len("Accumulate")] for n in keras_accum.WHERE if n.endswith("Accumulate")]
 
 TESTS = Path(__file__).resolve().parent
 PROJECT = TESTS.parent

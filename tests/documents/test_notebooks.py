@@ -55,7 +55,6 @@ def test_runs(name):
     notebook = nbformat.read(NOTEBOOKS[name], as_version=4)
     resources = {"metadata": {"path": str(FOLDER)}}
     nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
-    shown = [
-        output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])
-    ]
-    assert not re.search("An epoch ended inside a window|isn't a mean over samples", "".join(shown))
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    shown = "".join(output.get("text", "") for output in outputs)
+    assert not re.search("An epoch ended inside a window|isn't a mean over samples", shown)

@@ -12,8 +12,6 @@ RATE = "lr" if hosts.IS_KERAS2 and keras.__version__ < "2.3" else "learning_rate
 pytestmark = once_on_keras3
 only_keras3 = pytest.mark.skipif(not hosts.IS_KERAS3, reason="only Keras 3 accumulates by itself")
 
-# -- signatures --------------------------------------------------------------------------------
-
 
 def parameters(function):
     kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
@@ -81,8 +79,6 @@ def test_python_looks_at_all_members():
         getattr(optimizer, "weights" if hosts.IS_LEGACY or hosts.IS_KERAS2 else "variables")
 
 
-# -- refusals ----------------------------------------------------------------------------------
-
 # Arguments, and what the message must say. Those that need no host, and more of the words, are in
 # tests/pure/test_messages.py.
 REFUSED = [
@@ -141,9 +137,6 @@ def test_a_class_or_a_name_in_compile():
             dense_model().compile("AdamAccumulate", "mse")
 
 
-# -- what is set afterwards --------------------------------------------------------------------
-
-
 def test_accum_iters_can_be_set():
     optimizer = hosts.ours("SGD", accum_iters=2)
     optimizer.accum_iters = 4
@@ -196,9 +189,6 @@ def test_keras_s_own_accumulation():
         own = train(hosts.ours("Adam", **arguments), 2)
     assert sum("accum_iters" in str(each.message) for each in said) == 1, "`fit` says more"
     assert_same_training(own, train(hosts.stock("Adam", **arguments), 2))
-
-
-# -- the learning rate -------------------------------------------------------------------------
 
 
 @every_name

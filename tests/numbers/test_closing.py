@@ -105,8 +105,6 @@ def test_a_window_closes_if_one_replica_says_so(strategy):
         np.testing.assert_allclose(value.numpy(), [-1.0, 0.0])  # each average is 1 + 1
 
 
-# -- what is refused -------------------------------------------------------------------------------
-
 NOT_A_BOOLEAN = hosts.keras.backend.ones(()) if hosts.IS_TF_KERAS else np.ones(())
 DECISIONS = {
     "skip_nonfinite": ({"skip_nonfinite": True}, True, "can't be used with skip_nonfinite"),
@@ -175,9 +173,6 @@ def test_a_step_that_fails_says_nothing_to_the_next_one(way):
 def test_keras_2_has_no_train_step(way, instead):
     with pytest.raises(RuntimeError, match=f"isn't available on Keras 2.*{instead}"):
         getattr(adam(), way)(True)
-
-
-# -- accum_iters=None ------------------------------------------------------------------------------
 
 
 def test_none_is_part_of_a_config_and_of_a_file(tmp_path):

@@ -17,7 +17,6 @@ from keras_accum.callbacks import caveats
 
 pytestmark = once_on_keras3
 
-# -- what changes in Keras ---------------------------------------------------------------------
 
 # Prints what is another object than before: "CallbackList.on_train_begin", "saving_lib.a_function".
 PROGRAM = f"""
@@ -86,9 +85,6 @@ def test_who_hooks_in(monkeypatch):
             needs()
             patches.plan(hosts.HOST, hook)  # as a module that is reloaded
         assert owner.named() == ["first", "hook"]
-
-
-# -- trainings without ours, after the first optimizer of ours -------------------------------------
 
 
 MODELS = {
@@ -180,9 +176,6 @@ def test_several_optimizers(make):
     for optimizer in found if length else []:
         port = optimizer._accumulation.port
         assert len(port.variables) == 2 and port.are_frozen([frozen.kernel]) == [True]
-
-
-# -- what only warns -------------------------------------------------------------------------------
 
 
 def fails(*arguments):

@@ -20,7 +20,6 @@ from keras_accum.optimizer import Accumulating
 
 pytestmark = once_on_keras3
 
-# -- which Keras -----------------------------------------------------------------------------------
 
 NEEDS = {"keras3": "Keras 3.10 or newer", "keras2": "standalone Keras 2.0 to 2.3"}
 NEEDS.pop(hosts.HOST, None)
@@ -76,8 +75,6 @@ def test_the_environment_chooses_tf_keras(monkeypatch):
         monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
         assert host.module_name() == f"keras_accum.{module}"
 
-
-# -- names -----------------------------------------------------------------------------------------
 
 NAMES = [name for name in WHERE if name in vars(hosts.accum)]
 

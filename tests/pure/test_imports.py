@@ -33,9 +33,7 @@ def test_import_needs_no_framework():
 PROJECT = Path(__file__).resolve().parents[2]  # an installed package has no page
 PAGE = (PROJECT / "keras_accum/README.md").read_text("utf-8").split("## One gradient")[0]
 ROWS = re.findall(r"^\| (\d+) \| (.*?) \|", PAGE, re.M)
-LAYERS = {
-    name.rstrip("/"): int(row) for row, names in ROWS for name in re.findall("`(.+?)`", names)
-}
+LAYERS = {n.rstrip("/"): int(row) for row, names in ROWS for n in re.findall("`(.+?)`", names)}
 
 
 def layer_of(name):
