@@ -161,6 +161,7 @@ class Accumulation:
 
     def _update_from(self, step, steps, totals, variables, frozen):
         """Update from a window's sums. Drop those of `frozen` variables."""
+
         def average():
             if self.options.window_transforms:
                 return transform(self, totals, variables, steps)
