@@ -24,7 +24,7 @@ pytestmark = once_on_keras3
 NEEDS = {"keras3": "Keras 3.10 or newer", "keras2": "standalone Keras 2.0 to 2.3"}
 NEEDS.pop(hosts.HOST, None)
 if hosts.IS_KERAS2:
-    NEEDS["tf_keras"] = "TensorFlow 2.4 or newer"
+    NEEDS["tf_keras"] = "TensorFlow 2.8 or newer"
 IMPORT_EACH = f"""
 import importlib
 from keras_accum import AdamAccumulate
