@@ -111,7 +111,7 @@ class Hooks(MovingAverages):
 
     def set_weights(self, weights):
         rate = self._accumulation.port.rate()
-        if self._lists_no_rate and rate is not None:
+        if self._lists_no_rate and rate is not None and len(weights):
             weights = [weights[0], rate, *weights[1:]]
         self._lists_no_rate = False
         super().set_weights(weights)
