@@ -447,7 +447,8 @@ class Training(RuleBasedStateMachine):
         self.big_batch.updates = 0
         if everything:
             self.big_batch.window = []
-            self.big_batch.set_accum_iters = self.plan["ours"]["accum_iters"]
+            # A file's config makes the length that was set the constructor's.
+            self.big_batch.set_accum_iters = self.optimizer._accumulation.options.accum_iters
 
     @rule()
     def apply_partial_window(self):
