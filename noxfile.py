@@ -94,6 +94,7 @@ WEEKLY = {
     "keras2_3": SECOND_VERSION,
     "tf_keras_2_15": SECOND_VERSION,
     "keras3_jax": ("-m", "weekly"),
+    "tf_keras": ("-m", "weekly"),
     "package": ("sdist",),
 }
 # What `works_with` installs and docs/works_with.md names.

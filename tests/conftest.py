@@ -116,14 +116,9 @@ def grappler():
     """Run a test with TensorFlow's optimizer of graphs, which other tests run without."""
     import hosts
 
-    if not hosts.IS_TENSORFLOW or hosts.IS_KERAS2:
-        yield
-        return
-    options = hosts.tf.config.optimizer
-    before = options.get_experimental_options()
-    options.set_experimental_options({"disable_meta_optimizer": False})
+    hosts.set_grappler(True)
     yield
-    options.set_experimental_options(before)
+    hosts.set_grappler(False)
 
 
 @pytest.fixture(autouse=True)

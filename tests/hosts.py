@@ -64,9 +64,19 @@ IS_TORCH = BACKEND == "torch"
 if IS_TENSORFLOW:
     import tensorflow as tf
 
+
+def set_grappler(is_on):
+    """Switch TensorFlow's optimizer of graphs, which takes up to a third of a test's time."""
+    if IS_KERAS2:
+        options = tf.GraphOptions()
+        options.rewrite_options.disable_meta_optimizer = not is_on
+        keras.backend.set_session(tf.Session(config=tf.ConfigProto(graph_options=options)))
+    elif IS_TENSORFLOW:
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not is_on})
+
+
 if IS_TENSORFLOW and not IS_KERAS2:
-    # TensorFlow's optimizer of graphs takes a sixth of the time. The fixture `grappler` has it.
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    set_grappler(False)
     # Otherwise the thread that tunes a dataset can miss its end, and wait for up to a minute.
     tf.data.experimental.enable_debug_mode()
 
@@ -206,6 +216,7 @@ def set_floatx(floatx):
 def set_random_seed():
     if IS_KERAS2:
         keras.backend.clear_session()
+        set_grappler(False)
         np.random.seed(0)
         tf.set_random_seed(0)
     elif not IS_TENSORFLOW:

@@ -1,8 +1,11 @@
 """The defects of Keras that docs/upstream reports are still there, and our classes have none."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import hosts
 import pytest
@@ -52,3 +55,17 @@ def test_the_defect_is_still_there(name):
     error = "\nRuntimeError: " if name == "mirrored_strategy" else "AssertionError"
     mended = f"Keras {keras.__version__} has fixed {name}: say so in docs/upstream/README.md"
     assert error in error_of(script, name), mended
+
+
+@thorough
+@pytest.mark.weekly
+@once
+@pytest.mark.parametrize("name", ["schedule", "copies"])
+def test_the_patch_mends_the_defect(name, tmp_path):
+    """In a copy of the installed Keras. Keras's own tests of its accumulation pass."""
+    shutil.copytree(Path(keras.__file__).parent, tmp_path / "keras")
+    subprocess.run(["git", "apply", FOLDER / f"{name}.patch"], cwd=tmp_path, check=True)
+    tests = "keras/src/optimizers/optimizer_test.py", "-k", "gradient_accumulation"
+    for command in [FOLDER / f"{name}.py"], ["-m", "pytest", *tests]:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        subprocess.run([sys.executable, *command], cwd=tmp_path, env=environment, check=True)

@@ -5,7 +5,7 @@ from functools import partial
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, NO_DECAY, on_special_states, over, thorough
+from cases import CASES, NO_DECAY, on_special_states, once_by_torch, over, thorough
 from formats import CLASSES
 from hosts import keras
 from steps import assert_windows_equal_big_batches, gradients, prepared, stepper, variables
@@ -68,6 +68,7 @@ def test_everything_at_once_by_another_gate(case, step, gate):
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's files are tested in test_saving.py")
 @on_every_optimizer
 @thorough
+@once_by_torch
 def test_saved_in_a_window(case, tmp_path):
     """The loaded model continues as if it had never stopped."""
     optimizer = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)

@@ -28,6 +28,7 @@ def resources(request):
 # -- the order of a step -----------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("grappler")
 @on_adam_and_amsgrad
 @pytest.mark.parametrize("length", [1, LENGTH])
 def test_nothing_is_read_while_it_is_written(case, length, resources, every_gate):

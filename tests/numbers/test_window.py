@@ -22,34 +22,6 @@ def counters(model):
     return model.optimizer.completed_updates, model.optimizer.window_position
 
 
-def constrained():
-    return training.dense_model(kernel_constraint=training.Shrink())
-
-
-@pytest.mark.usefixtures("every_gate")
-@on_adam_and_amsgrad
-def test_only_the_end_of_a_window_moves_anything(case):
-    both = {"clipnorm": 0.3}
-    if hosts.HAS_EMA:
-        both.update(weight_decay=0.2, use_ema=True, ema_momentum=0.6, ema_overwrite_frequency=2)
-    stock = {**hosts.decayed(case.arguments["learning_rate"], 0.25, updates=9), **both}
-    # With XLA where the host has it, since XLA is free to rewrite arithmetic.
-    xla = {} if hosts.IS_TORCH or hosts.IS_KERAS2 else {"jit_compile": True}
-    ours = {**hosts.our_decay(0.25), **both}
-    model, reference = models(case, ours, stock, constrained, **xla)
-    for updates, (x, y) in enumerate(batches(BIG)):
-        start = state(model)
-        for position, (xs, ys) in enumerate(batches(MICRO, (x, y))):
-            assert counters(model) == (updates, position)
-            if position:
-                assert_equal(state(model), start, **BITWISE)
-            model.train_on_batch(xs, ys)
-        reference.train_on_batch(x, y)
-        assert_moved(start, weights(model), by=1e-3)
-        assert_equal(state(model), state(reference))
-    assert counters(model) == (updates + 1, 0)
-
-
 @pytest.mark.usefixtures("every_gate")
 @on_adam_and_amsgrad
 def test_a_bad_micro_batch_spoils_its_own_window_only(case):

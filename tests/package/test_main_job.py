@@ -12,6 +12,7 @@ from keras_accum import __main__ as main
 
 on_tensorflow = hosts.IS_TENSORFLOW and not hosts.IS_KERAS2
 trains = pytest.mark.skipif(not on_tensorflow, reason="TensorFlow, as in README, is enough")
+once_a_week = pytest.mark.weekly if hosts.IS_TF_KERAS else thorough
 
 
 def run(*options, **environment):
@@ -22,6 +23,7 @@ def run(*options, **environment):
 
 
 @thorough
+@once_a_week
 @trains
 def test_it_shows_what_it_claims():
     job = run()
