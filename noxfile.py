@@ -101,6 +101,7 @@ WEEKLY = {
 WORKS_WITH = (
     *("keras==3.15.1", "tensorflow==2.21.0", "keras-hub==0.32.0"),
     *("mlflow-skinny==3.17.2", "pandas==3.1.1", "orbax-checkpoint==0.12.8"),
+    *("wandb==0.31.0", "keras-tuner==1.4.8"),
 )
 # What compiles for an NVIDIA GPU without one, for `accelerators`.
 FOR_A_GPU = "jax==0.10.2", "jax-cuda12-plugin==0.10.2", "jax-cuda12-pjrt==0.10.2", "optax==0.2.8"

@@ -155,6 +155,11 @@ def assert_windows_equal_big_batches(ours, stock, mine, theirs, windows=None, st
         traced = (step or plain).traced.python_function
         found = conditionals(operations(traced, flag, *specs))
         assert found == branches(ours), f"{found} conditionals"
+    if hosts.BACKEND == "jax" and not step:
+        state, weights = ([v.value for v in each] for each in (ours.variables, mine))
+        program = str(jax.make_jaxpr(ours.stateless_apply)(state, micro_batches[0], weights))
+        assert "= cond[" not in program
+        assert program.count("= while[") == (ours.gate == "conditional")
 
 
 def interrupt_after(lines):

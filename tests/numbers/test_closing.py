@@ -9,8 +9,8 @@ from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first, thorou
 from formats import CLASSES
 from graphs import CONTROL_FLOW
 from hosts import keras
-from steps import assert_windows_equal_big_batches, gradients, made, stepper
-from training import assert_moved, compiled, dense_model, go_on, weights
+from steps import assert_windows_equal_big_batches, gradients, made, stepper, weights_and_state
+from training import assert_equal, assert_moved, compiled, dense_model, go_on, weights
 
 in_a_step = keras2_has_no("`close_window` and `decide`")
 
@@ -54,6 +54,19 @@ def test_windows_equal_big_batches(case, accum_iters, way):
             types = {op.type for op in graph.get_operations()}
             assert ("Sqrt" in types or "ResourceApplyAdam" in types) == is_update
             assert not CONTROL_FLOW & types
+
+
+@pytest.mark.usefixtures("every_gate")
+def test_without_an_open_window_nothing_is_applied():
+    ours = adam()
+    ours.apply_partial_window()  # no variables yet
+    ours, mine = made(ours)
+    hosts.apply(ours, gradients()[0][0], mine)
+    ours.apply_partial_window()
+    before = weights_and_state(ours, mine)
+    ours.apply_partial_window()
+    assert_equal(weights_and_state(ours, mine), before, rtol=0, atol=0)
+    assert (ours.completed_updates, ours.window_position) == (1, 0)
 
 
 @in_a_step

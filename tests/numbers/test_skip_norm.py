@@ -1,4 +1,4 @@
-"""`skip_norm` drops micro-batches by the norm of their gradient."""
+"""`skip_nonfinite` and `skip_norm` drop micro-batches by their gradient and by its norm."""
 
 import hosts
 import numpy as np
@@ -17,23 +17,35 @@ def norm_of(gradients):
 LIMIT = 1.01 * max(norm_of(micro_batch) for window in WINDOWS for micro_batch in window)
 SMALL = WINDOWS[0][0]
 LARGE = [gradient * 1.5 for gradient in SMALL]
-BAD = [np.full_like(gradient, np.nan) for gradient in LARGE]
+BAD, INFINITE = ([np.full_like(g, value) for g in LARGE] for value in (np.nan, np.inf))
+
+# The length of windows, an argument, and micro-batches that it drops before each of a window.
+SKIPPED = {
+    "nonfinite": (3, {"skip_nonfinite": True}, [BAD, INFINITE]),
+    "nonfinite, no window": (1, {"skip_nonfinite": True}, [BAD, INFINITE]),
+    "norm": (3, {"skip_norm": LIMIT}, [LARGE]),
+    "function": (3, {"skip_norm": lambda norm: norm > LIMIT}, [LARGE]),
+}
 
 
 @on_adam_and_amsgrad
-@quick_first("skip_norm", {"number": LIMIT, "function": lambda norm: norm > LIMIT})
+@quick_first("length, argument, dropped", SKIPPED)
 @pytest.mark.usefixtures("every_gate")
-def test_a_skipped_micro_batch_leaves_no_trace(case, skip_norm):
-    ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=3, skip_norm=skip_norm))
+def test_a_skipped_micro_batch_leaves_no_trace(case, length, argument, dropped):
+    """Also at the start and the end of a window."""
+    ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=length, **argument))
     stock, theirs = made(hosts.stock(case.name, **case.arguments))
-    step = stepper(ours, mine)
+    step, windows = stepper(ours, mine), gradients([length, length])
     assert norm_of(LARGE) > LIMIT > norm_of(SMALL)
 
-    def after_a_large_one(grads, is_last):
-        step(LARGE)
+    def after_dropped_ones(grads, is_last):
+        for bad in dropped:
+            step(bad)
         step(grads)
 
-    assert_windows_equal_big_batches(ours, stock, mine, theirs, WINDOWS, after_a_large_one)
+    assert_windows_equal_big_batches(ours, stock, mine, theirs, windows, after_dropped_ones)
+    step(dropped[0])
+    assert (ours.completed_updates, ours.window_position) == (2, 0)
 
 
 # Arguments, and micro-batches with their weights and the positions after them.

@@ -48,6 +48,18 @@ def test_apply_partial_window_is_refused_in_a_traced_function(is_stateless):
     assert (hosts.array(w) < [1.0, 2.0]).all()
 
 
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="only PyTorch has torch.compile")
+def test_torch_compile_refuses_a_conditional(monkeypatch):
+    """If every micro-batch updates, there is no conditional to refuse."""
+    w, gradient = hosts.variable([1.0, 2.0], "w"), np.ones(2, hosts.FLOATX)
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
+    with pytest.raises(ValueError, match="gate='conditional' can't be used in torch.compile"):
+        hosts.apply(hosts.ours("Adam", accum_iters=2, gate="conditional"), [gradient], [w])
+    always = hosts.ours("Adam", decay=0.25, gate="conditional")
+    hosts.apply(always, [gradient], [w])
+    assert always.completed_updates == 1
+
+
 @not_keras2
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about tf.Variable")
 @pytest.mark.usefixtures("every_gate")

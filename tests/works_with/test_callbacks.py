@@ -1,4 +1,4 @@
-"""Callbacks of Orbax and MLflow, which count batches: what they see of an accumulation."""
+"""Callbacks of Orbax and of trackers, and a tuner: what they see of an accumulation."""
 
 import hosts
 import numpy as np
@@ -12,6 +12,7 @@ pytestmark = [
 ]
 
 EPOCH = len(data()[0]) // MICRO
+UPDATES = 2 * EPOCH // LENGTH
 EVERY = 2
 
 
@@ -66,6 +67,18 @@ def test_orbax_on_updates(tmp_path):
     assert saved(tmp_path) == list(range(EVERY, EPOCH + 1, EVERY))
 
 
+# -- trackers --------------------------------------------------------------------------------------
+
+
+def assert_losses_of_big_batches(losses):
+    big, expected = compiled(dense_model(), hosts.stock("Adam", learning_rate=0.05)), []
+    each = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: expected.append(logs["loss"])
+    )
+    fit(big, MICRO * LENGTH, epochs=2, callbacks=[each])
+    np.testing.assert_allclose(losses, expected)
+
+
 @pytest.mark.row(
     "mlflow-skinny",
     "`OnUpdates([mlflow.keras.MlflowCallback(log_every_epoch=False, log_every_n_steps=1)])`",
@@ -81,11 +94,47 @@ def test_mlflow_on_updates(tmp_path, monkeypatch):
         fit(model(LENGTH), MICRO, epochs=2, callbacks=[hosts.accum.OnUpdates([by_updates])])
     mlflow.flush_async_logging()
     losses = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
-    assert [metric.step for metric in losses] == list(range(1, 2 * EPOCH // LENGTH + 1))
+    assert [metric.step for metric in losses] == list(range(1, UPDATES + 1))
+    assert_losses_of_big_batches([metric.value for metric in losses])
 
-    big, expected = compiled(dense_model(), hosts.stock("Adam", learning_rate=0.05)), []
-    each = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: expected.append(logs["loss"])
-    )
-    fit(big, MICRO * LENGTH, epochs=2, callbacks=[each])
-    np.testing.assert_allclose([metric.value for metric in losses], expected)
+
+@pytest.mark.row(
+    "wandb",
+    '`OnUpdates([WandbMetricsLogger(log_freq="batch")])`, offline',
+    "logs each update once, with the logs of the big batch",
+)
+def test_wandb_on_updates(tmp_path, monkeypatch):
+    import wandb
+    from wandb.integration.keras import WandbMetricsLogger
+
+    run, logs = wandb.init(mode="offline", dir=str(tmp_path)), []
+    monkeypatch.setattr(wandb, "log", logs.append)
+    by_updates = WandbMetricsLogger(log_freq="batch")
+    fit(model(LENGTH), MICRO, epochs=2, callbacks=[hosts.accum.OnUpdates([by_updates])])
+    run.finish()
+    logs = [log for log in logs if "batch/batch_step" in log]
+    assert [log["batch/batch_step"] for log in logs] == list(range(UPDATES))
+    assert_losses_of_big_batches([log["batch/loss"] for log in logs])
+
+
+@pytest.mark.row(
+    "keras-tuner",
+    "`accum_iters=hp.Int(...)` and `ApplyPartialWindow` in `search`",
+    "each trial has its own windows; the best model loads",
+)
+def test_search(tmp_path):
+    import keras_tuner
+
+    def build(hp):
+        return model(hp.Int("accum_iters", 2, 4, step=2))
+
+    tuner = keras_tuner.GridSearch(build, objective="val_loss", directory=str(tmp_path))
+    callbacks = [hosts.accum.ApplyPartialWindow(), hosts.accum.AccumulationMonitor()]
+    settings = {"batch_size": MICRO, "epochs": 2, "callbacks": callbacks, "verbose": 0}
+    tuner.search(*data(), validation_data=data(), **settings)
+    for trial in tuner.oracle.trials.values():
+        updates = trial.metrics.get_best_value("completed_updates")
+        assert updates == 2 * EPOCH // trial.hyperparameters.get("accum_iters")
+    (trial,), (best,) = tuner.oracle.get_best_trials(), tuner.get_best_models()
+    assert best.optimizer.accum_iters == trial.hyperparameters.get("accum_iters")
+    np.testing.assert_allclose(best.evaluate(*data(), verbose=0), trial.score, rtol=1e-5)
