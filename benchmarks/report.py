@@ -87,8 +87,8 @@ def shown(ratios, host):
     return {name: ratios[of] for name, of in names.items() if ratios.get(of) is not None}
 
 
-def draw(found, network=SHORT[0]):
-    """Draw three candidates as bars, for one network: a group for each Keras that has Keras's own.
+def draw(found):
+    """Draw three candidates as bars, for SHORT: a group for each Keras that has Keras's own.
 
     The picture is as wide as a page, so that its letters have the size of the page's letters.
     """
@@ -97,7 +97,7 @@ def draw(found, network=SHORT[0]):
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    groups = {HOSTS[host]: shown(of(about, network), host) for host, about in found.items()}
+    groups = {HOSTS[host]: shown(of(about, SHORT), host) for host, about in found.items()}
     groups = {host: bars for host, bars in groups.items() if "Keras's own" in bars}
     colors = {"the default": "tab:blue", "PythonGate": "lightskyblue", "Keras's own": "tab:orange"}
     figure, axis = plt.subplots(figsize=(8, 3.4), layout="constrained")
@@ -109,7 +109,7 @@ def draw(found, network=SHORT[0]):
         drawn.set_label(name)
     axis.axhline(1, color="0.4", linewidth=1, linestyle="--", label="the floor")
     axis.set_xticks(range(len(groups)), list(groups))
-    axis.set(title=f"Time of a micro-batch: {network}, accum_iters=8", ylabel="over the floor")
+    axis.set(title=f"Time of a micro-batch: {SHORT}, accum_iters=8", ylabel="over the floor")
     axis.legend()
     axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(RESULTS / "micro_batch.png", dpi=100)

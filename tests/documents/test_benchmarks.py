@@ -33,6 +33,17 @@ def test_tables_are_those_of_their_results():
     assert read("benchmarks/results/accelerators.md") == tables.long_page(compiled)
 
 
+@once
+def test_the_picture_has_bars(tmp_path, monkeypatch):
+    import report
+    from matplotlib import pyplot
+
+    found = report.load()
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    report.draw(found)
+    assert len(pyplot.gca().containers) == 3 and all(pyplot.gca().containers)
+
+
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="of PyTorch")
 def test_where_pytorch_waits():
     from accelerators import tables, waits
