@@ -30,6 +30,7 @@ class TfKerasPort(TfKerasStatePort):
         self._updates_begun = 0  # replicas inside an update
         self._in_advance = {}  # replica: the weight or None, after a LossScaleOptimizer's sum
         self._summing = set()  # replicas inside the method `sums`
+        self._updates_before = None  # a number, if Python runs the step
 
     def micro_batch(self, pairs, is_summed):
         """Process a micro-batch's (gradient, variable) pairs."""
@@ -116,8 +117,9 @@ class TfKerasPort(TfKerasStatePort):
         return [*super().list_held(), *self.kept.values(), *([] if rate is None else [rate])]
 
     def snapshot(self, sums):
-        self._is_made = False
-        return super().snapshot(sums)
+        found = super().snapshot(sums)
+        self._is_made, self._updates_before = False, found and found[-1]
+        return found
 
     def is_made(self, snapshot):
         return self._is_made  # `updates` is written after the sums
@@ -128,6 +130,9 @@ class TfKerasPort(TfKerasStatePort):
 
     def count_updates(self, switch):
         def count(variable, target, switch):
-            return target.assign_add(tf.cast(switch, target.dtype))
+            switch = tf.cast(switch, target.dtype)
+            if self._updates_before is None:
+                return target.assign_add(switch)
+            return target.assign(self._updates_before + switch)  # also if called twice
 
         self.on(self.updates, count, switch)

@@ -17,10 +17,11 @@ def benchmarks(monkeypatch):
 
 
 @once
-def test_tables_are_those_of_their_results():
+def test_tables_are_those_of_their_results(tmp_path, monkeypatch):
     import report
     from accelerators import tables
     from everybody import common
+    from matplotlib import pyplot
 
     found, compiled = report.load(), tables.load()
     assert set(found) == set(report.HOSTS)
@@ -31,16 +32,8 @@ def test_tables_are_those_of_their_results():
     assert tables.reductions_table(compiled) in read("docs/devices.md")
     assert read("benchmarks/results/micro_batch.md") == report.long_table(found)
     assert read("benchmarks/results/accelerators.md") == tables.long_page(compiled)
-
-
-@once
-def test_the_picture_has_bars(tmp_path, monkeypatch):
-    import report
-    from matplotlib import pyplot
-
-    found = report.load()
     monkeypatch.setattr(report, "RESULTS", tmp_path)
-    report.draw(found)
+    report.draw(found)  # the picture has bars
     assert len(pyplot.gca().containers) == 3 and all(pyplot.gca().containers)
 
 

@@ -193,11 +193,10 @@ def test_inside_a_loss_scale(case):
     # Keras 3 leaves Nadam's product out of the variables of an optimizer that is built so.
     (scaled, mine), (_, theirs) = (made(hosts.loss_scaled(o, 8.0)) for o in (accumulating, stock))
     run, scale = stepper(scaled, mine), 8 if hosts.IS_KERAS3 else 1
-
-    def step(grads, is_last):
-        run([scale * g for g in grads])
-
-    assert_windows_equal_big_batches(accumulating, stock, mine, theirs, step=step)
+    assert_windows_equal_big_batches(
+        *(accumulating, stock, mine, theirs),
+        step=lambda grads, is_last: run([scale * g for g in grads]),
+    )
 
 
 @keras2_has_no("loss scaling")

@@ -72,6 +72,18 @@ def test_an_update_that_fails(where, error):
     np.testing.assert_allclose(hosts.array(mine), hosts.array(theirs), rtol=1e-6)
 
 
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="elsewhere the stock optimizer counts updates")
+def test_an_update_that_is_interrupted_when_it_has_been_counted(monkeypatch):
+    ours, w = hosts.ours("SGD", accum_iters=2), hosts.variable([1.0], "w")
+    hosts.build_on(ours, [w])
+    port, step = ours._accumulation.port, (hosts.apply, ours, [np.ones(1, hosts.FLOATX)], [w])
+    count = port.count_updates
+    monkeypatch.setattr(port, "count_updates", lambda switch: fail(count(switch)))
+    for position in 1, 0:
+        fails(KeyboardInterrupt(), *step)
+        assert (ours.completed_updates, ours.window_position) == (1 - position, position)
+
+
 def test_a_gradient_of_another_shape():
     a, b = (hosts.variable([1.0, -2.0], name) for name in "ab")
     ours = hosts.ours("SGD", learning_rate=1.0, accum_iters=2)
