@@ -128,8 +128,6 @@ def apply(optimizer, variables, found):
 
 RATES = 400  # updates that a schedule has rates for
 LENGTHS = AccumulationSchedule({0: 1, 1: 3, 3: 2})
-
-
 OF_TESTS = {"Shrink": Shrink, "EachUpdate": hosts.EachUpdate}
 
 
@@ -439,6 +437,8 @@ class Training(RuleBasedStateMachine):
     def restart(self, everything):
         """Schedules start again, inside a window, too; or all but the rate is reset to zeros."""
         self.build()
+        # In the newer style, `fit` writes averages to the weights, zeros as well.
+        everything = everything and not (hosts.IS_NEW_STYLE and self.big_batch.use_ema)
         for optimizer in (self.optimizer, self.big_batch.optimizer):
             optimizer.iterations.assign(0)
             for v in hosts.stock_variables(optimizer) if everything else ():
