@@ -505,7 +505,7 @@ class Training(RuleBasedStateMachine):
         old, values = self.optimizer, self.model.get_weights()
         if way == "state":
             self.build()
-            new = ours(self.plan)
+            new = type(old).from_config(old.get_config())  # the same constructor's length
             new.set_state(old.get_state())
         else:
             new = copy.deepcopy(old) if way == "deepcopy" else pickle.loads(pickle.dumps(old))
