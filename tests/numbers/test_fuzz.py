@@ -227,7 +227,7 @@ class BigBatch:
 
     def end_fit(self):
         """What Keras does at the end of `fit`, if there is an average of the weights."""
-        if self.use_ema and self.updates:
+        if self.use_ema and (self.updates or hosts.IS_NEW_STYLE):  # where it begins in `build`
             self.optimizer.finalize_variable_values(self.variables)
 
 
