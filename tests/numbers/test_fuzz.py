@@ -448,7 +448,8 @@ class Training(RuleBasedStateMachine):
         if everything:
             self.big_batch.window = []
             # A file's config makes the length that was set the constructor's.
-            self.big_batch.set_accum_iters = self.optimizer._accumulation.options.accum_iters
+            own = self.optimizer._accumulation.options.accum_iters
+            self.plan["ours"]["accum_iters"] = self.big_batch.set_accum_iters = own
 
     @rule()
     def apply_partial_window(self):
@@ -505,7 +506,7 @@ class Training(RuleBasedStateMachine):
         old, values = self.optimizer, self.model.get_weights()
         if way == "state":
             self.build()
-            new = type(old).from_config(old.get_config())  # the same constructor's length
+            new = ours(self.plan)
             new.set_state(old.get_state())
         else:
             new = copy.deepcopy(old) if way == "deepcopy" else pickle.loads(pickle.dumps(old))

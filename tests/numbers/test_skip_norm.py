@@ -32,7 +32,6 @@ SKIPPED = {
 @quick_first("length, argument, dropped", SKIPPED)
 @pytest.mark.usefixtures("every_gate")
 def test_a_skipped_micro_batch_leaves_no_trace(case, length, argument, dropped):
-    """Also at the start and the end of a window."""
     ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=length, **argument))
     stock, theirs = made(hosts.stock(case.name, **case.arguments))
     step, windows = stepper(ours, mine), gradients([length, length])
