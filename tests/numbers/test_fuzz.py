@@ -428,7 +428,7 @@ class Training(RuleBasedStateMachine):
 
     # -- between micro-batches ---------------------------------------------------------------------
 
-    @precondition(lambda self: self.accumulates and self.plan["ours"]["accum_iters"] is not LENGTHS)
+    @precondition(lambda self: self.accumulates and not callable(self.plan["ours"]["accum_iters"]))
     @rule(accum_iters=st.integers(1, 9))
     def set_accum_iters(self, accum_iters):
         self.optimizer.accum_iters = self.big_batch.set_accum_iters = accum_iters
