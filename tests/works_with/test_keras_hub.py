@@ -53,8 +53,7 @@ def assert_equals_big_batch(
     build, arrays, callbacks=(), loss_reduction="sum_over_batch_size", **ours
 ):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=loss_reduction)
-    x, y, sample_weight = arrays
-    settings = {"build": build, "arrays": (x, y), "sample_weight": sample_weight}
+    settings = {"build": build, "arrays": arrays[:2], "sample_weight": arrays[2]}
     settings["compile"] = {"loss": loss, **WITHOUT_XLA}
     expected = train(keras.optimizers.AdamW(**RULE), BIG, **settings)
     accumulating = hosts.accum.AdamWAccumulate(accum_iters=LENGTH, **RULE, **ours)
@@ -64,6 +63,7 @@ def assert_equals_big_batch(
     assert_equal(actual.slots, expected.slots, **TOLERANCE)
     moved = {name: w for name, w in actual.weights.items() if (w != actual.start[name]).any()}
     assert_moved(actual.start, moved, by=5e-3)
+    assert 2 * len(moved) + 1 == len(expected.slots)  # every trainable weight has two slots
     return len(moved), len(actual.weights)
 
 
