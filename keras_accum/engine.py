@@ -196,7 +196,7 @@ class Accumulation:
         except BaseException:
             if snapshot is None:
                 raise
-            is_made = port.is_made(snapshot)
+            is_made = bool(step.switch) and port.is_made(snapshot)
             for total in sums if is_made else ():
                 port.clear(total)
             if is_made or is_written or port.is_added(snapshot, sums):

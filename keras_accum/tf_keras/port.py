@@ -109,6 +109,7 @@ class TfKerasPort(TfKerasStatePort):
                 self._is_made = True
             finally:
                 self._updates_begun -= 1
+                self._is_made = self._is_made or self._is_counted(variables)
                 self.take_back(held)
 
     def list_held(self):
@@ -122,7 +123,16 @@ class TfKerasPort(TfKerasStatePort):
         return found
 
     def is_made(self, snapshot):
-        return self._is_made  # `updates` is written after the sums
+        return self._is_made or self._is_counted(self.variables)
+
+    def _is_counted(self, variables):
+        """True if the stock optimizer has counted an update since Python began the step.
+
+        It does so after its other writes, but in the newer style before constraints.
+        """
+        is_last = all(getattr(variable, "constraint", None) is None for variable in variables)
+        before = self._updates_before
+        return is_last and before is not None and bool(self.updates != before)
 
     @property
     def is_updating(self):
