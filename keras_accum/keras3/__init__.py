@@ -50,7 +50,7 @@ HOST = _Host()
 if keras.backend.backend() == "jax":
     from keras_accum.keras3.jax import HOOKS
 else:
-    HOOKS = []
+    from keras_accum.keras3.hooks import HOOKS
 patches.plan(HOST.name, together.look_at_trainings(HOST), *HOOKS)
 
 AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)
