@@ -93,7 +93,7 @@ class Saving:
             )
             optimizer._accumulation.state.counts_micro_batches = True
         # A Keras with registered names finds the class and ignores the user's Loader.
-        loader = cls._port_class.in_custom_objects(cls.__name__)
+        loader = cls._store_class.in_custom_objects(cls.__name__)
         if isinstance(loader, Loader):
             optimizer._warn_unless(loader.accum_iters)
         return optimizer

@@ -1,8 +1,7 @@
 """Optimizers and callbacks for Keras 3 on TensorFlow, JAX and PyTorch.
 
-`optimizers` has the public classes, and `hooks` the methods that Keras calls on them. `port` and
-`state` use `keras.ops`, `selection` filters the writes in an update, and `tensorflow`, `jax` and
-`torch` adapt both to a backend.
+`optimizers` has the public classes, and `hooks` the methods that Keras calls on them. `values`,
+`store` and `update` are parts of its engine, and `tensorflow`, `jax` and `torch` adapt them.
 """
 
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from keras_accum.callbacks import (  # noqa: E402
 )
 from keras_accum.callbacks.micro_batches.losses import get_mask  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
-from keras_accum.keras3.state import Keras3StatePort  # noqa: E402
+from keras_accum.keras3.store import Keras3Store  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
 from keras_accum.state import StateError  # noqa: E402, F401
 
@@ -34,7 +33,7 @@ class _Host(callbacks.Host):
     name, keras, ops, untracked = "keras3", keras, keras.ops, keras.StatelessScope
     is_traced = keras.backend.backend() != "torch"
     flatten, get_mask = staticmethod(keras.tree.flatten), staticmethod(get_mask)
-    read = staticmethod(Keras3StatePort.read)
+    read = staticmethod(Keras3Store.read)
 
     def added_losses(self, model):
         penalties = [w for w in model.trainable_weights if w.regularizer is not None]

@@ -15,7 +15,11 @@ import torch
 from keras import ops
 
 from keras_accum.host import check_members
-from keras_accum.keras3 import hooks, port
+from keras_accum.keras3 import hooks
+from keras_accum.keras3.store import Keras3Store, get_scalar_dtype
+from keras_accum.keras3.update import Keras3Update
+from keras_accum.keras3.values import Keras3Values
+from keras_accum.parts import Parts, Replicas
 from keras_accum.window import scale
 
 # The member of Keras's own class that is overridden here, beside those in `hooks`.
@@ -23,19 +27,12 @@ OF_KERAS = ("_backend_update_step",)
 check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
-class TorchPort(port.Keras3Port):
-    """Keras 3 on PyTorch."""
-
-    steps_return_state = False
+class TorchValues(Keras3Values):
+    """The values of PyTorch."""
 
     def traces(self):
         # If a compiled function fails, PyTorch reverts Python's side effects.
         return ["torch.compile"] if torch.compiler.is_compiling() else []
-
-    def add_counter(self, name, value, shape=()):
-        # Reading a counter on the CPU doesn't wait for the device.
-        with keras.device("cpu"):
-            return super().add_counter(name, value, shape)
 
     @property
     def counts_with(self):
@@ -67,10 +64,23 @@ class TorchPort(port.Keras3Port):
             return super().zero_unless(gradients, counted)
         return gradients if counted else list(map(torch.zeros_like, gradients))
 
+
+class TorchStore(Keras3Store):
+    """The variables of an optimizer on PyTorch."""
+
+    def add_counter(self, name, value, shape=()):
+        # Reading a counter on the CPU doesn't wait for the device.
+        with keras.device("cpu"):
+            return super().add_counter(name, value, shape)
+
+
+class TorchUpdate(Keras3Update):
+    """An update on PyTorch: fused operations, in place."""
+
     def add(self, sums, gradients, variables):
         summed, summands = [], []
         for total, gradient, variable in zip(sums, gradients, variables):
-            if self.overwrites(variable):
+            if self.store.overwrites(variable):
                 total.value.copy_(torch.maximum(total.value, gradient))
             else:
                 summed.append(total.value)
@@ -79,34 +89,34 @@ class TorchPort(port.Keras3Port):
             torch._foreach_add_(summed, summands)
 
     def find_steps(self, step, absent):
-        if self.is_traced():
+        if self.values.is_traced():
             return super().find_steps(step, absent)
         return {index: step for index in absent if step.covered[index]}
 
     def averages(self, totals, variables, steps):
-        if self.is_traced() or self.accumulation.window is None:
+        if self.values.is_traced() or not self.options.accumulates:
             return super().averages(totals, variables, steps)
         # In place, because the sums are zeroed afterwards.
-        overwritten = list(map(self.overwrites, variables))
+        overwritten = list(map(self.store.overwrites, variables))
         summed = [total for total, skip in zip(totals, overwritten) if not skip]
         if summed:
-            options = self.accumulation.options
-            of_divisor = torch if options.weighs else np  # a weight stays on the device
-            self._factor = scale(of_divisor, steps[0], options.reduction, lambda value: value)
+            ops_of = torch if self.options.weighs else np  # a weight stays on the device
+            reduction = self.options.reduction
+            self._factor = scale(ops_of, steps[0], reduction, lambda value: value)
             torch._foreach_mul_(summed, self._factor)
         return [total.clone() if skip else total for total, skip in zip(totals, overwritten)]
 
     # A tensor's version counts its writes in place, so no copy is needed to undo them.
 
     def snapshot(self, sums):
-        if self.is_traced():
+        if self.values.is_traced():
             return None
-        pairs = zip(sums, self.variables)
-        old = [s.value.clone() if self.overwrites(v) else None for s, v in pairs]
-        return [s.value._version for s in sums], old, self.updates.value._version
+        store, pairs = self.store, zip(sums, self.store.variables)
+        old = [s.value.clone() if store.overwrites(v) else None for s, v in pairs]
+        return [s.value._version for s in sums], old, store.updates.value._version
 
     def is_made(self, snapshot):
-        return self.updates.value._version != snapshot[-1]
+        return self.store.updates.value._version != snapshot[-1]
 
     def restore(self, snapshot, sums, gradients):
         for total, version, old, gradient in zip(sums, *snapshot[:2], gradients):
@@ -120,15 +130,15 @@ class TorchPort(port.Keras3Port):
                 total.value.sub_(gradient)
 
     def assign(self, variable, value):
-        if self.is_traced():
+        if self.values.is_traced():
             super().assign(variable, value)
         else:  # otherwise Keras would send a counter to the device and back
             with keras.device(str(variable.value.device)):
                 super().assign(variable, value)
 
-    def keep(self, step, totals, variables):
-        if self.is_traced():
-            super().keep(step, totals, variables)
+    def keep(self, step, totals, sums, variables):
+        if self.values.is_traced():
+            super().keep(step, totals, sums, variables)
         else:
             torch._foreach_zero_(totals)
 
@@ -139,17 +149,23 @@ class TorchPort(port.Keras3Port):
         )
 
 
+def make_parts(optimizer, options):
+    """Return the parts of an optimizer."""
+    values, replicas, store = TorchValues(get_scalar_dtype()), Replicas(), TorchStore(optimizer)
+    return Parts(values, replicas, store, TorchUpdate(optimizer, options, values, replicas, store))
+
+
 class Accumulating(hooks.Hooks):
     """The methods that Keras calls on an optimizer, on PyTorch."""
 
-    _port_class = TorchPort
+    _make_parts = staticmethod(make_parts)
 
     @torch.no_grad()
     def apply(self, grads, trainable_variables=None):
         return super().apply(grads, trainable_variables)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        if self._accumulation.port.is_updating:  # fused updates need the variables' dtypes
+        if self._accumulation.update.is_updating:  # fused updates need the variables' dtypes
             grads = [g.to(v.value.dtype) for g, v in zip(grads, trainable_variables)]
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 

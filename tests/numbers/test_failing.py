@@ -76,9 +76,9 @@ def test_an_update_that_fails(where, error):
 def test_an_update_that_is_interrupted_when_it_has_been_counted(monkeypatch):
     ours, w = hosts.ours("SGD", accum_iters=2), hosts.variable([1.0], "w")
     hosts.build_on(ours, [w])
-    port, step = ours._accumulation.port, (hosts.apply, ours, [np.ones(1, hosts.FLOATX)], [w])
-    count = port.count_updates
-    monkeypatch.setattr(port, "count_updates", lambda switch: fail(count(switch)))
+    update, step = ours._accumulation.update, (hosts.apply, ours, [np.ones(1, hosts.FLOATX)], [w])
+    count = update.count_updates
+    monkeypatch.setattr(update, "count_updates", lambda switch: fail(count(switch)))
     for position in 1, 0:
         fails(KeyboardInterrupt(), *step)
         assert (ours.completed_updates, ours.window_position) == (1 - position, position)
