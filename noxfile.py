@@ -36,7 +36,7 @@ def group(name):
     return nox.project.dependency_groups(nox.project.load_toml(PROJECT / "pyproject.toml"), name)
 
 
-sys.path.append(str(TESTS))
+sys.path.append(str(TESTS / "support"))
 from pythons import find_python  # noqa: E402
 
 # Each worker holds a framework in memory, so there are few workers. The tests of a file share
@@ -247,7 +247,7 @@ def package(session):
 
     settings = {"KERAS_ACCUM_TEST_BUILT": str(folder), "KERAS_BACKEND": "jax"}
     pytest = "-m", "pytest", "-q", "-p", "no:cacheprovider"
-    session.run("python", *pytest, "--noconftest", str(TESTS / "built.py"), env=settings)
+    session.run("python", *pytest, "--noconftest", str(TESTS / "package/built.py"), env=settings)
 
     # Run the sdist's tests on the installed files, the first tier without any framework.
     shutil.unpack_archive(sdist, folder)
@@ -265,7 +265,7 @@ def package(session):
     # This form of pyright brings its own Node.js.
     session.install("basedpyright==1.40.2")
     with_keras = python_of(session, "keras3_jax")
-    session.run("basedpyright", "--pythonpath", with_keras, "typed_uses.py")
+    session.run("basedpyright", "--pythonpath", with_keras, "package/typed_uses.py")
 
 
 @nox.session(venv_backend="none")
