@@ -189,7 +189,7 @@ def works_with(session):
         rows[backend].unlink(missing_ok=True)
         settings = {"KERAS_BACKEND": backend, "KERAS_ACCUM_TEST_WORKS_WITH": str(rows[backend])}
         check(session, "keras3", "works_with", "-m", "thorough", posargs=(), **settings)
-    session.run("python", "docs/rows_of_works_with.py", *map(str, rows.values()))
+    session.run("python", "docs/site/rows_of_works_with.py", *map(str, rows.values()))
 
 
 @nox.session
@@ -222,7 +222,7 @@ def docs(session):
     """Build the site in build/site with warnings as errors, and check its links."""
     session.install("--no-compile", str(PROJECT), *group("docs"))
     session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
-    session.run("python", "docs/check_site.py", "build/site")
+    session.run("python", "docs/site/check_site.py", "build/site")
 
 
 @nox.session
