@@ -22,6 +22,7 @@ from keras_accum.callbacks import (  # noqa: E402
     together,
 )
 from keras_accum.callbacks.micro_batches.of_keras import get_mask  # noqa: E402
+from keras_accum.compare import Comparison, compare_with_big_batch  # noqa: E402, F401
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.keras3.state import Keras3StatePort  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
