@@ -112,10 +112,10 @@ class Accumulation:
 
         def write():
             if self.window is not None:
-                self.update.add(self._list_sums(variables), gradients, variables)
+                self.update.add(step, self._list_sums(variables), gradients, variables)
             gate(self, step, lambda step: self._update(step, gradients, variables, absent))
 
-        self._write(step, write, gradients, variables)
+        self._write(step, write)
 
     def _closes(self, is_update):
         """Return 1 or 0 for the argument of `close_window`; None if it wasn't called."""
@@ -155,15 +155,16 @@ class Accumulation:
         if self.window is None:
             totals = list(map(self.values.dense, gradients))
         else:
-            totals = self._read_sums(variables)
+            totals = self._totals(variables)
         self._update_from(step, steps, totals, variables, frozen)
 
     def _list_sums(self, variables):
         """Return the accumulators of these variables."""
         return list(map(self.window.get_sum, variables))
 
-    def _read_sums(self, variables):
-        return list(map(self.values.value, self._list_sums(variables)))
+    def _totals(self, variables):
+        """Return the gradient sums for an update of these variables."""
+        return self.update.totals(self._list_sums(variables), variables)
 
     def _update_from(self, step, steps, totals, variables, frozen):
         """Update from a window's sums. Drop those of `frozen` variables."""
@@ -176,7 +177,8 @@ class Accumulation:
         if variables:  # a partial window may cover only frozen variables
             self.update.run(step, average, variables, [each.switch for each in steps])
         if self.window is not None:
-            totals, variables = [*totals, *self._read_sums(frozen)], [*variables, *frozen]
+            dropped = list(map(self.values.value, self._list_sums(frozen)))
+            totals, variables = [*totals, *dropped], [*variables, *frozen]
             self.update.keep(step, totals, self._list_sums(variables), variables)
 
     def _apart_from_frozen(self, indices):
@@ -186,13 +188,13 @@ class Accumulation:
         frozen = [of_model[i] for i, is_frozen in zip(indices, are_frozen) if is_frozen]
         return [i for i, is_frozen in zip(indices, are_frozen) if not is_frozen], frozen
 
-    def _write(self, step, write, gradients, variables):
+    def _write(self, step, write):
         """Call `write()`, then write the counters. If Python runs the step and fails, undo it.
 
         After `write()`, or once the update is made, complete the step instead.
         """
-        update, of_model, is_written = self.update, self.store.variables, False
-        sums = [] if self.window is None else self._list_sums(of_model)
+        update, is_written = self.update, False
+        sums = [] if self.window is None else self._list_sums(self.store.variables)
         snapshot = update.snapshot(sums) if sums else None
         try:
             write()
@@ -204,12 +206,10 @@ class Accumulation:
             is_made = update.is_made(snapshot)
             for total in sums if is_made else ():
                 update.clear(total)
-            if is_made or is_written:
+            if is_made or is_written or update.is_added(snapshot, sums):
                 self._write_counters(step)
             else:
-                key = self.store.key
-                added = dict(zip(map(key, variables), gradients))
-                update.restore(snapshot, sums, [added.get(key(v)) for v in of_model])
+                update.restore(snapshot, sums)
             raise
 
     def _write_counters(self, step):
@@ -241,10 +241,9 @@ class Accumulation:
             steps = [step] * len(variables)
 
             def write():
-                totals = self._read_sums(variables)
-                self._update_from(step, steps, totals, variables, frozen)
+                self._update_from(step, steps, self._totals(variables), variables, frozen)
 
-            self._write(step, write, (), variables)
+            self._write(step, write)
 
         self.replicas.between_steps(update)
 

@@ -297,7 +297,8 @@ class Store(abc.ABC):
 class Update(abc.ABC):
     """The writes of one optimizer's micro-batch.
 
-    In a train step the engine calls `add`, `averages`, `run`, `keep` and `assign`, in this order.
+    In a train step the engine calls these in their order: `add`, `totals`, `averages`, `run`, `keep`
+    and `assign`.
 
     step_is_fixed: True if a user can't change the train step.
     steps_return_state: True if `fit` passes the state functionally.
@@ -312,7 +313,7 @@ class Update(abc.ABC):
 
     # -- adding ------------------------------------------------------------------------------------
 
-    def add(self, sums, gradients, variables):
+    def add(self, step, sums, gradients, variables):
         """Add gradients in place to the accumulators of their variables."""
 
         def add(total, target, gradient):
@@ -345,6 +346,10 @@ class Update(abc.ABC):
     def loss_scale(self):
         """The factor by which the stock optimizer divides gradients in an update."""
         return 1.0
+
+    def totals(self, sums, variables):
+        """Return the values of accumulators, after `add`, for an update."""
+        return list(map(self.values.value, sums))
 
     def averages(self, totals, variables, steps):
         """Return the gradients for an update: scaled sums, or zeros inside a window."""
@@ -436,7 +441,11 @@ class Update(abc.ABC):
         """Return True if the update was made since the snapshot."""
         return int(self.values.value(self.store.updates)) != int(snapshot[-1])
 
-    def restore(self, snapshot, sums, gradients):
+    def is_added(self, snapshot, sums):
+        """Return True if gradients were added since the snapshot, and `restore` can't undo it."""
+        return False
+
+    def restore(self, snapshot, sums):
         """Undo the additions of a step that failed."""
         for total, value in zip(sums, snapshot):
             total.assign(value)

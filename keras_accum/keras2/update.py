@@ -36,7 +36,7 @@ class Keras2Update(parts.Update):
     def check_between_steps(self):
         self.store.check_other_windows()
 
-    def add(self, sums, gradients, variables):
+    def add(self, step, sums, gradients, variables):
         # Grouped, so that each read of an accumulator has one edge.
         self._order.writes.append(tf.group(*map(self.add_to, sums, gradients, variables)))
 

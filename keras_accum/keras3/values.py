@@ -32,8 +32,9 @@ class Keras3Values(parts.Values):
         return _count(ops.all(ops.stack([ops.all(ops.isfinite(g)) for g in gradients])))
 
     def norm(self, tensors):
-        dense = [ops.cast(tensor, self.scalar_dtype) for tensor in tensors]
-        return ops.sqrt(sum(ops.sum(ops.square(tensor)) for tensor in dense))
+        # A cast would drop the imaginary part of a complex number.
+        sizes = [ops.abs(t) if "complex" in str(t.dtype) else t for t in tensors]
+        return ops.sqrt(sum(ops.sum(ops.square(ops.cast(s, self.scalar_dtype))) for s in sizes))
 
     def without_gradient(self, value):
         if isinstance(value, numbers.Real):

@@ -6,6 +6,7 @@ from keras_accum import parts
 
 # Otherwise AutoGraph converts our functions in a user's `tf.function`.
 as_written = tf.autograph.experimental.do_not_convert
+_PARTS = tf.math.real, tf.math.imag
 
 
 class TensorFlowValues(parts.Values):
@@ -48,6 +49,9 @@ class TensorFlowValues(parts.Values):
 
     def all_finite(self, gradients):
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+        # `is_finite` takes no complex numbers, and their absolute value could overflow.
+        of_complex = [part(v) for v in values if v.dtype.is_complex for part in _PARTS]
+        values = [v for v in values if not v.dtype.is_complex] + of_complex
         return self.count_if(tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in values]))
 
     def norm(self, tensors):
