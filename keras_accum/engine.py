@@ -57,7 +57,7 @@ class Accumulation:
 
     @contextlib.contextmanager
     def building(self):
-        """A scope for creating the optimizer's variables, which an interruption ends for good."""
+        """Scope for creating variables. After Ctrl-C in it, the optimizer can't be built again."""
         if self._is_torn:
             raise RuntimeError(
                 f"`build` of {type(self.optimizer).__name__} was interrupted: compile the model "

@@ -297,8 +297,8 @@ class Store(abc.ABC):
 class Update(abc.ABC):
     """The writes of one optimizer's micro-batch.
 
-    In a train step the engine calls these in their order: `add`, `totals`, `averages`, `run`, `keep`
-    and `assign`.
+    In a train step the engine calls, in this order, `add`, `totals`, `averages`, `run`, `keep` and
+    `assign`.
 
     step_is_fixed: True if a user can't change the train step.
     steps_return_state: True if `fit` passes the state functionally.

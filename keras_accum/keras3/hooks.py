@@ -10,6 +10,7 @@ from keras_accum import host, schedule
 from keras_accum.convert import Convertible
 from keras_accum.keras3.store import Keras3Store
 from keras_accum.options import unchangeable
+from keras_accum.state import LOADER
 from keras_accum.warn import warn
 
 # The members of Keras's own class that are overridden here or called by a private name.
@@ -149,9 +150,9 @@ class Hooks(MovingAverages):
         accumulation, store = self._accumulation, self._accumulation.store
         if self.built or not variables:
             # Keras's HDF5 loader builds without variables, and then calls `set_weights`.
-            accumulation.state.is_promised = not self.built
+            accumulation.state.expected = None if self.built else LOADER
             return
-        accumulation.state.check_promise()
+        accumulation.state.check_loader()
         # Somebody may have set the attribute since.
         self._check_one_accumulation(self.gradient_accumulation_steps)
         try:

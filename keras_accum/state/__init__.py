@@ -17,6 +17,6 @@ No Keras is imported here, and nothing runs in a train step: a `parts.Store` has
 """
 
 from keras_accum.state.checks import StateError, parse_index
-from keras_accum.state.state import State
+from keras_accum.state.state import CHECKPOINT, LOADER, State
 
-__all__ = ["State", "StateError", "parse_index"]
+__all__ = ["CHECKPOINT", "LOADER", "State", "StateError", "parse_index"]
