@@ -21,7 +21,8 @@ from keras_accum.callbacks import (  # noqa: E402
     python_gate,
     together,
 )
-from keras_accum.callbacks.micro_batches.losses import get_mask  # noqa: E402
+from keras_accum.callbacks.micro_batches.of_keras import get_mask  # noqa: E402
+from keras_accum.compare import Comparison, compare_with_big_batch  # noqa: E402
 from keras_accum.keras3 import optimizers  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.keras3.state import Keras3StatePort  # noqa: E402
@@ -47,6 +48,7 @@ class _Host(callbacks.Host):
 
 
 HOST = _Host()
+host.check_members(keras, keras.Model, ["_flatten_layers"])  # called in the callbacks
 
 if keras.backend.backend() == "jax":
     from keras_accum.keras3.jax import HOOKS

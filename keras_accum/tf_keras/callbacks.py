@@ -13,6 +13,7 @@ from keras_accum.callbacks import (
     python_gate,
 )
 from keras_accum.callbacks.base import is_named
+from keras_accum.host import check_members
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 
 __all__ = ["ApplyPartialWindow", "AccumulationMonitor", "MicroBatchWeights", "OnUpdates"]
@@ -55,6 +56,7 @@ class _Host(callbacks.Host):
 
 
 HOST = _Host()
+check_members(keras, keras.Model, ["_flatten_layers"])  # called here and in the warnings of `fit`
 
 AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)
 ApplyPartialWindow = HOST.callback(apply_partial_window.ApplyPartialWindow)

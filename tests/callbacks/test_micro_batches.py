@@ -15,6 +15,9 @@ if not hosts.IS_KERAS3:
 
 from keras_accum.callbacks.micro_batches import Step
 
+# Keras 3.16's recurrent layers drop the masks of sequences, and say so.
+pytestmark = pytest.mark.filterwarnings("ignore:Layer 'r' .* was passed an input with a mask")
+
 layers, ops = keras.layers, keras.ops
 MicroBatches = hosts.accum.MicroBatches
 

@@ -178,7 +178,7 @@ def test_central_storage():
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit has no parameter servers")
 def test_parameter_server(tmp_path):
     """With one worker: several are asynchronous, and no two trainings are equal."""
-    run_together([([hosts.TESTS / "parameter_server.py", tmp_path / "end.npz"], {})])
+    run_together([([hosts.SUPPORT / "parameter_server.py", tmp_path / "end.npz"], {})])
     with np.load(tmp_path / "end.npz") as actual:
         assert_equal(dict(actual), training.big_batch(ADAM).weights)
 
@@ -249,7 +249,7 @@ TRAININGS = [({}, []), ({"gate": "conditional"}, []), ({}, ["PythonGate"])]
 @jax_only
 def test_two_processes_of_jax(tmp_path):
     """Each has half of every micro-batch. The last two micro-batches are closed as one window."""
-    script, address = hosts.TESTS / "jax_worker.py", f"localhost:{two_free_ports()[0]}"
+    script, address = hosts.SUPPORT / "jax_worker.py", f"localhost:{two_free_ports()[0]}"
     command = [script, address, tmp_path / "worker"]
     run_together(([*command, rank, json.dumps(TRAININGS)], {}) for rank in range(2))
     model = compiled(dense_model(), hosts.stock("Adam", **ADAM.arguments))

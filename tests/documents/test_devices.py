@@ -47,7 +47,7 @@ def test_each_snippet_has_a_row():
 def programs(name, processes, path):
     """Return what `run_together` runs."""
     (path / "script.py").write_text(BLOCKS[name], "utf-8")
-    command = [hosts.TESTS / "snippet.py", path / "script.py", path / "end"]
+    command = [hosts.SUPPORT / "snippet.py", path / "script.py", path / "end"]
     port, *_ = two_free_ports()
     shared = {"PROCESSES": str(processes), "ADDRESS": f"localhost:{port}"}
     if processes == 2:

@@ -37,7 +37,7 @@ def test_scripts(tmp_path, monkeypatch):
 
 
 def test_the_first_script_is_the_one_of_which_a_type_checker_knows_everything():
-    assert FIRST in (hosts.PROJECT / "tests" / "typed_uses.py").read_text("utf-8")
+    assert FIRST in (hosts.TESTS / "package" / "typed_uses.py").read_text("utf-8")
 
 
 def test_the_table_is_the_one_of_the_demonstration():

@@ -6,7 +6,8 @@ from keras.utils import unpack_x_y_sample_weight
 
 from keras_accum.callbacks.base import normalizes_batches
 from keras_accum.callbacks.micro_batches.halving import Halving
-from keras_accum.callbacks.micro_batches.losses import get_mask, in_parts
+from keras_accum.callbacks.micro_batches.losses import in_parts
+from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask
 
 _LENGTHS = (
     "MicroBatches slices samples: the first dimension of all arrays in a batch must be the number "
@@ -147,8 +148,6 @@ class StepInSlices(Halving):
 
     def _differentiate_loss(self, data, rows):
         """Return the gradients with respect to the joined outputs of all slices."""
-        from keras.src.backend import set_keras_mask
-
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         structure, masked = [], []
 
@@ -168,7 +167,7 @@ class StepInSlices(Halving):
 
         def objective(arrays):
             for i, mask in zip(masked, found[count:]):
-                set_keras_mask(arrays[i], mask)
+                set_mask(arrays[i], mask)
             y_pred = keras.tree.pack_sequence_as(structure[0], arrays)
             loss = self.model._compile_loss(y, y_pred, sample_weight) + penalties
             return self.optimizer.scale_loss(loss), (loss, y_pred)

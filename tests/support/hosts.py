@@ -20,7 +20,8 @@ import keras_accum
 # The stock optimizers that have a class <name>Accumulate on some Keras.
 OPTIMIZERS = [n[: -len("Accumulate")] for n in keras_accum.WHERE if n.endswith("Accumulate")]
 
-TESTS = Path(__file__).resolve().parent
+SUPPORT = Path(__file__).resolve().parent
+TESTS = SUPPORT.parent
 PROJECT = TESTS.parent
 
 HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")
