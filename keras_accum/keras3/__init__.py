@@ -67,11 +67,13 @@ __all__ = [  # written out for type checkers; the tests compare it with `WHERE`
     "AccumulationMonitor",
     "AccumulationSchedule",
     "ApplyPartialWindow",
+    "Comparison",
     "MicroBatches",
     "MicroBatchWeights",
     "OnUpdates",
     "PythonGate",
     "StateError",
+    "compare_with_big_batch",
 ]
 __all__ += optimizers.__all__
 if not TYPE_CHECKING:  # with it, checkers would accept any name
