@@ -50,6 +50,7 @@ class Accumulation:
         self.port = make_port(self)
         self.window = None
         self.state, self.pending = State(self), Pending(self)
+        self.in_fit = None  # the callback that `fit` itself weighs micro-batches with
         # A Counter of the micro-batches run or traced, by replica. None unless a PythonGate needs
         # it: `torch.compile` compiles again if a number changes in each micro-batch.
         self.micro_batches = None
