@@ -135,6 +135,17 @@ def test_a_loop_for_jax():
     assert (optimizer.completed_updates, optimizer.window_position) == (1, 2)
 
 
+@pytest.mark.skipif(hosts.IS_KERAS3 or hosts.IS_NEW_STYLE, reason="test_recipes.py runs it")
+def test_adam_in_numpy():
+    names, script = {}, (hosts.PROJECT / "examples" / "numpy_adam.py").read_text("utf-8")
+    hosts.set_floatx("float32")
+    try:
+        exec(script.replace("import keras\n", hosts.IMPORT_KERAS + "\n"), names)
+    finally:
+        hosts.set_floatx(hosts.FLOATX)
+    assert names["difference"] < 1e-5
+
+
 @keras2_has_no("`accumulating`")
 def test_another_optimizer():
     class Yours(type(hosts.stock("SGD"))):
