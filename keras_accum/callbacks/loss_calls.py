@@ -103,7 +103,7 @@ class LossCall:
 
     def find_divisor(self, dtype):
         """Return what Keras divided by: its own reduction of ones to a sum."""
-        host, ops, (in_mask, own_mask) = self._host, self._host.ops, self.masks
+        host, ops = self._host, self._host.ops
         ones = [ops.ones_like(self.values, dtype=dtype) for _ in range(2)]
         for each, mask in zip(ones, self.masks):
             if mask is not None:
