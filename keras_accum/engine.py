@@ -50,23 +50,24 @@ class Accumulation:
         self.values, self.replicas, self.store, self.update = parts
         self.window = None
         self.state, self.pending = State(self), Pending(self)
+        self.in_fit = None  # the callback that `fit` itself weighs micro-batches with
         # A Counter of the micro-batches run or traced, by replica. None unless a PythonGate needs
         # it: `torch.compile` compiles again if a number changes in each micro-batch.
         self.micro_batches = None
-        self._is_torn = False
+        self._torn_by = None  # the error in `build`
 
     @contextlib.contextmanager
     def building(self):
-        """Scope for creating variables. After Ctrl-C in it, the optimizer can't be built again."""
-        if self._is_torn:
+        """Scope for creating the optimizer's variables. After an error in it, it can't be built."""
+        if self._torn_by is not None:
             raise RuntimeError(
-                f"`build` of {type(self.optimizer).__name__} was interrupted: compile the model "
-                "with a new optimizer."
+                f"`build` of {type(self.optimizer).__name__} ended with {self._torn_by}, and may "
+                "lack variables: compile the model with a new optimizer."
             )
         try:
             yield
         except BaseException as error:
-            self._is_torn = not isinstance(error, Exception)
+            self._torn_by = repr(error)
             if not self.options.is_stock:
                 self.store.variables = ()
             raise

@@ -1,5 +1,7 @@
 """An update on Keras 2: a rule with the update switch in its scalars."""
 
+import re
+
 import keras
 import tensorflow as tf
 
@@ -28,6 +30,10 @@ class Keras2Update(parts.Update):
 
     def make_step(self, loss, gradients, micro_batch):
         """Return the operation of a train step, whose writes `micro_batch()` makes."""
+        if self.options.accumulates:
+            instead = "`decay`, or set the rate in a callback"
+            found = self._find_written([], [self._rate])
+            self._refuse_writes(found, "the tensor given as learning rate", instead)
         self._order.computed = [loss, *gradients]
         step = self._order.group(micro_batch)
         self._order.computed = ()
@@ -59,6 +65,38 @@ class Keras2Update(parts.Update):
                 slots = self.store.get_slots(place)
                 written = rule.apply(scalars[average.dtype], average, variable, slots)
                 self._order.writes += written + self._constrain(step.switch, variable, written)
+        if not is_certain(step.switch):
+            # What computes gradients and the switch does run in each micro-batch.
+            given = [self._order.computed, step, self._rate]
+            found = self._find_written(given, self._order.writes)
+            what = "a constraint or a function of `window_transforms`", "gate='conditional'"
+            self._refuse_writes(found, *what)
+
+    def _refuse_writes(self, found, what, instead):
+        """Raise a TypeError for the name of a variable that each micro-batch would write."""
+        if found:
+            raise TypeError(
+                f"The variable {found} is written by {what}, and would be in each micro-batch. "
+                f"Construct {type(self.optimizer).__name__} with {instead}."
+            )
+
+    def _find_written(self, given, values):
+        """Return the name of a variable that is neither the optimizer's nor a weight, but written.
+
+        given, values: nested tensors and operations. The search goes from `values` up to `given`.
+        """
+        store = self.store
+        held = [*store.variables, *store.slots.values(), *store.of_window]
+        own = {getattr(variable, "handle", variable).op for variable in held}
+        seen, left = set(_list_operations(given)), _list_operations(values)
+        while left:
+            operation = left.pop()
+            if operation not in seen:
+                seen.add(operation)
+                left += _list_operations([*operation.inputs, operation.control_inputs])
+                if _writes(operation) and operation.inputs[0].op not in own:
+                    return operation.inputs[0].op.name
+        return None
 
     def _clip(self, gradients):
         """Clip gradients as stock optimizers do, but without a conditional."""
@@ -107,6 +145,19 @@ class Keras2Update(parts.Update):
     def count_updates(self, switch):
         updates = self.store.updates
         self._order.writes.append(K.update_add(updates, K.cast(switch, K.dtype(updates))))
+
+
+def _list_operations(values):
+    """Return the operations that compute nested values."""
+    found = (getattr(value, "op", value) for value in tf.nest.flatten(values))
+    return [operation for operation in found if isinstance(operation, tf.Operation)]
+
+
+def _writes(operation):
+    """Return True for a TensorFlow operation that writes the variable in its first input."""
+    kinds = [t.dtype for t in operation.inputs][:1]
+    is_variable = any(kind == tf.resource or kind._is_ref_dtype for kind in kinds)
+    return is_variable and bool(re.search("Assign|Apply|Scatter|CountUpTo", operation.type))
 
 
 def make_parts(optimizer, options):

@@ -37,6 +37,20 @@ class _Host(callbacks.Host):
     flatten, get_mask = staticmethod(keras.tree.flatten), staticmethod(get_mask)
     read = staticmethod(Keras3Store.read)
 
+    def set_mask(self, output, mask):
+        from keras.src.backend import set_keras_mask
+
+        set_keras_mask(output, mask)
+
+    def find_losses(self, model):
+        def replace(item, function):
+            return item._replace(loss=function(item.loss))
+
+        return model._compile_loss, "_flat_losses", replace
+
+    def make_sum_loss(self, dtype):
+        return keras.losses.Loss(reduction="sum", dtype=dtype)
+
     def added_losses(self, model):
         penalties = [w for w in model.trainable_weights if w.regularizer is not None]
         return len(model.losses) - len(penalties)

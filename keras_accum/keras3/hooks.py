@@ -207,7 +207,16 @@ class Hooks(MovingAverages):
             missing = [store.get_name(v) for g, v in zip(grads, trainable_variables) if g is None]
             if missing:
                 warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
-            accumulation.micro_batch(*map(list, zip(*pairs)))
+            with accumulation.update.refusing_lost_writes():
+                accumulation.micro_batch(*map(list, zip(*pairs)))
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        store, update = self._accumulation.store, self._accumulation.update
+        update.returned = set(map(id, [*self.variables, *store.variables]))
+        try:
+            return super().stateless_apply(optimizer_variables, grads, trainable_variables)
+        finally:
+            update.returned = None
 
     @property
     def _is_stock(self):

@@ -19,7 +19,12 @@ from keras_accum.window import is_certain
 
 
 class Keras3Update(parts.Update):
-    """An update on Keras 3. Each backend has a subclass."""
+    """An update on Keras 3. Each backend has a subclass.
+
+    returned: While `stateless_apply` runs, the ids of the variables that it returns.
+    """
+
+    returned = None
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -72,6 +77,12 @@ class Keras3Update(parts.Update):
                 "its zero, which would then count in the global norm. Change gradients in the "
                 f"train step, or leave `global_clipnorm` out. Received: global_clipnorm={clip}"
             )
+
+    def refusing_lost_writes(self):
+        """Return a scope that raises a TypeError for a write that `stateless_apply` would lose."""
+        if self.returned is None:
+            return contextlib.nullcontext()
+        return RefuseOthers(self.optimizer, self.returned)
 
     def list_written(self, by_weight):
         """Return (owner, variable) for each write of an update, without owners if not asked."""
@@ -131,6 +142,28 @@ class SelectWrites(keras.StatelessScope):
             variable._direct_assign(value)
         else:
             self.original_scope.add_update((variable, value))
+
+
+class RefuseOthers(keras.StatelessScope):
+    """Raise a TypeError for a write that the scope around it, of `stateless_apply`, would lose."""
+
+    def __init__(self, optimizer, returned):
+        super().__init__()
+        self._optimizer, self._returned = optimizer, returned
+
+    def get_current_value(self, variable):
+        return self.original_scope.get_current_value(variable)
+
+    def add_update(self, update):
+        variable = update[0]
+        if id(variable) not in self._returned:
+            raise TypeError(
+                f"A train step of {type(self._optimizer).__name__} writes the variable "
+                f"{variable.path}, whose new value `stateless_apply`, and `fit` on JAX, would "
+                "lose: they return the optimizer's variables and the trainable weights. Create it "
+                "with `optimizer.add_variable(shape, initializer=..., name=...)`."
+            )
+        self.original_scope.add_update(update)
 
 
 class SelectAfter:

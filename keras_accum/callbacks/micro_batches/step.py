@@ -14,8 +14,8 @@ _LENGTHS = (
     "of samples. Received first dimensions: {}"
 )
 _SEVERAL = (
-    'MicroBatches("auto") can\'t be used with several devices or replicas: a step that failed on '
-    "one of them can't be undone. Give a size. Received: {}"
+    'MicroBatches("auto") can\'t be used with several devices, replicas or processes: a step that '
+    "failed on one of them can't be undone. Give a size. Received: {}"
 )
 _NO_LOSS = "MicroBatches(loss='batch') needs a model that is compiled with a loss."
 _NORMALIZES = (
@@ -104,18 +104,25 @@ class StepInSlices(Halving):
         stop = start + count
         return keras.tree.map_structure(lambda a: None if a is None else a[start:stop], data)
 
+    def called(self):
+        """Return what Keras's train step calls: the model, or a wrapper around it."""
+        return self.model
+
     def call(self, x):
-        return self.model(x, training=True) if self.model._call_has_training_arg else self.model(x)
+        called = self.called()
+        return called(x, training=True) if self.model._call_has_training_arg else called(x)
 
     def penalties(self, share):
         """Return a slice's share in the losses added by layers."""
         losses = map(self.model._aggregate_additional_loss, self.model.losses)
         return _share(sum(losses, ops.zeros(())), share)
 
-    def track(self, loss, rows, x, y, y_pred, sample_weight):
+    def track(self, loss, rows, y, y_pred, sample_weight):
         """Update the metrics with a slice or batch."""
         self.model._loss_tracker.update_state(loss * self.replicas(), sample_weight=rows)
-        self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        # Not `compute_metrics`, whose results would be reduced over processes in each slice.
+        if self.model._compile_metrics is not None:
+            self.model._compile_metrics.update_state(y, y_pred, sample_weight)
 
     def gradients(self, data, rows):
         """Return a batch's gradients, updating all variables but the weights."""
@@ -138,7 +145,7 @@ class StepInSlices(Halving):
             return self.optimizer.scale_loss(_share(loss, share)), (loss, y_pred)
 
         gradients, (loss, y_pred) = self.compute_gradients(objective)
-        self.track(loss, count, x, y, y_pred, sample_weight)
+        self.track(loss, count, y, y_pred, sample_weight)
         return gradients
 
     def _differentiate_part(self, data, count, rows):
@@ -173,7 +180,7 @@ class StepInSlices(Halving):
             return self.optimizer.scale_loss(loss), (loss, y_pred)
 
         gradients, (loss, y_pred) = self.compute_gradients(objective, found[:count])
-        self.track(loss, rows, x, y, y_pred, sample_weight)
+        self.track(loss, rows, y, y_pred, sample_weight)
         return gradients
 
     def _differentiate_outputs(self, data, count, rows):
