@@ -10,7 +10,6 @@ from keras_accum import host, patches, where_else
 
 keras = host.import_keras("keras3")  # first, because its error is the clearest
 
-from keras_accum import callbacks  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
     accumulation_monitor,
     apply_partial_window,
@@ -20,7 +19,8 @@ from keras_accum.callbacks import (  # noqa: E402
     python_gate,
     together,
 )
-from keras_accum.callbacks.micro_batches.of_keras import get_mask  # noqa: E402
+from keras_accum.callbacks.host import Host  # noqa: E402
+from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask  # noqa: E402
 from keras_accum.compare import Comparison, compare_with_big_batch  # noqa: E402
 from keras_accum.keras3 import optimizers  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
@@ -29,18 +29,13 @@ from keras_accum.schedule import AccumulationSchedule  # noqa: E402
 from keras_accum.state import StateError  # noqa: E402
 
 
-class _Host(callbacks.Host):
+class _Host(Host):
     """Keras 3 as the callbacks see it."""
 
     name, keras, ops, untracked = "keras3", keras, keras.ops, keras.StatelessScope
     is_traced = keras.backend.backend() != "torch"
-    flatten, get_mask = staticmethod(keras.tree.flatten), staticmethod(get_mask)
-    read = staticmethod(Keras3Store.read)
-
-    def set_mask(self, output, mask):
-        from keras.src.backend import set_keras_mask
-
-        set_keras_mask(output, mask)
+    get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
+    flatten, read = staticmethod(keras.tree.flatten), staticmethod(Keras3Store.read)
 
     def find_losses(self, model):
         def replace(item, function):
