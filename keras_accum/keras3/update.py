@@ -160,8 +160,9 @@ class RefuseOthers(keras.StatelessScope):
             raise TypeError(
                 f"A train step of {type(self._optimizer).__name__} writes the variable "
                 f"{variable.path}, whose new value `stateless_apply`, and `fit` on JAX, would "
-                "lose: they return the optimizer's variables and the trainable weights. Create it "
-                "with `optimizer.add_variable(shape, initializer=..., name=...)`."
+                "lose: they return the trainable weights and the optimizer's variables. Make it "
+                "one of these before `build`: `optimizer.add_variable(shape, name=...)`, or for an "
+                "existing one, such as a SeedGenerator's `state`, `optimizer.some_name = variable`."
             )
         self.original_scope.add_update(update)
 
