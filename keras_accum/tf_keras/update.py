@@ -10,7 +10,7 @@ import functools
 import tensorflow as tf
 
 from keras_accum import parts
-from keras_accum.host import runs_code_of_keras
+from keras_accum.host import find_user_classes, runs_code_of_keras
 from keras_accum.tensorflow import rules
 from keras_accum.tensorflow.values import TensorFlowValues, add_in_place, after
 from keras_accum.tf_keras.library import keras, legacy
@@ -137,7 +137,11 @@ class LegacyUpdate(TfKerasUpdate):
         return [pair for pair in constrained if not is_certain(pair[1])]
 
     def run_stock(self, averages, variables, switches):
-        optimizer, key = self.optimizer, self.store.key
+        optimizer, stock, key = self.optimizer, self.store.stock, self.store.key
+        if any("apply_gradients" in vars(base) for base in find_user_classes(stock)):
+            pairs = list(zip(averages, variables))
+            stock.apply_gradients(optimizer, pairs, experimental_aggregate_gradients=False)
+            return
         if self.rule is None:
             apply_state = optimizer._prepare(variables)
         else:

@@ -13,6 +13,7 @@ from cases import ADAM, CASES, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from processes import PARTIAL, run_together, two_free_ports, two_workers
 from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, train, weights
+
 skip_file_on_keras2("tf.distribute strategies")
 
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about tf.distribute")
