@@ -29,7 +29,7 @@ class Recorder(keras.optimizers.Optimizer):
 
     def update_step(self, gradient, variable, learning_rate):
         kept = self.gradients[self._get_variable_index(variable)]
-        self.assign(kept, keras.ops.cast(keras.ops.convert_to_tensor(gradient), kept.dtype))
+        self.assign(kept, keras.ops.cast(to_dense(gradient), kept.dtype))
 
 
 class Subject(compare.Subject):
@@ -83,7 +83,13 @@ class Subject(compare.Subject):
         return in_full_precision()
 
 
+def to_dense(gradient):
+    return gradient
+
+
 if keras.backend.backend() == "tensorflow":
+    from tensorflow import convert_to_tensor as to_dense
+
     from keras_accum.tensorflow.compare import in_full_precision
 
     remember_generators = list
