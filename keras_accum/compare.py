@@ -326,7 +326,8 @@ class _Window:
                 advice = self._find_remedy(options, callbacks, big, distances[1])
                 if not (advice or said):
                     advice = _KEEPS.format(moved) if moved else _UNKNOWN
-        return Comparison(*distances, self._by_variable(window, big, control), verdict, said, advice)
+        by_variable = self._by_variable(window, big, control)
+        return Comparison(*distances, by_variable, verdict, said, advice)
 
     def _train_window(self, options, callbacks, batch_size):
         """Return the gradient of the window, with a loss scale that doesn't overflow."""
@@ -402,9 +403,10 @@ class _Window:
             yield "with reduction='mean'", changed, callbacks, size
         if options.accumulates and options.reduction != "weighted":
             changed = dataclasses.replace(options, reduction="weighted")
-            more = [package.MicroBatchWeights()]
-            text = "with reduction='weighted' and MicroBatchWeights()"
-            yield text, changed, [*more, *callbacks], size
+            yield "with reduction='weighted'", changed, callbacks, size
+        if options.accumulates and options.reduction != "sum":
+            changed = dataclasses.replace(options, reduction="sum")
+            yield "with reduction='sum'", changed, callbacks, size
         if hasattr(package, "MicroBatches"):
             size = min([size, *(c.size for c in callbacks if is_named(c, "MicroBatches"))])
             text = f"with MicroBatches({size}, loss='batch'), the stock optimizer and whole batches"

@@ -50,23 +50,24 @@ class Accumulation:
         self.port = make_port(self)
         self.window = None
         self.state, self.pending = State(self), Pending(self)
+        self.in_fit = None  # the callback that `fit` itself weighs micro-batches with
         # A Counter of the micro-batches run or traced, by replica. None unless a PythonGate needs
         # it: `torch.compile` compiles again if a number changes in each micro-batch.
         self.micro_batches = None
-        self._is_torn = False
+        self._torn_by = None  # the error in `build`
 
     @contextlib.contextmanager
     def building(self):
-        """A scope for creating the optimizer's variables, which an interruption ends for good."""
-        if self._is_torn:
+        """A scope for creating the optimizer's variables, which an error ends for good."""
+        if self._torn_by is not None:
             raise RuntimeError(
-                f"`build` of {type(self.optimizer).__name__} was interrupted: compile the model "
-                "with a new optimizer."
+                f"`build` of {type(self.optimizer).__name__} ended with {self._torn_by}, and may "
+                "lack variables: compile the model with a new optimizer."
             )
         try:
             yield
         except BaseException as error:
-            self._is_torn = not isinstance(error, Exception)
+            self._torn_by = repr(error)
             if not self.options.is_stock:
                 self.port.variables = ()
             raise
@@ -109,10 +110,11 @@ class Accumulation:
 
         def write():
             if self.window is not None:
-                self.port.add(list(map(self.window.get_sum, variables)), gradients, variables)
+                sums = list(map(self.window.get_sum, variables))
+                self.port.add(step, sums, gradients, variables)
             gate(self.port, step, lambda step: self._update(step, gradients, variables, absent))
 
-        self._write(step, write, gradients, variables)
+        self._write(step, write)
 
     def _closes(self, is_update):
         """Return 1 or 0 for the argument of `close_window`; None if it wasn't called."""
@@ -152,12 +154,12 @@ class Accumulation:
         if self.window is None:
             totals = list(map(self.port.dense, gradients))
         else:
-            totals = self._sums(variables)
+            totals = self._totals(variables)
         self._update_from(step, steps, totals, variables, frozen)
 
-    def _sums(self, variables):
-        """Read the accumulators of these variables."""
-        return [self.port.value(self.window.get_sum(variable)) for variable in variables]
+    def _totals(self, variables):
+        """Return the gradient sums for an update of these variables."""
+        return self.port.totals(list(map(self.window.get_sum, variables)), variables)
 
     def _update_from(self, step, steps, totals, variables, frozen):
         """Update from a window's sums. Drop those of `frozen` variables."""
@@ -170,7 +172,8 @@ class Accumulation:
         if variables:  # a partial window may cover only frozen variables
             self.port.update(step, average, variables, [each.switch for each in steps])
         if self.window is not None:
-            self.port.keep(step, [*totals, *self._sums(frozen)], [*variables, *frozen])
+            dropped = [self.port.value(self.window.get_sum(variable)) for variable in frozen]
+            self.port.keep(step, [*totals, *dropped], [*variables, *frozen])
 
     def _apart_from_frozen(self, indices):
         """Split indices: return those of trainable variables, and the frozen variables."""
@@ -179,13 +182,13 @@ class Accumulation:
         frozen = [of_model[i] for i, is_frozen in zip(indices, are_frozen) if is_frozen]
         return [i for i, is_frozen in zip(indices, are_frozen) if not is_frozen], frozen
 
-    def _write(self, step, write, gradients, variables):
+    def _write(self, step, write):
         """Call `write()`, then write the counters. If Python runs the step and fails, undo it.
 
         After `write()`, or once the update is made, complete the step instead.
         """
-        port, of_model, is_written = self.port, self.port.variables, False
-        sums = [] if self.window is None else list(map(self.window.get_sum, of_model))
+        port, is_written = self.port, False
+        sums = [] if self.window is None else list(map(self.window.get_sum, port.variables))
         snapshot = port.snapshot(sums) if sums else None
         try:
             write()
@@ -197,11 +200,10 @@ class Accumulation:
             is_made = port.is_made(snapshot)
             for total in sums if is_made else ():
                 port.clear(total)
-            if is_made or is_written:
+            if is_made or is_written or port.is_added(snapshot, sums):
                 self._write_counters(step)
             else:
-                added = dict(zip(map(port.key, variables), gradients))
-                port.restore(snapshot, sums, [added.get(port.key(v)) for v in of_model])
+                port.restore(snapshot, sums)
             raise
 
     def _write_counters(self, step):
@@ -234,9 +236,9 @@ class Accumulation:
             steps = [step] * len(variables)
 
             def write():
-                self._update_from(step, steps, self._sums(variables), variables, frozen)
+                self._update_from(step, steps, self._totals(variables), variables, frozen)
 
-            self._write(step, write, (), variables)
+            self._write(step, write)
 
         port.between_steps(update)
 

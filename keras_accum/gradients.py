@@ -28,9 +28,9 @@ def weigh(accumulation, gradients, variables):
     given = accumulation.pending.take("weigh")
     if given is None:
         raise ValueError(
-            "reduction='weighted' needs the weight of each micro-batch: "
-            "`fit(..., callbacks=[MicroBatchWeights(), ApplyPartialWindow()])`, or in a train step "
-            "of your own `optimizer.weigh(weight)` before `apply_gradients`."
+            "reduction='weighted' needs the weight of each micro-batch. `fit` with Keras's own "
+            "`train_step` finds it. In a train step of your own, call `optimizer.weigh(weight)` "
+            "before `apply_gradients`. `train_on_batch` can't be used: call `fit`."
         )
     ops, weight = port.ops, port.cast(given, open_window.weight.dtype)
     is_weight = ops.logical_and(weight >= 0, weight < float("inf"))

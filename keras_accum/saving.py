@@ -14,7 +14,8 @@ class Saving:
     def get_state(self):
         """Return the whole state as `{name: NumPy array}`, for `set_state` or `np.savez`.
 
-        Names and shapes are the same on every Keras; the module `keras_accum.state` lists them.
+        Names and shapes are the same on every Keras: `completed_updates`, `Adam.momentum.0`,
+        `accumulator.0` and others, which docs/saving.md lists.
         """
         return self._accumulation.state.get()
 
@@ -132,6 +133,19 @@ class Saving:
         >>> model = load_model("stock.h5", custom_objects=stock)
         """
         return Loader(cls, check_length(accum_iters), stock)
+
+
+class ByName:
+    """Registered under the name of a class in lower case, for `compile("adamaccumulate")`."""
+
+    def __init__(self, cls):
+        self.__name__ = cls.__name__
+
+    def from_config(self, config, custom_objects=None):
+        raise ValueError(
+            f"A name has no place for accum_iters: give `compile` the optimizer itself, "
+            f"`{self.__name__}(accum_iters=5)`. Received: {self.__name__.lower()!r}"
+        )
 
 
 class Loader:

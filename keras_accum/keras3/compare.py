@@ -63,9 +63,11 @@ class Subject(compare.Subject):
         return list({id(v): v for owner in found for v in owner.variables}.values())
 
     def list_random(self):
-        kind = keras.random.SeedGenerator
-        layers = [layer for layer in self.model._flatten_layers() if layer is not self.model]
-        return [each.name for each in layers if any(isinstance(v, kind) for v in vars(each).values())]
+        def draws(layer):
+            kind = keras.random.SeedGenerator
+            return any(isinstance(value, kind) for value in vars(layer).values())
+
+        return [layer.name for layer in self.model._flatten_layers() if draws(layer)]
 
     def remember_generators(self):
         state, name = _seeds.global_state, _seeds.GLOBAL_SEED_GENERATOR

@@ -1,7 +1,7 @@
 """The PyTorch backend. It runs eagerly, so Python knows the switch.
 
 Inside a window a micro-batch is one fused addition; its last one runs the stock optimizer on the
-average. Under `torch.compile`, the switch is a tensor, as on the other backends.
+average, computed in a copy. Under `torch.compile`, the switch is a tensor, as on other backends.
 
 Python waits for the device whenever it reads a value from it. Inside a window there is no such
 read, except with `skip_nonfinite`, `skip_norm`, a tensor in `close_window`, or a schedule.
@@ -67,16 +67,39 @@ class TorchPort(port.Keras3Port):
             return super().zero_unless(gradients, counted)
         return gradients if counted else list(map(torch.zeros_like, gradients))
 
-    def add(self, sums, gradients, variables):
+    # An update computes its gradients out of place, and `keep` zeroes the sums at its end. So an
+    # update that fails leaves them as they were.
+
+    def add(self, step, sums, gradients, variables):
+        if not self.is_traced() and step.switch:
+            self._last = dict(zip(map(id, sums), gradients))
+            return
         summed, summands = [], []
         for total, gradient, variable in zip(sums, gradients, variables):
             if self.overwrites(variable):
                 total.value.copy_(torch.maximum(total.value, gradient))
             else:
                 summed.append(total.value)
-                summands.append(gradient.to(total.value.dtype))
+                summands.append(_like(total.value, gradient))
         if summed:
-            torch._foreach_add_(summed, summands)
+            torch._foreach_add_(summed, summands)  # last, see `is_added`
+
+    def totals(self, sums, variables):
+        if self.is_traced():
+            return super().totals(sums, variables)
+        found, summed = [], []
+        for total, variable in zip(sums, variables):
+            gradient = self._last.get(id(total))
+            if gradient is not None and not self.overwrites(variable):
+                summed.append((total.value, _like(total.value, gradient)))
+                found.append(None)
+            elif gradient is not None:
+                found.append(torch.maximum(total.value, gradient))
+            else:
+                found.append(total.value.clone())
+        self._last = {}  # it would keep the gradients in memory
+        added = iter(torch._foreach_add(*map(list, zip(*summed))) if summed else ())
+        return [next(added) if total is None else total for total in found]
 
     def find_steps(self, step, absent):
         if self.is_traced():
@@ -86,38 +109,39 @@ class TorchPort(port.Keras3Port):
     def averages(self, totals, variables, steps):
         if self.is_traced() or self.accumulation.window is None:
             return super().averages(totals, variables, steps)
-        # In place, because the sums are zeroed afterwards.
-        overwritten = list(map(self.overwrites, variables))
-        summed = [total for total, skip in zip(totals, overwritten) if not skip]
-        if summed:
+        summed = [total for total, v in zip(totals, variables) if not self.overwrites(v)]
+        if summed:  # in place, because `totals` made copies
             options = self.accumulation.options
             of_divisor = torch if options.weighs else np  # a weight stays on the device
-            self._factor = scale(of_divisor, steps[0], options.reduction, lambda value: value)
-            torch._foreach_mul_(summed, self._factor)
-        return [total.clone() if skip else total for total, skip in zip(totals, overwritten)]
+            factor = scale(of_divisor, steps[0], options.reduction, lambda value: value)
+            torch._foreach_mul_(summed, factor)
+        return totals
 
-    # A tensor's version counts its writes in place, so no copy is needed to undo them.
+    # A tensor's version counts its writes in place.
 
     def snapshot(self, sums):
         if self.is_traced():
             return None
-        pairs = zip(sums, self.variables)
-        old = [s.value.clone() if self.overwrites(v) else None for s, v in pairs]
-        return [s.value._version for s in sums], old, self.updates.value._version
+        self._last = {}  # {id of a sum: gradient}, in the micro-batch that closes its window
+        are_overwritten = map(self.overwrites, self.variables)
+        kept = [s.value.clone() if is_ else None for s, is_ in zip(sums, are_overwritten)]
+        return kept, [s.value._version for s in sums], self.updates.value._version
 
     def is_made(self, snapshot):
         return self.updates.value._version != snapshot[-1]
 
-    def restore(self, snapshot, sums, gradients):
-        for total, version, old, gradient in zip(sums, *snapshot[:2], gradients):
-            writes = total.value._version - version
+    def is_added(self, snapshot, sums):
+        kept, versions, _ = snapshot
+        return any(
+            total.value._version != version
+            for total, old, version in zip(sums, kept, versions)
+            if old is None
+        )
+
+    def restore(self, snapshot, sums):
+        for total, old in zip(sums, snapshot[0]):
             if old is not None:
                 total.assign(old)
-                continue
-            if writes > (gradient is not None):  # scaled, after any addition
-                total.value.div_(self._factor)
-            if writes and gradient is not None:
-                total.value.sub_(gradient)
 
     def assign(self, variable, value):
         if self.is_traced():
@@ -130,13 +154,19 @@ class TorchPort(port.Keras3Port):
         if self.is_traced():
             super().keep(step, totals, variables)
         else:
-            torch._foreach_zero_(totals)
+            torch._foreach_zero_([self.accumulation.window.get_sum(v).value for v in variables])
 
     def branch(self, step, update):
         raise ValueError(
             "gate='conditional' can't be used in torch.compile. Construct "
             f"{type(self.optimizer).__name__} without `gate`; all gates have the same state."
         )
+
+
+def _like(total, gradient):
+    """Return a gradient as a sum needs it, or raise PyTorch's error for its shape."""
+    gradient = gradient.to(total.dtype)
+    return gradient if gradient.shape == total.shape else gradient.expand_as(total)
 
 
 class Accumulating(hooks.Hooks):

@@ -230,15 +230,17 @@ def test_micro_batch_skipped_by_loss_scaling():
 
 # -- ways to run a train step ------------------------------------------------------------------
 
-STEPS = {"run_eagerly": True, "jit_compile": True, "steps_per_execution": 3}  # windows have four
-if hosts.IS_TORCH:
-    STEPS = {"run_eagerly": True}  # jit_compile: see test_torch_compile
+# Windows have four micro-batches.
+STEPS = [("run_eagerly", True), ("jit_compile", True), ("steps_per_execution", 3)]
+if hosts.IS_TORCH:  # jit_compile: see test_torch_compile
+    STEPS = [("run_eagerly", True)]
+    STEPS += [("steps_per_execution", n) for n in (2, 4) if hosts.IS_KERAS_3_16]
 
 
 @keras2_has_no("run_eagerly, jit_compile or steps_per_execution")
-@pytest.mark.parametrize("step", STEPS)
-def test_train_step(step):
-    actual = train(ours(ADAM), MICRO, compile={step: STEPS[step]})
+@pytest.mark.parametrize("step, value", STEPS)
+def test_train_step(step, value):
+    actual = train(ours(ADAM), MICRO, compile={step: value})
     assert_same_training(actual, big_batch(ADAM))
 
 
@@ -264,3 +266,36 @@ def test_one_micro_batch_is_the_stock_optimizer(case):
     assert set(actual.slots) == set(expected.slots)
     tolerance = {} if hosts.IS_KERAS2 else {"rtol": 0, "atol": 0}
     assert_same_training(actual, expected, **tolerance)
+
+
+HYPERPARAMETERS = [("SGD", "momentum"), ("RMSprop", "rho"), ("Adam", "beta_1"), ("Adam", "beta_2")]
+
+
+@pytest.mark.parametrize("length", [1, 2])
+@pytest.mark.parametrize("name, hyperparameter", HYPERPARAMETERS)
+def test_a_hyperparameter_that_is_set_later(name, hyperparameter, length):
+    """Before the first step, and between two updates; the window's average as stock uses it."""
+
+    def set_to(optimizer, value):
+        if hosts.IS_KERAS2:
+            keras.backend.set_value(getattr(optimizer, hyperparameter), value)
+        else:
+            setattr(optimizer, hyperparameter, value)
+
+    def trained(optimizer, windows):
+        w = hosts.variable([1.0, -2.0], "w")
+        if hosts.IS_KERAS3:  # whose SGD decides in `build` whether it has momentum
+            set_to(optimizer, 0.5)
+        hosts.build_on(optimizer, [w])
+        for update, window in enumerate(windows):
+            if update:
+                set_to(optimizer, 0.9 - update / 8)
+            for grads in window:
+                hosts.apply(optimizer, [grads], [w])
+        return hosts.array(w)
+
+    micro_batches = np.array([[0.5, 1.0], [1.5, -1.0], [2.0, 0.25]] * 2 * length, hosts.FLOATX)
+    windows = micro_batches.reshape(-1, length, 2)
+    actual = trained(hosts.ours(name, learning_rate=0.125, accum_iters=length), windows)
+    expected = trained(hosts.stock(name, learning_rate=0.125), windows.mean(axis=1, keepdims=True))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)

@@ -72,6 +72,37 @@ def test_an_update_that_fails(where, error):
     np.testing.assert_allclose(hosts.array(mine), hosts.array(theirs), rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@pytest.mark.parametrize("factor", [1.0, 1e9, np.inf])
+@pytest.mark.parametrize("where", WHERE)
+def test_an_update_that_fails_leaves_the_state_to_the_bit(where, factor):
+    """Of any size, also if a gradient is missing, and in a partial window."""
+    arguments, options, constraint = WHERE[where]
+    random, shapes = np.random.default_rng(0), [(40, 5), (), (7,)]
+    ws = [hosts.variable(np.ones(shape), f"w{len(shape)}") for shape in shapes]
+    if constraint:
+        ws[0] = hosts.variable(np.ones(shapes[0]), "w2", constraint=constraint)
+    ours = hosts.ours("SGD", **{"learning_rate": 0.5, **arguments}, accum_iters=3, **options)
+    hosts.build_on(ours, ws)
+
+    def step(factor=1.0):
+        grads = [np.asarray(random.normal(size=shape), hosts.FLOATX) for shape in shapes]
+        hosts.apply(ours, [factor * grads[0], None, grads[2]], ws)
+
+    def fails_without_a_trace(function, *arguments):
+        before = ours.get_state()
+        fails(ValueError("bad"), function, *arguments)
+        for name, value in ours.get_state().items():
+            np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+    step()
+    step()
+    fails_without_a_trace(step, factor)
+    fails_without_a_trace(ours.apply_partial_window)
+    step()
+    assert ours.completed_updates == 1
+
+
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="elsewhere the stock optimizer counts updates")
 def test_an_update_that_is_interrupted_when_it_has_been_counted(monkeypatch):
     ours, w = hosts.ours("SGD", accum_iters=2), hosts.variable([1.0], "w")
@@ -109,8 +140,29 @@ def test_a_build_that_is_interrupted():
                 hosts.apply(ours, [grad], [w])
         finally:
             sys.settrace(None)
-    with pytest.raises(RuntimeError, match="was interrupted: compile the model with a new"):
+    with pytest.raises(RuntimeError, match="ended with KeyboardInterrupt.*: compile the model with a new"):
         hosts.apply(ours, [grad], [w])
+    np.testing.assert_array_equal(hosts.array(w), [1.0, -2.0])
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_build_that_fails(length, monkeypatch):
+    """As a build that runs out of memory. Stock Keras would have some variables twice."""
+    ours, w = hosts.ours("Adam", accum_iters=length), hosts.variable([1.0, -2.0], "w")
+    add, calls = ("add_slot" if hosts.IS_LEGACY else "add_variable_from_reference"), []
+    create = getattr(ours, add)
+
+    def create_one(*arguments, **keywords):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise MemoryError("too small")
+        return create(*arguments, **keywords)
+
+    monkeypatch.setattr(ours, add, create_one)
+    grad = np.ones(2, hosts.FLOATX)
+    for error, message in ((MemoryError, "too"), (RuntimeError, "ended with MemoryError.*too")):
+        with pytest.raises(error, match=message):
+            hosts.apply(ours, [grad], [w])
     np.testing.assert_array_equal(hosts.array(w), [1.0, -2.0])
 
 

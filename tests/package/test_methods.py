@@ -65,6 +65,9 @@ if hosts.IS_KERAS3:
             set_weights stateless_apply transpose_last_axis update_step variables
             zeropower_via_newtonschulz5""",
     }
+    if hasattr(optimizers.Optimizer, "_is_excluded_from_weight_decay"):  # since Keras 3.16
+        WHEN["first"] += " _is_excluded_from_weight_decay"
+        WHEN["others"] += " _backend_maybe_overwrite_model_variables"
     if hosts.IS_TENSORFLOW:
         WHEN["update"] += " _distributed_tf_update_step assign_add assign_sub update_step"
     else:

@@ -1,7 +1,7 @@
 """The callback `MicroBatches`, for Keras 3 only.
 
 `step` is the train step in slices, `losses` scales their losses, `halving` finds a size that fits,
-and `jax`, `tensorflow` and `torch` loop over slices.
+`jax`, `tensorflow` and `torch` loop over slices, and `of_keras` lists Keras's private members.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Literal
 import keras
 
 from keras_accum.callbacks.base import find_own_methods
+from keras_accum.callbacks.micro_batches import of_keras
 from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import accumulates, inner
 
@@ -102,6 +103,7 @@ class MicroBatches(InTrainFunction):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
+        of_keras.check(self.model)
         self._check_model()
         if self._step is None or self._step.model is not self.model:
             self._step = Step(self.model, self._size, self._loss)

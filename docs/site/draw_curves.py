@@ -1,6 +1,6 @@
-"""Draw the loss of the demonstration's trainings: `python docs/draw_curves.py > curves.svg`.
+"""Draw the loss of the demonstration's trainings: `python docs/site/draw_curves.py > curves.svg`.
 
-It needs what the demonstration needs. `docs/images/curves.svg` was drawn on JAX.
+It needs what the demonstration needs. `docs/images/curves.svg` was drawn on TensorFlow, as README's table.
 """
 
 import math

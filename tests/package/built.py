@@ -1,6 +1,6 @@
 """Check the sdist and the wheel that `nox -s package` has built in KERAS_ACCUM_TEST_BUILT.
 
-Other sessions don't run this file: `python -m pytest --noconftest tests/built.py`.
+Other sessions don't run this file: `python -m pytest --noconftest tests/package/built.py`.
 """
 
 import os
@@ -15,7 +15,7 @@ import pytest
 from readme_renderer import markdown
 from trove_classifiers import classifiers, deprecated_classifiers
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ["KERAS_ACCUM_TEST_BUILT"])
 (SDIST,) = FOLDER.glob("*.tar.gz")
 (WHEEL,) = FOLDER.glob("*.whl")

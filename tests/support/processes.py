@@ -52,5 +52,5 @@ def two_workers(script, *arguments):
     workers = [f"localhost:{port}" for port in two_free_ports()]
     tasks = [{"type": "worker", "index": index} for index in range(2)]
     configs = [{"cluster": {"worker": workers}, "task": task} for task in tasks]
-    command = [hosts.TESTS / script, *arguments]
+    command = [hosts.SUPPORT / script, *arguments]
     return [(command, {"TF_CONFIG": json.dumps(config)}) for config in configs]

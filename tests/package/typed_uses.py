@@ -1,4 +1,4 @@
-"""What a type checker must find nothing in, but for the marked lines. README begins like this."""
+"""What a type checker must find nothing in, but for the marked lines. README's first lines are here."""
 # pyright: standard, reportUnnecessaryTypeIgnoreComment=error
 # ruff: noqa: E402, F401, I001 -- as users write scripts
 
@@ -8,8 +8,8 @@ from keras_accum import AdamAccumulate
 
 x, y = np.random.rand(1000, 20), np.random.rand(1000, 1)
 model = keras.Sequential([keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(1)])
-model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
-model.fit(x, y, batch_size=10)  # trains as Adam() does with batch_size=50
+model.compile(optimizer=AdamAccumulate(1e-3, accum_iters=5), loss="mse")
+model.fit(x, y, batch_size=10)  # trains as Adam with batch_size=50
 
 from keras_accum import AccumulationSchedule, MicroBatches
 

@@ -1,4 +1,4 @@
-"""Draw a window as an SVG: `python docs/draw_window.py > docs/images/window.svg`."""
+"""Draw a window as an SVG: `python docs/site/draw_window.py > docs/images/window.svg`."""
 
 import sys
 

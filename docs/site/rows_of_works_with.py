@@ -1,4 +1,4 @@
-"""Print the table of docs/works_with.md: `python docs/rows_of_works_with.py tensorflow.json ...`.
+"""Print the table of docs/works_with.md: `python rows_of_works_with.py tensorflow.json ...`.
 
 `nox -s works_with` runs the tests of tests/works_with, which write a file for each backend, and
 then this script.

@@ -15,12 +15,13 @@ from unittest import mock
 
 import numpy as np
 
-import keras_accum
+import keras_accum.host
 
 # The stock optimizers that have a class <name>Accumulate on some Keras.
 OPTIMIZERS = [n[: -len("Accumulate")] for n in keras_accum.WHERE if n.endswith("Accumulate")]
 
-TESTS = Path(__file__).resolve().parent
+SUPPORT = Path(__file__).resolve().parent
+TESTS = SUPPORT.parent
 PROJECT = TESTS.parent
 
 HOST = os.environ.get("KERAS_ACCUM_TEST_HOST", "keras3")
@@ -61,6 +62,8 @@ else:
 
 IS_TENSORFLOW = BACKEND == "tensorflow"
 IS_TORCH = BACKEND == "torch"
+# From this version on, `fit` on PyTorch uses DistributedDataParallel and `steps_per_execution`.
+IS_KERAS_3_16 = IS_KERAS3 and keras_accum.host.parse_version(keras.__version__) >= (3, 16)
 if IS_TENSORFLOW:
     import tensorflow as tf
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "mathematics.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "mathematics.md").read_text("utf-8")
 (CODE,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 
 found = {}

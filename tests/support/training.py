@@ -108,6 +108,12 @@ def fit(model, batch_size, arrays=None, **arguments):
     return model.fit(x, y, batch_size=batch_size, **settings)
 
 
+def contrastive(y_true, y_pred):
+    """Each sample's output is told from the other samples' outputs."""
+    logits = keras.ops.matmul(y_pred, keras.ops.transpose(y_true))
+    return keras.ops.logsumexp(logits, axis=-1) - keras.ops.diagonal(logits)
+
+
 def weights(model):
     if hosts.IS_KERAS2:  # its weights' names depend on how many models were built before
         pairs = [(layer.name, layer.get_weights()) for layer in model.layers]

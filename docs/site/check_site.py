@@ -1,4 +1,4 @@
-"""Check the built site: `python docs/check_site.py build/site`. Needs nothing but Python.
+"""Check the built site: `python docs/site/check_site.py build/site`. Needs nothing but Python.
 
 Every link within the site leads to a file, and its anchor to an element of that page. Nothing is
 loaded from another host: no script, style, font or picture. A reader may follow a link elsewhere.

@@ -18,7 +18,7 @@ from markdown.treeprocessors import Treeprocessor
 from mkdocs.structure.files import File
 from nbconvert import MarkdownExporter
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = re.search(r'^REPOSITORY = "(.+)"', (ROOT / "setup.py").read_text("utf-8"), re.M)[1]
 _CALLBACKS = (ROOT / "keras_accum" / "callbacks" / "__init__.py").read_text("utf-8")
 SET_UP = re.search(r'^SET_UP = """\\\n(.+?)"""', _CALLBACKS, re.M | re.S)[1]
