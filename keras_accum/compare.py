@@ -257,7 +257,8 @@ class Subject:
         owners = [v for n, v in vars(model).items() if n.strip("_").startswith("compile")]
         owners = [model, *(owner for owner in owners if hasattr(owner, "__dict__"))]
         attributes = [dict(vars(owner)) for owner in owners]
-        states = [(variable, self.read(variable)) for variable in self.list_states()]
+        # Copies, because what is read may be the variable's own memory.
+        states = [(variable, np.array(self.read(variable))) for variable in self.list_states()]
         weights = set(map(id, model.weights))
         self._weights = [pair for pair in states if id(pair[0]) in weights]
         try:
