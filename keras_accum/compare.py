@@ -395,8 +395,10 @@ class _Window:
             yield "reduction='mean'", changed, callbacks, size
         if options.accumulates and options.reduction != "weighted":
             changed = dataclasses.replace(options, reduction="weighted")
-            more = [package.MicroBatchWeights()]
-            yield "reduction='weighted' and MicroBatchWeights()", changed, [*more, *callbacks], size
+            yield "reduction='weighted'", changed, callbacks, size
+        if options.accumulates and options.reduction != "sum":
+            changed = dataclasses.replace(options, reduction="sum")
+            yield "reduction='sum'", changed, callbacks, size
         if hasattr(package, "MicroBatches"):
             size = min([size, *(c.size for c in callbacks if is_named(c, "MicroBatches"))])
             text = f"MicroBatches({size}, loss='batch'), the stock optimizer and whole batches"

@@ -54,20 +54,20 @@ class Accumulation:
         # A Counter of the micro-batches run or traced, by replica. None unless a PythonGate needs
         # it: `torch.compile` compiles again if a number changes in each micro-batch.
         self.micro_batches = None
-        self._is_torn = False
+        self._torn_by = None  # the error in `build`
 
     @contextlib.contextmanager
     def building(self):
-        """A scope for creating the optimizer's variables, which an interruption ends for good."""
-        if self._is_torn:
+        """A scope for creating the optimizer's variables, which an error ends for good."""
+        if self._torn_by is not None:
             raise RuntimeError(
-                f"`build` of {type(self.optimizer).__name__} was interrupted: compile the model "
-                "with a new optimizer."
+                f"`build` of {type(self.optimizer).__name__} ended with {self._torn_by}, and may "
+                "lack variables: compile the model with a new optimizer."
             )
         try:
             yield
         except BaseException as error:
-            self._is_torn = not isinstance(error, Exception)
+            self._torn_by = repr(error)
             if not self.options.is_stock:
                 self.port.variables = ()
             raise

@@ -8,12 +8,19 @@ BY_SAMPLE_WEIGHT = "mean_with_sample_weight"  # a loss reduction, dividing by th
 
 
 @contextlib.contextmanager
-def watching(host, model):
-    """Yield a list, to which each call of a compiled loss adds a LossCall within this scope."""
+def watching(host, model, guard=contextlib.nullcontext):
+    """Yield a list, to which each call of a compiled loss adds a LossCall within this scope.
+
+    `guard` returns a scope for looking at a call.
+    """
     calls = []
 
+    def note(*arguments):
+        with guard():
+            calls.append(LossCall(host, *arguments))
+
     def watch(loss):
-        return Watched(host, loss, calls.append)
+        return Watched(loss, note)
 
     container, name, replace = host.find_losses(model)
     with contextlib.nullcontext() if container is None else _replaced(
@@ -48,8 +55,8 @@ def _replaced(container, name, replace):
 class Watched:
     """Stands for a loss that a container calls, and notes the call."""
 
-    def __init__(self, host, loss, note):
-        self._host, self._loss, self._note = host, loss, note
+    def __init__(self, loss, note):
+        self._loss, self._note = loss, note
         # `loss` may be watched already.
         self.watched = loss.watched if isinstance(loss, Watched) else loss
 
@@ -65,7 +72,7 @@ class Watched:
 
         with attribute(self.watched, "call", call_and_keep):
             result = self._loss(y_true, y_pred, sample_weight=sample_weight)
-        self._note(LossCall(self._host, self.watched, found, y_true, y_pred, sample_weight))
+        self._note(self.watched, found, y_true, y_pred, sample_weight)
         return result
 
 
@@ -96,7 +103,7 @@ class LossCall:
 
     def find_divisor(self, dtype):
         """Return what Keras divided by: its own reduction of ones to a sum."""
-        host, ops, (in_mask, own_mask) = self._host, self._host.ops, self.masks
+        host, ops = self._host, self._host.ops
         ones = [ops.ones_like(self.values, dtype=dtype) for _ in range(2)]
         for each, mask in zip(ones, self.masks):
             if mask is not None:

@@ -204,7 +204,16 @@ class Hooks(MovingAverages):
             missing = [port.get_name(v) for g, v in zip(grads, trainable_variables) if g is None]
             if missing:
                 warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
-            accumulation.micro_batch(*map(list, zip(*pairs)))
+            with port.refusing_lost_writes():
+                accumulation.micro_batch(*map(list, zip(*pairs)))
+
+    def stateless_apply(self, optimizer_variables, grads, trainable_variables):
+        port = self._accumulation.port
+        port.returned = set(map(id, [*self.variables, *port.variables]))
+        try:
+            return super().stateless_apply(optimizer_variables, grads, trainable_variables)
+        finally:
+            port.returned = None
 
     @property
     def _is_stock(self):
