@@ -298,7 +298,7 @@ def test_two_processes_of_torch(tmp_path):
     """Each process has half of each batch, and reduces once per update or, with ours, batch."""
     wraps = hosts.IS_KERAS_3_16
     rows = {n: dict(zip(OF_ROWS, r)) for n, r in {**SLICED, **(WRAPPED if wraps else {})}.items()}
-    script, port = hosts.TESTS / "torch_worker.py", two_free_ports()[0]
+    script, port = hosts.SUPPORT / "torch_worker.py", two_free_ports()[0]
     shared = {"WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
     run_together(
         (
