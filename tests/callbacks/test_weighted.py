@@ -178,7 +178,8 @@ def test_several_outputs(case):
 @on_adam
 def test_several_outputs_with_one_mask(case):
     def build():
-        masked = layers.Masking()(x := keras.Input((STEPS, 3)))
+        x = keras.Input((STEPS, 3))
+    masked = layers.Masking()(x)
         return keras.Model(x, [layers.Dense(2, name=name)(masked) for name in ("one", "two")])
 
     x, y = sequences()
@@ -190,7 +191,8 @@ def test_an_output_without_a_loss_has_no_weight(case):
     """Here the first output, as an attention map."""
 
     def build():
-        steps = layers.Dense(2, name="steps")(layers.Masking()(x := keras.Input((STEPS, 3))))
+        x = keras.Input((STEPS, 3))
+        steps = layers.Dense(2, name="steps")(layers.Masking()(x))
         last = layers.Dense(2, name="last")(layers.GlobalAveragePooling1D()(steps))
         return keras.Model(x, [steps, last])
 
@@ -463,7 +465,8 @@ def two_masks():
 
 
 def steps_and_samples(cls=keras.Model):
-    masked = layers.Masking()(x := keras.Input((STEPS, 3)))
+    x = keras.Input((STEPS, 3))
+    masked = layers.Masking()(x)
     return cls(x, [layers.Dense(2)(masked), layers.Dense(2)(layers.Flatten()(x))])
 
 
@@ -473,7 +476,8 @@ def two_outputs():
 
 
 def own_loss():
-    masked = layers.Masking()(x := keras.Input((STEPS, 3)))
+    x = keras.Input((STEPS, 3))
+    masked = layers.Masking()(x)
     return OwnLoss(x, layers.Dense(2)(masked))
 
 
