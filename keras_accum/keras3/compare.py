@@ -8,7 +8,7 @@ import keras
 from keras_accum import compare, host
 from keras_accum.convert import inner
 from keras_accum.keras3.optimizers import accumulating
-from keras_accum.keras3.state import Keras3StatePort
+from keras_accum.keras3.store import Keras3Store
 
 # Keras keeps the generator for draws without a seed behind these names.
 _seeds = importlib.import_module(keras.random.SeedGenerator.__module__)
@@ -35,7 +35,7 @@ class Recorder(keras.optimizers.Optimizer):
 class Subject(compare.Subject):
     """A model of Keras 3."""
 
-    read = staticmethod(Keras3StatePort.read)
+    read = staticmethod(Keras3Store.read)
 
     def get_name(self, variable):
         return variable.path

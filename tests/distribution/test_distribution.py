@@ -13,6 +13,7 @@ from cases import ADAM, CASES, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from processes import PARTIAL, run_together, two_free_ports, two_workers
 from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, train, weights
+
 skip_file_on_keras2("tf.distribute strategies")
 
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about tf.distribute")
@@ -297,7 +298,7 @@ def test_two_processes_of_torch(tmp_path):
     """Each process has half of each batch, and reduces once per update or, with ours, batch."""
     wraps = hosts.IS_KERAS_3_16
     rows = {n: dict(zip(OF_ROWS, r)) for n, r in {**SLICED, **(WRAPPED if wraps else {})}.items()}
-    script, port = hosts.TESTS / "torch_worker.py", two_free_ports()[0]
+    script, port = hosts.SUPPORT / "torch_worker.py", two_free_ports()[0]
     shared = {"WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
     run_together(
         (
