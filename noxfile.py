@@ -36,7 +36,7 @@ def group(name):
     return nox.project.dependency_groups(nox.project.load_toml(PROJECT / "pyproject.toml"), name)
 
 
-sys.path.append(str(TESTS))
+sys.path.append(str(TESTS / "support"))
 from pythons import find_python  # noqa: E402
 
 # Each worker holds a framework in memory, so there are few workers. The tests of a file share
@@ -189,7 +189,7 @@ def works_with(session):
         rows[backend].unlink(missing_ok=True)
         settings = {"KERAS_BACKEND": backend, "KERAS_ACCUM_TEST_WORKS_WITH": str(rows[backend])}
         check(session, "keras3", "works_with", "-m", "thorough", posargs=(), **settings)
-    session.run("python", "docs/rows_of_works_with.py", *map(str, rows.values()))
+    session.run("python", "docs/site/rows_of_works_with.py", *map(str, rows.values()))
 
 
 @nox.session
@@ -222,7 +222,7 @@ def docs(session):
     """Build the site in build/site with warnings as errors, and check its links."""
     session.install("--no-compile", str(PROJECT), *group("docs"))
     session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
-    session.run("python", "docs/check_site.py", "build/site")
+    session.run("python", "docs/site/check_site.py", "build/site")
 
 
 @nox.session
@@ -247,7 +247,7 @@ def package(session):
 
     settings = {"KERAS_ACCUM_TEST_BUILT": str(folder), "KERAS_BACKEND": "jax"}
     pytest = "-m", "pytest", "-q", "-p", "no:cacheprovider"
-    session.run("python", *pytest, "--noconftest", str(TESTS / "built.py"), env=settings)
+    session.run("python", *pytest, "--noconftest", str(TESTS / "package/built.py"), env=settings)
 
     # Run the sdist's tests on the installed files, the first tier without any framework.
     shutil.unpack_archive(sdist, folder)
@@ -265,7 +265,7 @@ def package(session):
     # This form of pyright brings its own Node.js.
     session.install("basedpyright==1.40.2")
     with_keras = python_of(session, "keras3_jax")
-    session.run("basedpyright", "--pythonpath", with_keras, "typed_uses.py")
+    session.run("basedpyright", "--pythonpath", with_keras, "package/typed_uses.py")
 
 
 @nox.session(venv_backend="none")

@@ -16,7 +16,8 @@ class Saving:
     def get_state(self):
         """Return the whole state as `{name: NumPy array}`, for `set_state` or `np.savez`.
 
-        Names and shapes are the same on every Keras; the module `keras_accum.state` lists them.
+        Names and shapes are the same on every Keras: `completed_updates`, `Adam.momentum.0`,
+        `accumulator.0` and others, which docs/saving.md lists.
         """
         return self._accumulation.state.get()
 
@@ -103,7 +104,7 @@ class Saving:
             )
             optimizer._accumulation.state.counts_micro_batches = True
         # A Keras with registered names finds the class and ignores the user's Loader.
-        loader = cls._port_class.in_custom_objects(cls.__name__)
+        loader = cls._store_class.in_custom_objects(cls.__name__)
         if isinstance(loader, Loader):
             optimizer._warn_unless(loader.accum_iters)
         return optimizer
@@ -142,6 +143,19 @@ class Saving:
         >>> model = load_model("stock.h5", custom_objects=stock)
         """
         return Loader(cls, check_length(accum_iters), stock)
+
+
+class ByName:
+    """Registered under the name of a class in lower case, for `compile("adamaccumulate")`."""
+
+    def __init__(self, cls):
+        self.__name__ = cls.__name__
+
+    def from_config(self, config, custom_objects=None):
+        raise ValueError(
+            f"A name has no place for accum_iters: give `compile` the optimizer itself, "
+            f"`{self.__name__}(accum_iters=5)`. Received: {self.__name__.lower()!r}"
+        )
 
 
 class Loader:

@@ -1,6 +1,6 @@
 """What all tests share. This file imports only what the tests in `pure` have as well.
 
-pytest puts this file's folder on the path, so that tests of all folders import the helpers here.
+pyproject.toml puts the folder `support` on the path, so that tests of all folders import from it.
 """
 
 import gc

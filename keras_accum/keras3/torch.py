@@ -1,7 +1,7 @@
 """The PyTorch backend. It runs eagerly, so Python knows the switch.
 
 Inside a window a micro-batch is one fused addition; its last one runs the stock optimizer on the
-average. Under `torch.compile`, the switch is a tensor, as on the other backends.
+average, computed in a copy. Under `torch.compile`, the switch is a tensor, as on other backends.
 
 Python waits for the device whenever it reads a value from it. Inside a window there is no such
 read, except with `skip_nonfinite`, `skip_norm`, a tensor in `close_window`, or a schedule.
@@ -15,7 +15,11 @@ import torch
 from keras import ops
 
 from keras_accum.host import check_members
-from keras_accum.keras3 import hooks, port
+from keras_accum.keras3 import hooks
+from keras_accum.keras3.store import Keras3Store, get_scalar_dtype
+from keras_accum.keras3.update import Keras3Update
+from keras_accum.keras3.values import Keras3Values
+from keras_accum.parts import Parts, Replicas
 from keras_accum.window import scale
 
 # The member of Keras's own class that is overridden here, beside those in `hooks`.
@@ -23,19 +27,12 @@ OF_KERAS = ("_backend_update_step",)
 check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
-class TorchPort(port.Keras3Port):
-    """Keras 3 on PyTorch."""
-
-    steps_return_state = False
+class TorchValues(Keras3Values):
+    """The values of PyTorch."""
 
     def traces(self):
         # If a compiled function fails, PyTorch reverts Python's side effects.
         return ["torch.compile"] if torch.compiler.is_compiling() else []
-
-    def add_counter(self, name, value, shape=()):
-        # Reading a counter on the CPU doesn't wait for the device.
-        with keras.device("cpu"):
-            return super().add_counter(name, value, shape)
 
     @property
     def counts_with(self):
@@ -67,70 +64,107 @@ class TorchPort(port.Keras3Port):
             return super().zero_unless(gradients, counted)
         return gradients if counted else list(map(torch.zeros_like, gradients))
 
-    def add(self, sums, gradients, variables):
+
+class TorchStore(Keras3Store):
+    """The variables of an optimizer on PyTorch."""
+
+    def add_counter(self, name, value, shape=()):
+        # Reading a counter on the CPU doesn't wait for the device.
+        with keras.device("cpu"):
+            return super().add_counter(name, value, shape)
+
+
+class TorchUpdate(Keras3Update):
+    """An update on PyTorch, in fused operations.
+
+    It computes its gradients out of place, and `keep` zeroes the sums at its end. So an update that
+    fails leaves them as they were.
+    """
+
+    def add(self, step, sums, gradients, variables):
+        if not self.values.is_traced() and step.switch:
+            self._last = dict(zip(map(id, sums), gradients))
+            return
         summed, summands = [], []
         for total, gradient, variable in zip(sums, gradients, variables):
-            if self.overwrites(variable):
+            if self.store.overwrites(variable):
                 total.value.copy_(torch.maximum(total.value, gradient))
             else:
                 summed.append(total.value)
-                summands.append(gradient.to(total.value.dtype))
+                summands.append(_like(total.value, gradient))
         if summed:
-            torch._foreach_add_(summed, summands)
+            torch._foreach_add_(summed, summands)  # last, see `is_added`
+
+    def totals(self, sums, variables):
+        if self.values.is_traced():
+            return super().totals(sums, variables)
+        found, summed = [], []
+        for total, variable in zip(sums, variables):
+            gradient = self._last.get(id(total))
+            if gradient is not None and not self.store.overwrites(variable):
+                summed.append((total.value, _like(total.value, gradient)))
+                found.append(None)
+            elif gradient is not None:
+                found.append(torch.maximum(total.value, gradient))
+            else:
+                found.append(total.value.clone())
+        self._last = {}  # it would keep the gradients in memory
+        added = iter(torch._foreach_add(*map(list, zip(*summed))) if summed else ())
+        return [next(added) if total is None else total for total in found]
 
     def find_steps(self, step, absent):
-        if self.is_traced():
+        if self.values.is_traced():
             return super().find_steps(step, absent)
         return {index: step for index in absent if step.covered[index]}
 
     def averages(self, totals, variables, steps):
-        if self.is_traced() or self.accumulation.window is None:
+        if self.values.is_traced() or not self.options.accumulates:
             return super().averages(totals, variables, steps)
-        # In place, because the sums are zeroed afterwards.
-        overwritten = list(map(self.overwrites, variables))
-        summed = [total for total, skip in zip(totals, overwritten) if not skip]
-        if summed:
-            options = self.accumulation.options
-            of_divisor = torch if options.weighs else np  # a weight stays on the device
-            self._factor = scale(of_divisor, steps[0], options.reduction, lambda value: value)
-            torch._foreach_mul_(summed, self._factor)
-        return [total.clone() if skip else total for total, skip in zip(totals, overwritten)]
+        summed = [total for total, v in zip(totals, variables) if not self.store.overwrites(v)]
+        if summed:  # in place, because `totals` made copies
+            of_divisor = torch if self.options.weighs else np  # a weight stays on the device
+            factor = scale(of_divisor, steps[0], self.options.reduction, lambda value: value)
+            torch._foreach_mul_(summed, factor)
+        return totals
 
-    # A tensor's version counts its writes in place, so no copy is needed to undo them.
+    # A tensor's version counts its writes in place.
 
     def snapshot(self, sums):
-        if self.is_traced():
+        if self.values.is_traced():
             return None
-        pairs = zip(sums, self.variables)
-        old = [s.value.clone() if self.overwrites(v) else None for s, v in pairs]
-        return [s.value._version for s in sums], old, self.updates.value._version
+        self._last = {}  # {id of a sum: gradient}, in the micro-batch that closes its window
+        are_overwritten = map(self.store.overwrites, self.store.variables)
+        kept = [s.value.clone() if is_ else None for s, is_ in zip(sums, are_overwritten)]
+        return kept, [s.value._version for s in sums], self.store.updates.value._version
 
     def is_made(self, snapshot):
-        return self.updates.value._version != snapshot[-1]
+        return self.store.updates.value._version != snapshot[-1]
 
-    def restore(self, snapshot, sums, gradients):
-        for total, version, old, gradient in zip(sums, *snapshot[:2], gradients):
-            writes = total.value._version - version
+    def is_added(self, snapshot, sums):
+        kept, versions, _ = snapshot
+        return any(
+            total.value._version != version
+            for total, old, version in zip(sums, kept, versions)
+            if old is None
+        )
+
+    def restore(self, snapshot, sums):
+        for total, old in zip(sums, snapshot[0]):
             if old is not None:
                 total.assign(old)
-                continue
-            if writes > (gradient is not None):  # scaled, after any addition
-                total.value.div_(self._factor)
-            if writes and gradient is not None:
-                total.value.sub_(gradient)
 
     def assign(self, variable, value):
-        if self.is_traced():
+        if self.values.is_traced():
             super().assign(variable, value)
         else:  # otherwise Keras would send a counter to the device and back
             with keras.device(str(variable.value.device)):
                 super().assign(variable, value)
 
-    def keep(self, step, totals, variables):
-        if self.is_traced():
-            super().keep(step, totals, variables)
+    def keep(self, step, totals, sums, variables):
+        if self.values.is_traced():
+            super().keep(step, totals, sums, variables)
         else:
-            torch._foreach_zero_(totals)
+            torch._foreach_zero_([total.value for total in sums])
 
     def branch(self, step, update):
         raise ValueError(
@@ -139,17 +173,29 @@ class TorchPort(port.Keras3Port):
         )
 
 
+def _like(total, gradient):
+    """Return a gradient as a sum needs it, or raise PyTorch's error for its shape."""
+    gradient = gradient.to(total.dtype)
+    return gradient if gradient.shape == total.shape else gradient.expand_as(total)
+
+
+def make_parts(optimizer, options):
+    """Return the parts of an optimizer."""
+    values, replicas, store = TorchValues(get_scalar_dtype()), Replicas(), TorchStore(optimizer)
+    return Parts(values, replicas, store, TorchUpdate(optimizer, options, values, replicas, store))
+
+
 class Accumulating(hooks.Hooks):
     """The methods that Keras calls on an optimizer, on PyTorch."""
 
-    _port_class = TorchPort
+    _make_parts = staticmethod(make_parts)
 
     @torch.no_grad()
     def apply(self, grads, trainable_variables=None):
         return super().apply(grads, trainable_variables)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        if self._accumulation.port.is_updating:  # fused updates need the variables' dtypes
+        if self._accumulation.update.is_updating:  # fused updates need the variables' dtypes
             grads = [g.to(v.value.dtype) for g, v in zip(grads, trainable_variables)]
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 

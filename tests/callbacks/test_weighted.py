@@ -1,5 +1,7 @@
 """`reduction="weighted"`: unequal micro-batches count as the parts of a big batch that they are."""
 
+import functools
+
 import hosts
 import numpy as np
 import pytest
@@ -60,10 +62,51 @@ def not_zero(x, y, y_pred, sample_weight):
 
 def both(case, build, arrays, weight=None, **arguments):
     """A training in micro-batches, and that of the stock optimizer on all samples at once."""
-    callbacks, stock = [hosts.accum.MicroBatchWeights(weight)], hosts.stock
+    callbacks = [] if weight is None else [hosts.accum.MicroBatchWeights(weight)]
     actual = train(weighted(case), MICRO, build, arrays=arrays, callbacks=callbacks, **arguments)
-    big = stock(case.name, **case.arguments)
+    big = hosts.stock(case.name, **case.arguments)
     return actual, train(big, SAMPLES, build, arrays=arrays, **arguments)
+
+
+def classes(ignored, is_masked=False):
+    """Return a function for sequences with classes, of which this share has the class 0."""
+
+    def arrays():
+        x, _ = sequences() if is_masked else (sequences()[0] + 0.5, None)
+        random = np.random.default_rng(6)
+        y = random.integers(1, 3, x.shape[:-1])
+        y[random.uniform(size=y.shape) < ignored] = 0
+        y[:MICRO] = 0  # a whole micro-batch is ignored
+        return x, y.astype("int32")
+
+    return arrays
+
+
+def classifier(is_masked=False, **arguments):
+    def build():
+        hidden = layers.Dense(4, activation="tanh", name="hidden", **arguments)
+        out = layers.Dense(3, activation="softmax", name="out")
+        return hosts.sequential((STEPS, 3), [*[layers.Masking()] * is_masked, hidden, out])
+
+    return build
+
+
+def crossentropy(**arguments):
+    return lambda: keras.losses.SparseCategoricalCrossentropy(**arguments)
+
+
+class OfPresentLabels(keras.losses.Loss):
+    """A user's loss that masks missing labels itself."""
+
+    def call(self, y_true, y_pred):
+        ops = keras.ops if hosts.IS_KERAS3 else hosts.tf
+        values = ops.square(y_true - y_pred)[..., 0]
+        found = y_true[..., 0] < 1.5
+        if hosts.IS_KERAS3:
+            keras.src.backend.set_keras_mask(values, found)
+        else:
+            values._keras_mask = found
+        return values
 
 
 @every_gate
@@ -76,29 +119,46 @@ def test_masked_sequences(case):
     assert max(np.abs(w - other[name]).max() for name, w in expected.weights.items()) > 1e-4
 
 
-# The model, its data, what sample weights do, and a user's function.
+# The model, its data, what sample weights do, a user's function, and a loss.
 ROWS = {
-    "a short last batch": (training.dense_model, short, None, None),
-    "masks and sample weights": (masked_model, sequences, "divide", None),
-    "sample weights": (training.dense_model, short, "divide", None),
-    "sample weights that do not divide": (masked_model, sequences, "multiply", None),
-    "a function of the user": (masked_model, sequences, None, not_zero),
-    "penalties on weights": (penalized("kernel_regularizer"), sequences, None, None),
-    "activity penalties": (penalized("activity_regularizer", is_masked=False), short, None, None),
+    "a short last batch": (training.dense_model, short, None, None, None),
+    "masks and sample weights": (masked_model, sequences, "divide", None, None),
+    "sample weights": (training.dense_model, short, "divide", None, None),
+    "sample weights that do not divide": (masked_model, sequences, "multiply", None, None),
+    "a function of the user": (masked_model, sequences, None, not_zero, None),
+    "penalties on weights": (penalized("kernel_regularizer"), sequences, None, None, None),
+    "activity penalties": (penalized("activity_regularizer", False), short, None, None, None),
+    "a mask of the loss": (training.dense_model, short, None, None, OfPresentLabels),
 }
+IGNORE = crossentropy(ignore_class=0)
+for share in (0, 0.5, 1):
+    ROWS[f"{share} ignored"] = classifier(), classes(share), None, None, IGNORE
+    ROWS[f"{share} ignored, masks"] = (classifier(True), classes(share, True), None, None, IGNORE)
+if hosts.IS_KERAS3:
+    by_weights = crossentropy(ignore_class=0, reduction="mean_with_sample_weight")
+    l2 = classifier(kernel_regularizer="l2")
+    ROWS |= {
+        "all ignored, penalties on weights": (l2, classes(1), None, None, IGNORE),
+        "ignored and weights": (classifier(True), classes(0.5, True), "as is", None, by_weights),
+    }
+else:  # stock divides 0 by 0
+    ROWS = {name: row for name, row in ROWS.items() if not name.startswith("1 ignored")}
 
 
 @on_adam
-@quick_first("build, arrays, sample_weights, weight", ROWS)
-def test_equals_all_samples_at_once(case, build, arrays, sample_weights, weight):
+@quick_first("build, arrays, sample_weights, weight, loss", ROWS)
+def test_equals_all_samples_at_once(case, build, arrays, sample_weights, weight, loss):
     arrays, more = arrays(), {}
     if sample_weights:
-        shape = arrays[1].shape[:-1]
+        shape = arrays[1].shape[:-1] if loss is None else arrays[1].shape
         values = np.random.default_rng(4).uniform(0.2, 3, shape).astype(hosts.FLOATX)
         more["sample_weight"] = values
     if sample_weights == "divide" and hosts.IS_KERAS3:
-        loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-        more["compile"] = {"loss": loss}
+        loss = functools.partial(
+            keras.losses.MeanSquaredError, reduction="mean_with_sample_weight"
+        )
+    if loss is not None:
+        more["compile"] = {"loss": loss()}
     assert_same_training(*both(case, build, arrays, weight, **more))
 
 
@@ -116,10 +176,44 @@ def test_several_outputs(case):
     assert_same_training(*both(case, build, arrays, compile={"loss": losses}))
 
 
+def two_outputs(*kinds):
+    def build():
+        x = keras.Input((STEPS, 3))
+        hidden = layers.Masking()(x)
+        outputs = [layer(hidden) for layer in kinds]
+        return keras.Model(x, outputs)
+
+    return build
+
+
 @on_adam
-def test_the_whole_remedy(case):
+def test_several_outputs_with_one_mask(case):
+    x, y = sequences()
+    build, losses = two_outputs(layers.Dense(2, name="a"), layers.Dense(2, name="b")), ["mse"] * 2
+    build = lambda: two_outputs(layers.Dense(2, name="a"), layers.Dense(2, name="b"))()  # noqa: E731
+    assert_same_training(*both(case, build, (x, [y, 1 - y]), compile={"loss": losses}))
+
+
+@on_adam
+def test_an_output_without_a_loss_has_no_weight(case):
+    """Here the first output, as an attention map."""
+
+    def build():
+        x = keras.Input((STEPS, 3))
+        steps = layers.Dense(2, name="steps")(layers.Masking()(x))
+        last = layers.Dense(2, name="last")(layers.Flatten()(x))
+        return keras.Model(x, [steps, last])
+
+    x, y = sequences()
+    arrays = x, [y, y[:, 0] / 50]
+    assert_same_training(*both(case, build, arrays, compile={"loss": [None, "mse"]}))
+
+
+@on_adam
+@pytest.mark.parametrize("more", [False, True], ids=["alone", "with both callbacks"])
+def test_the_whole_remedy(case, more):
     """Two windows in an epoch, of which the last one is short and has a short micro-batch."""
-    callbacks = [hosts.accum.MicroBatchWeights(), hosts.accum.ApplyPartialWindow()]
+    callbacks = [hosts.accum.MicroBatchWeights(), hosts.accum.ApplyPartialWindow()] * more
     settings = {"build": masked_model, "arrays": sequences()}
     ours = weighted(case, accum_iters=2)
     actual = train(ours, MICRO, callbacks=callbacks, **settings)

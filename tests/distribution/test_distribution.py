@@ -178,7 +178,7 @@ def test_central_storage():
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit has no parameter servers")
 def test_parameter_server(tmp_path):
     """With one worker: several are asynchronous, and no two trainings are equal."""
-    run_together([([hosts.TESTS / "parameter_server.py", tmp_path / "end.npz"], {})])
+    run_together([([hosts.SUPPORT / "parameter_server.py", tmp_path / "end.npz"], {})])
     with np.load(tmp_path / "end.npz") as actual:
         assert_equal(dict(actual), training.big_batch(ADAM).weights)
 
@@ -249,7 +249,7 @@ TRAININGS = [({}, []), ({"gate": "conditional"}, []), ({}, ["PythonGate"])]
 @jax_only
 def test_two_processes_of_jax(tmp_path):
     """Each has half of every micro-batch. The last two micro-batches are closed as one window."""
-    script, address = hosts.TESTS / "jax_worker.py", f"localhost:{two_free_ports()[0]}"
+    script, address = hosts.SUPPORT / "jax_worker.py", f"localhost:{two_free_ports()[0]}"
     command = [script, address, tmp_path / "worker"]
     run_together(([*command, rank, json.dumps(TRAININGS)], {}) for rank in range(2))
     model = compiled(dense_model(), hosts.stock("Adam", **ADAM.arguments))
@@ -298,7 +298,7 @@ def test_two_processes_of_torch(tmp_path):
     """Each process has half of each batch, and reduces once per update or, with ours, batch."""
     wraps = hosts.IS_KERAS_3_16
     rows = {n: dict(zip(OF_ROWS, r)) for n, r in {**SLICED, **(WRAPPED if wraps else {})}.items()}
-    script, port = hosts.TESTS / "torch_worker.py", two_free_ports()[0]
+    script, port = hosts.SUPPORT / "torch_worker.py", two_free_ports()[0]
     shared = {"WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
     run_together(
         (

@@ -21,6 +21,26 @@ def test_a_callback_in_the_place_of_an_optimizer():
         dense_model().compile(accum.ApplyPartialWindow(), "mse")
 
 
+def test_the_name_of_an_optimizer():
+    with pytest.raises(ValueError, match=r"no place for accum_iters.*`AdamAccumulate\(accum_iters"):
+        dense_model().compile("adamaccumulate", "mse")
+
+
+@pytest.mark.skipif(not hosts.IS_LEGACY or not hosts.has("AdamWAccumulate"), reason="two styles")
+def test_an_argument_of_the_newer_style():
+    for name, use in ("Adam", "AdamWAccumulate, or `acc"), ("SGD", r"`accumulating\(.*SGD\)`"):
+        with pytest.raises(TypeError, match=f"`weight_decay` is an argument.*newer.* Use {use}"):
+            hosts.ours(name, accum_iters=2, weight_decay=0.1)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS2, reason="about tf.keras of TensorFlow 1.15")
+def test_tf_keras_of_tensorflow_1():
+    keras = hosts.tf.keras
+    model = keras.Sequential([keras.layers.Dense(1, input_shape=(3,))])
+    with pytest.raises(ValueError, match=r"for models of standalone Keras.*not of tf.keras"):
+        model.compile(hosts.ours("Adam", accum_iters=2), "mse")
+
+
 GIVEN = {
     r"not its class.*`callbacks=\[ApplyPartialWindow\(\)\]`": lambda: accum.ApplyPartialWindow,
     "AdamAccumulate is an optimizer: give it to `compile`": lambda: hosts.ours("Adam"),

@@ -11,7 +11,15 @@ import steps
 from cases import quick_first, skip_file_on_keras2, thorough
 from formats import STOP, assert_same
 from hosts import accum, keras
-from steps import assert_windows_equal_big_batches, go_on, gradients, prepared, stepper, variables
+from steps import (
+    assert_branches,
+    assert_windows_equal_big_batches,
+    go_on,
+    gradients,
+    prepared,
+    stepper,
+    variables,
+)
 from training import LENGTH, assert_equal
 
 skip_file_on_keras2("`accumulating`")
@@ -182,6 +190,7 @@ def test_it_equals_the_big_batch(cls, gate):
     ours = prepared(made(learning_rate=2**-4, accum_iters=LENGTH, **gate), mine)
     stock = prepared(cls(learning_rate=2**-4), theirs)
     assert_windows_equal_big_batches(ours, stock, mine, theirs)
+    assert_branches(ours, mine)
     back = stock
     for tolerance in ({}, {"rtol": 0, "atol": 0}):
         again = made.from_optimizer(back, accum_iters=LENGTH)
@@ -221,6 +230,8 @@ def test_a_subclass_of_ours_with_an_override(how):
     }.get(how)
     prepared(stock, theirs)
     assert_windows_equal_big_batches(ours, stock, mine, theirs, step=step)
+    if step is None:
+        assert_branches(ours, mine)
 
 
 def at(cls, stop, **arguments):
@@ -390,6 +401,7 @@ def test_what_keras_does_not_track_is_held_by_a_branch():
     mine, theirs, ws = variables(), variables(), variables()
     ours = prepared(made(learning_rate=1.0, accum_iters=LENGTH), mine)
     assert_windows_equal_big_batches(ours, prepared(Lookahead(1.0), theirs), mine, theirs)
+    assert_branches(ours, mine)
     selects = prepared(made(learning_rate=1.0, accum_iters=2, gate="select"), ws)
     with pytest.raises(TypeError, match="Lookahead writes a variable that .*gate='conditional'"):
         stepper(selects, ws)(gradients()[0][0])

@@ -10,7 +10,7 @@ import pytest
 import training
 from cases import ADAM, keras2_has_no, needs_decay, on_each_kind_of_state, thorough
 from hosts import keras
-from steps import assert_windows_equal_big_batches, made, stepper
+from steps import assert_branches, assert_windows_equal_big_batches, made, stepper
 from training import BIG, LENGTH, MICRO, assert_same_training, big_batch, data, dense_model, train
 
 pytestmark = pytest.mark.usefixtures("grappler")
@@ -108,6 +108,7 @@ def test_one_argument(more):
     accumulating, mine = made(ours(ADAM, **more))
     stock, theirs = made(hosts.stock("Adam", **{**ADAM.arguments, **more}))
     assert_windows_equal_big_batches(accumulating, stock, mine, theirs)
+    assert_branches(accumulating, mine)
 
 
 @keras2_has_no("schedules to compare with")
@@ -266,3 +267,36 @@ def test_one_micro_batch_is_the_stock_optimizer(case):
     assert set(actual.slots) == set(expected.slots)
     tolerance = {} if hosts.IS_KERAS2 else {"rtol": 0, "atol": 0}
     assert_same_training(actual, expected, **tolerance)
+
+
+HYPERPARAMETERS = [("SGD", "momentum"), ("RMSprop", "rho"), ("Adam", "beta_1"), ("Adam", "beta_2")]
+
+
+@pytest.mark.parametrize("length", [1, 2])
+@pytest.mark.parametrize("name, hyperparameter", HYPERPARAMETERS)
+def test_a_hyperparameter_that_is_set_later(name, hyperparameter, length):
+    """Before the first step, and between two updates; the window's average as stock uses it."""
+
+    def set_to(optimizer, value):
+        if hosts.IS_KERAS2:
+            keras.backend.set_value(getattr(optimizer, hyperparameter), value)
+        else:
+            setattr(optimizer, hyperparameter, value)
+
+    def trained(optimizer, windows):
+        w = hosts.variable([1.0, -2.0], "w")
+        if hosts.IS_KERAS3:  # whose SGD decides in `build` whether it has momentum
+            set_to(optimizer, 0.5)
+        hosts.build_on(optimizer, [w])
+        for update, window in enumerate(windows):
+            if update:
+                set_to(optimizer, 0.9 - update / 8)
+            for grads in window:
+                hosts.apply(optimizer, [grads], [w])
+        return hosts.array(w)
+
+    micro_batches = np.array([[0.5, 1.0], [1.5, -1.0], [2.0, 0.25]] * 2 * length, hosts.FLOATX)
+    windows = micro_batches.reshape(-1, length, 2)
+    actual = trained(hosts.ours(name, learning_rate=0.125, accum_iters=length), windows)
+    expected = trained(hosts.stock(name, learning_rate=0.125), windows.mean(axis=1, keepdims=True))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)

@@ -15,7 +15,6 @@ import copy
 import itertools
 import os
 import pickle
-import sys
 import tempfile
 from pathlib import Path
 
@@ -35,7 +34,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from steps import interrupt_after
+from steps import interrupted_at
 from training import Shrink, assert_equal, registered
 
 from keras_accum import AccumulationSchedule
@@ -352,13 +351,9 @@ class Training(RuleBasedStateMachine):
         while self.optimizer.window_position == len(big_batch.window):
             if self.weighs:
                 self.optimizer.weigh(2)
-            interrupt_after(lines)
-            try:
+            with contextlib.suppress(KeyboardInterrupt), interrupted_at(number=lines):
                 apply(self.optimizer, self.model.weights, found)
-            except KeyboardInterrupt:
-                lines = -1
-            finally:
-                sys.settrace(None)
+            lines = None
         big_batch.micro_batch(found, 2)
 
     @none_is_frozen

@@ -100,3 +100,18 @@ def test_a_config_has_a_number_and_no_function():
     with pytest.raises(ValueError, match="can't hold a function.*skip_norm=<built-in"):
         optimizer.get_config()
     assert type(optimizer).from_optimizer(optimizer, accum_iters=2).skip_norm is abs
+
+
+@keras2_has_no("complex weights")
+@pytest.mark.parametrize("arguments", [{"skip_nonfinite": True}, {"skip_norm": 10.0}])
+def test_complex_gradients(arguments):
+    """Either part of a complex number may be bad, and both are in the norm."""
+    ours = hosts.ours("SGD", learning_rate=1.0, accum_iters=2, **arguments)
+    w = hosts.variable(np.array([1 + 2j, 3 - 1j]), "w", dtype="complex64")
+    hosts.build_on(ours, [w])
+    large = [20j, 1] if "skip_norm" in arguments else [1, complex(1, np.inf)]
+    micro_batches = [([1 + 1j, 2], 1), ([complex(np.nan, 1), 1], 1), (large, 1), ([1, 1j], 0)]
+    for grads, position in micro_batches:
+        hosts.apply(ours, [np.array(grads, "complex64")], [w])
+        assert ours.window_position == position
+    np.testing.assert_allclose(hosts.array(w), [1.5j, 2 - 1.5j])

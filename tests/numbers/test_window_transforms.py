@@ -88,6 +88,90 @@ def test_a_function_that_keeps_something(gate, how):
     np.testing.assert_allclose(hosts.array(running.norm), hosts.array(alone.norm), rtol=1e-6)
 
 
+def counting():
+    """A counter of calls, and a function that counts, by its framework's own means."""
+    count = hosts.variable(0.0, "count")
+
+    def call(value, *others):
+        if not hosts.IS_KERAS2:
+            count.assign(count + 1)
+            return value
+        with hosts.tf.control_dependencies([hosts.tf.assign_add(count, 1.0)]):
+            return [hosts.tf.identity(v) for v in value] if others else hosts.tf.identity(value)
+
+    return count, call
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("where", ["constraint", "transform"])
+def test_a_function_that_counts(where, gate):
+    """It counts updates, or is refused by a message with the gate that can do so."""
+    count, call = counting()
+    w = hosts.variable([1.0, 2.0], "w", constraint=call if where == "constraint" else None)
+    transforms = [call] if where == "transform" else None
+    ours = hosts.ours("SGD", accum_iters=2, window_transforms=transforms, gate=gate)
+    is_held = gate == "conditional" or gate == "auto" and not hosts.IS_KERAS2 or hosts.IS_KERAS3
+    if hosts.BACKEND == "jax":
+        step = lambda: hosts.apply(ours, [np.ones(2, hosts.FLOATX)], [w])  # noqa: E731
+    else:
+        run = steps.stepper(ours, [w])
+        step = lambda: run([np.ones(2, hosts.FLOATX)])  # noqa: E731
+    try:
+        hosts.build_on(ours, [w])
+        for _ in range(4):
+            step()
+    except TypeError as error:
+        assert "gate='conditional'" in str(error) and not is_held
+    else:
+        assert is_held and hosts.array(count) == 2
+
+
+@pytest.mark.skipif(hosts.IS_TENSORFLOW, reason="`stateless_apply` of JAX and PyTorch")
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("where", ["constraint", "transform", "norm"])
+def test_a_variable_that_a_stateless_step_returns_or_would_lose(where, gate):
+    """The optimizer's own variable counts updates; any other one is refused by name."""
+    count = [None]
+
+    def call(value, *others):
+        count[0].assign(count[0] + 1)
+        return value if where != "norm" else value > 1e6
+
+    arguments = {"transform": {"window_transforms": [call]}, "norm": {"skip_norm": call}}
+    arguments = {"accum_iters": 2, "gate": gate, **arguments.get(where, {})}
+
+    def run(make):
+        w = hosts.variable([1.0, 2.0], "w", constraint=call if where == "constraint" else None)
+        ours = hosts.ours("SGD", **arguments)
+        count[0] = make(ours)
+        hosts.build_on(ours, [w])
+        grads = [hosts.keras.ops.ones(2)]
+        for _ in range(4):
+            state, weights = [v.value for v in ours.variables], [w.value]
+            weights, state = ours.stateless_apply(state, grads, weights)
+            for v, value in zip([w, *ours.variables], [*weights, *state]):
+                v.assign(value)
+
+    def attribute(ours):
+        ours.calls = hosts.variable(0.0, "own")
+        return ours.calls
+
+    for make in (lambda ours: ours.add_variable((), name="own"), attribute):
+        run(make)
+        assert hosts.array(count[0]) == (4 if where == "norm" else 2)
+    with pytest.raises(TypeError, match="SGDAccumulate writes the variable other"):
+        run(lambda ours: hosts.variable(0.0, "other"))
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS2, reason="a tensor as learning rate")
+@pytest.mark.parametrize("gate", GATES)
+def test_a_rate_that_writes_a_variable(gate):
+    ours, w = hosts.ours("SGD", accum_iters=2, gate=gate), hosts.variable([1.0, 2.0], "w")
+    ours.lr = 0.1 * hosts.tf.assign_add(hosts.variable(0.0, "count"), 1.0)
+    with pytest.raises(TypeError, match="is written by the tensor given as learning rate"):
+        hosts.build_on(ours, [w])
+
+
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="TensorFlow's variables")
 def test_a_native_variable_that_nothing_holds():
     """In a schedule it is refused where a gate selects; a table or a summary is no variable."""
