@@ -1,6 +1,7 @@
 """Draw the loss of the demonstration's trainings: `python docs/site/draw_curves.py > curves.svg`.
 
-It needs what the demonstration needs. `docs/images/curves.svg` was drawn on TensorFlow, as README's table.
+It needs what the demonstration needs. `docs/images/curves.svg` was drawn on TensorFlow, as the
+table of the README.
 """
 
 import math

@@ -14,12 +14,17 @@ from training import assert_equal, compiled, dense_model, fit, weights
 
 PAGE = (hosts.PROJECT / "docs" / "devices.md").read_text("utf-8")
 BLOCKS = dict(re.findall(r"```python\n# ([^\n]+)\n(.*?)```", PAGE, re.S))
+START = (hosts.PROJECT / "docs" / "start.md").read_text("utf-8")
+(OF_START,) = re.findall(r"```python\n# several GPUs\n(.*?)```", START, re.S)
+BLOCKS.update({f"start, {devices} GPUs": OF_START for devices in (4, 8)})
 HOST = {"keras3": hosts.BACKEND}.get(hosts.HOST, hosts.HOST)
 HAS_HOROVOD = hosts.IS_KERAS2 and importlib.util.find_spec("horovod")
 
 # The host of each snippet, and how many processes and, where they are counted, reductions it has.
 ROWS = {
     "DataParallel": ("jax", 1, -1),
+    "start, 4 GPUs": ("jax", 1, -1),
+    "start, 8 GPUs": ("jax", 1, -1),
     "ModelParallel": ("jax", 1, -1),
     "DataParallel, several processes": ("jax", 2, -1),
     "ModelParallel, several processes": ("jax", 2, -1),
@@ -50,6 +55,8 @@ def programs(name, processes, path):
     command = [hosts.SUPPORT / "snippet.py", path / "script.py", path / "end"]
     port, *_ = two_free_ports()
     shared = {"PROCESSES": str(processes), "ADDRESS": f"localhost:{port}"}
+    if name.startswith("start"):
+        shared["DEVICES"] = name.split()[1]
     if processes == 2:
         shared["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
     if name == "Horovod" and processes == 2:

@@ -9,7 +9,14 @@ from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first, thorou
 from formats import CLASSES
 from graphs import CONTROL_FLOW
 from hosts import keras
-from steps import assert_windows_equal_big_batches, gradients, made, stepper, weights_and_state
+from steps import (
+    assert_branches,
+    assert_windows_equal_big_batches,
+    gradients,
+    made,
+    stepper,
+    weights_and_state,
+)
 from training import assert_equal, assert_moved, compiled, dense_model, go_on, weights
 
 in_a_step = keras2_has_no("`close_window` and `decide`")
@@ -45,9 +52,9 @@ def test_windows_equal_big_batches(case, accum_iters, way):
     ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=accum_iters))
     stock, theirs = made(hosts.stock(case.name, **case.arguments))
     step, windows = stepper_by(way, ours, mine), gradients([2, 1, 3, 2])
-    is_searched = hosts.IS_TENSORFLOW and way == "close_window"
-    flag = hosts.tf.TensorSpec((), "bool") if is_searched else None
-    assert_windows_equal_big_batches(ours, stock, mine, theirs, windows, step, flag)
+    assert_windows_equal_big_batches(ours, stock, mine, theirs, windows, step)
+    if hosts.IS_TENSORFLOW and way == "close_window":
+        assert_branches(ours, mine, step, hosts.tf.TensorSpec((), "bool"))
     if hosts.IS_TENSORFLOW and way == "decide":  # the traces of an update and of an addition
         for is_update in (True, False):
             graph = step.traced.get_concrete_function(is_update, *windows[0][0]).graph
@@ -158,6 +165,42 @@ def test_outside_of_the_traced_function(way):
     getattr(ours, way)(True)
     with pytest.raises(ValueError, match=f"`{way}` was called outside of the traced function"):
         stepper(ours, mine)(gradients()[0][0])
+
+
+WAYS_TO_SAY = {"close_window": {}, "decide": {}, "weigh": {"reduction": "weighted"}}
+
+
+@in_a_step
+@pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
+@pytest.mark.parametrize("is_traced", [True, False])
+@pytest.mark.parametrize("where", ["function", "conditional"])
+@pytest.mark.parametrize("way", WAYS_TO_SAY)
+def test_in_another_traced_function_than_the_optimizer(way, where, is_traced):
+    """An inner function or a conditional. On JAX, an eager step can't know of the former."""
+    if not is_traced and (hosts.BACKEND == "jax" or where == "conditional"):
+        pytest.skip("a failed trace looks the same, or the conditional isn't traced")
+    ours, mine = made(adam(accum_iters=2, **WAYS_TO_SAY[way]))
+
+    def call(value):
+        getattr(ours, way)(True if way == "decide" else value)
+        return value
+
+    if hosts.BACKEND == "jax":
+        import jax
+
+        inner = jax.jit(call)
+        choose = lambda value: jax.lax.cond(value > 0, call, lambda value: value, value)  # noqa: E731
+    else:
+        inner = hosts.tf.function(call)
+        choose = lambda value: hosts.tf.cond(value > 0, lambda: call(value), lambda: value)  # noqa: E731
+    say = inner if where == "function" else choose
+    grads = gradients()[0][0]
+    with pytest.raises(ValueError, match=f"`{way}` was called in another traced function"):
+        if is_traced:
+            stepper(ours, mine, say)(grads, 1.0)
+        else:
+            say(hosts.tf.constant(1.0))
+            hosts.apply(ours, grads, mine)
 
 
 @in_a_step

@@ -10,7 +10,7 @@ import pytest
 import training
 from cases import ADAM, keras2_has_no, needs_decay, on_each_kind_of_state, thorough
 from hosts import keras
-from steps import assert_windows_equal_big_batches, made, stepper
+from steps import assert_branches, assert_windows_equal_big_batches, made, stepper
 from training import BIG, LENGTH, MICRO, assert_same_training, big_batch, data, dense_model, train
 
 pytestmark = pytest.mark.usefixtures("grappler")
@@ -108,6 +108,7 @@ def test_one_argument(more):
     accumulating, mine = made(ours(ADAM, **more))
     stock, theirs = made(hosts.stock("Adam", **{**ADAM.arguments, **more}))
     assert_windows_equal_big_batches(accumulating, stock, mine, theirs)
+    assert_branches(accumulating, mine)
 
 
 @keras2_has_no("schedules to compare with")

@@ -15,7 +15,6 @@ import copy
 import itertools
 import os
 import pickle
-import sys
 import tempfile
 from pathlib import Path
 
@@ -35,7 +34,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from steps import interrupt_after
+from steps import interrupted_at
 from training import Shrink, assert_equal, registered
 
 from keras_accum import AccumulationSchedule
@@ -352,13 +351,9 @@ class Training(RuleBasedStateMachine):
         while self.optimizer.window_position == len(big_batch.window):
             if self.weighs:
                 self.optimizer.weigh(2)
-            interrupt_after(lines)
-            try:
+            with contextlib.suppress(KeyboardInterrupt), interrupted_at(number=lines):
                 apply(self.optimizer, self.model.weights, found)
-            except KeyboardInterrupt:
-                lines = -1
-            finally:
-                sys.settrace(None)
+            lines = None
         big_batch.micro_batch(found, 2)
 
     @none_is_frozen
@@ -380,11 +375,12 @@ class Training(RuleBasedStateMachine):
         batch_size=st.integers(1, 3),
         epochs=st.integers(1, 2),
         stop=st.none() | st.integers(0, 5),
+        by_function=st.booleans(),
     )
-    def fit(self, seeds, with_, are_new, batch_size, epochs, stop):
+    def fit(self, seeds, with_, are_new, batch_size, epochs, stop, by_function):
         targets, big_batch = random_targets(seeds), self.big_batch
         batches = [targets[i : i + batch_size] for i in range(0, len(targets), batch_size)]
-        with_ = with_ + ["weighs"] * self.weighs
+        with_ = with_ + ["weighs"] * (self.weighs and by_function)
         # Python must know whether a gradient is dropped.
         assume(hosts.IS_TORCH or not ("gate" in with_ and big_batch.skips and self.accumulates))
         with_.sort(key=lambda name: name != "partial")  # the one that must come before others
@@ -401,8 +397,9 @@ class Training(RuleBasedStateMachine):
             self.model.fit(*inputs(targets), batch_size=batch_size, **settings)
         self.waits = self.waits and stop == 0
         for number, batch in enumerate((batches * epochs)[: stop if stops else None], start=1):
-            big_batch.micro_batch(gradients_of(batch), float(np.abs(batch[0][0, 0])))
-            if "partial" in with_ and number % len(batches) == 0:
+            weight = float(np.abs(batch[0][0, 0])) if by_function else len(batch)
+            big_batch.micro_batch(gradients_of(batch), weight)
+            if ("partial" in with_ or self.weighs) and number % len(batches) == 0:
                 big_batch.update()
         if not stops or hosts.BACKEND == "jax":  # where Keras ends an interrupted training as well
             big_batch.end_fit()

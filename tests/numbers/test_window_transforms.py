@@ -126,6 +126,43 @@ def test_a_function_that_counts(where, gate):
         assert is_held and hosts.array(count) == 2
 
 
+@pytest.mark.skipif(hosts.IS_TENSORFLOW, reason="`stateless_apply` of JAX and PyTorch")
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("where", ["constraint", "transform", "norm"])
+def test_a_variable_that_a_stateless_step_returns_or_would_lose(where, gate):
+    """The optimizer's own variable counts updates; any other one is refused by name."""
+    count = [None]
+
+    def call(value, *others):
+        count[0].assign(count[0] + 1)
+        return value if where != "norm" else value > 1e6
+
+    arguments = {"transform": {"window_transforms": [call]}, "norm": {"skip_norm": call}}
+    arguments = {"accum_iters": 2, "gate": gate, **arguments.get(where, {})}
+
+    def run(make):
+        w = hosts.variable([1.0, 2.0], "w", constraint=call if where == "constraint" else None)
+        ours = hosts.ours("SGD", **arguments)
+        count[0] = make(ours)
+        hosts.build_on(ours, [w])
+        grads = [hosts.keras.ops.ones(2)]
+        for _ in range(4):
+            state, weights = [v.value for v in ours.variables], [w.value]
+            weights, state = ours.stateless_apply(state, grads, weights)
+            for v, value in zip([w, *ours.variables], [*weights, *state]):
+                v.assign(value)
+
+    def attribute(ours):
+        ours.calls = hosts.variable(0.0, "own")
+        return ours.calls
+
+    for make in (lambda ours: ours.add_variable((), name="own"), attribute):
+        run(make)
+        assert hosts.array(count[0]) == (4 if where == "norm" else 2)
+    with pytest.raises(TypeError, match="SGDAccumulate writes the variable other"):
+        run(lambda ours: hosts.variable(0.0, "other"))
+
+
 @pytest.mark.skipif(not hosts.IS_KERAS2, reason="a tensor as learning rate")
 @pytest.mark.parametrize("gate", GATES)
 def test_a_rate_that_writes_a_variable(gate):

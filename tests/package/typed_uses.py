@@ -1,4 +1,4 @@
-"""What a type checker must find nothing in, but for the marked lines. README's first lines are here."""
+"""What a type checker finds nothing in, but for marked lines. README's first lines are here."""
 # pyright: standard, reportUnnecessaryTypeIgnoreComment=error
 # ruff: noqa: E402, F401, I001 -- as users write scripts
 

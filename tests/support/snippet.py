@@ -90,8 +90,9 @@ def main(script, result, rank):
         elif hosts.IS_TENSORFLOW and not hosts.IS_KERAS2:
             strategy = hosts.tf.distribute.MirroredStrategy
             hosts.tf.distribute.MirroredStrategy = lambda: strategy(["CPU:0", "CPU:1"])
-    # Eight devices for JAX in all; `hosts` has set two.
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={8 // processes}"
+    # Eight devices for JAX in all, unless a test says otherwise; `hosts` has set two.
+    devices = int(os.environ.get("DEVICES", 8)) // processes
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
     exec(Path(script).read_text("utf-8"), names)
 
     from training import weights

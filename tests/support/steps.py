@@ -1,10 +1,13 @@
 """Train steps without a model: given gradients, traced as the backend traces them."""
 
+import contextlib
+import itertools
 import sys
 from pathlib import Path
 
 import hosts
 import numpy as np
+from graphs import branches, conditionals, operations
 from training import LENGTH, Shrink, assert_equal, is_ours
 
 import keras_accum
@@ -129,49 +132,96 @@ def weights_and_state(optimizer, variables):
     return {**weights, **hosts.moved_by_updates(optimizer, variables)}
 
 
-def assert_windows_equal_big_batches(ours, stock, mine, theirs, windows=None, step=None, flag=None):
+def assert_windows_equal_big_batches(ours, stock, mine, theirs, windows=None, step=None):
     """Compare two optimizers, ours and a stock one, that are built for `mine` and `theirs`.
 
     `step` takes the gradients of a micro-batch, and whether it is the last one of its window.
-    `flag` is the second argument of its graph, if the graph is to be searched for conditionals.
     """
     plain, big_step = stepper(ours, mine), stepper(stock, theirs)
+    step = step or (lambda grads, is_last: plain(grads))
     for updates, micro_batches in enumerate(windows or gradients()):
         before = weights_and_state(ours, mine)
-        for position, grads in enumerate(micro_batches):
-            assert (ours.completed_updates, ours.window_position) == (updates, position)
-            assert_equal(weights_and_state(ours, mine), before, rtol=0, atol=0)
-            step(grads, position + 1 == len(micro_batches)) if step else plain(grads)
-        assert (ours.completed_updates, ours.window_position) == (updates + 1, 0)
+        take_window(ours, mine, micro_batches, step, updates)
         big_step([np.mean(grads, axis=0) for grads in zip(*micro_batches)])
         after = weights_and_state(ours, mine)
         for name in (f"weight of {name}" for name in SHAPES):
             assert np.abs(after[name] - before[name]).max() > 1e-3, f"{name} hardly moved"
         assert_equal(after, weights_and_state(stock, theirs))
-    if hosts.IS_TENSORFLOW and not hosts.IS_KERAS2 and (flag or not step):
-        from graphs import branches, conditionals, operations
-
-        specs = [hosts.tf.TensorSpec(shape, hosts.FLOATX) for shape in SHAPES.values()]
-        traced = (step or plain).traced.python_function
-        found = conditionals(operations(traced, flag, *specs))
-        assert found == branches(ours), f"{found} conditionals"
-    if hosts.BACKEND == "jax" and not step:
-        state, weights = ([v.value for v in each] for each in (ours.variables, mine))
-        program = str(jax.make_jaxpr(ours.stateless_apply)(state, micro_batches[0], weights))
-        assert "= cond[" not in program
-        assert program.count("= while[") == (ours.gate == "conditional")
 
 
-def interrupt_after(lines):
-    """Raise a KeyboardInterrupt after so many lines of this package."""
-    package, left = str(Path(keras_accum.__file__).parent), [lines]
+def take_window(optimizer, variables, micro_batches, step, updates):
+    """Make the steps of a window: before its last one nothing moves, to the bit."""
+    before = weights_and_state(optimizer, variables)
+    for position, grads in enumerate(micro_batches):
+        assert (optimizer.completed_updates, optimizer.window_position) == (updates, position)
+        assert_equal(weights_and_state(optimizer, variables), before, rtol=0, atol=0)
+        step(grads, position + 1 == len(micro_batches))
+    assert (optimizer.completed_updates, optimizer.window_position) == (updates + 1, 0)
+
+
+def assert_branches(optimizer, variables, step=None, flag=None):
+    """The program of a micro-batch has a branch if its gate is one, and no other.
+
+    `flag` is the second argument of the step's graph. Elsewhere, Python decides.
+    """
+    if hosts.IS_TENSORFLOW and not hosts.IS_KERAS2:
+        step = step or stepper(optimizer, variables)
+        assert branches_of_graph(step, flag) == branches(optimizer)
+    elif hosts.BACKEND == "jax":
+        assert branches_of_program(optimizer, variables) == (0, optimizer.gate == "conditional")
+
+
+def branches_of_graph(step, flag=None):
+    """Count the conditionals and loops of a step's graph on TensorFlow."""
+    specs = [hosts.tf.TensorSpec(shape, hosts.FLOATX) for shape in SHAPES.values()]
+    return conditionals(operations(step.traced.python_function, flag, *specs))
+
+
+def branches_of_program(optimizer, variables):
+    """Count the conditionals and the loops of a step's program on JAX."""
+    state, weights = ([v.value for v in each] for each in (optimizer.variables, variables))
+    program = str(jax.make_jaxpr(optimizer.stateless_apply)(state, weights, weights))
+    return program.count("= cond["), program.count("= while[")
+
+
+PACKAGE = str(Path(keras_accum.__file__).parent)
+
+
+def _trace_lines(at_line):
+    """Call a function at each line of this package that runs, with (file, number)."""
 
     def trace(frame, event, argument):
-        if not frame.f_code.co_filename.startswith(package):
+        if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
-        left[0] -= event == "line"
-        if left[0] == 0:
-            raise KeyboardInterrupt
+        if event == "line":
+            at_line((frame.f_code.co_filename, frame.f_lineno))
         return trace
 
     sys.settrace(trace)
+
+
+def lines_run_by(function):
+    """Return the lines of this package that a function runs: each once, in their order."""
+    found = []
+    _trace_lines(found.append)
+    try:
+        function()
+    finally:
+        sys.settrace(None)
+    return list(dict.fromkeys(found))
+
+
+@contextlib.contextmanager
+def interrupted_at(line=None, number=None):
+    """Raise a KeyboardInterrupt before a line of this package, or the line of this number, runs."""
+    numbers = itertools.count(1)
+
+    def interrupt(at):
+        if at == line or next(numbers) == number:
+            raise KeyboardInterrupt
+
+    _trace_lines(interrupt)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
