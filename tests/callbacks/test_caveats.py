@@ -211,7 +211,7 @@ def over(rows, also_on_tensorflow):
     ]
 
 
-KINDS = "a short micro-batch", "a mask", "batch normalization", "other normalization"
+KINDS = "a short micro-batch", "a mask", "an ignored class", "batch normalization"
 
 
 @pytest.mark.parametrize("row", over(ROWS, KINDS))
@@ -336,6 +336,7 @@ def test_a_loss_that_compares_samples(is_said, loss, data, options):
     assert said(model, data, texts=["isn't a mean over samples"]) == []
 
 
+@once_by_torch
 @pytest.mark.parametrize("accum_iters", [1, LENGTH])
 @pytest.mark.parametrize("reduction", ["mean", "weighted"])
 def test_only_training_calls_a_loss(accum_iters, reduction):
@@ -349,8 +350,7 @@ def test_only_training_calls_a_loss(accum_iters, reduction):
 
     model = eager(dense_model(), ours(accum_iters=accum_iters, reduction=reduction), Loss())
     fit(model, SIZE, PAIR, epochs=1)
-    # On the other backends, Keras itself finds shapes with made-up arrays.
-    seen = [value for value in seen if hosts.BACKEND != "jax" or value in PAIR[1]]
+    # Keras itself may call it once, to find shapes.
     np.testing.assert_allclose(seen[-6:], PAIR[1][::SIZE, 0], rtol=1e-6)
     assert len(seen) <= 7
 

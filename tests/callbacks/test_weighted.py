@@ -179,7 +179,7 @@ def test_several_outputs(case):
 def test_several_outputs_with_one_mask(case):
     def build():
         x = keras.Input((STEPS, 3))
-    masked = layers.Masking()(x)
+        masked = layers.Masking()(x)
         return keras.Model(x, [layers.Dense(2, name=name)(masked) for name in ("one", "two")])
 
     x, y = sequences()

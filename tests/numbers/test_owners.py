@@ -135,7 +135,7 @@ WRONG = {
 def test_what_can_not_be_told_apart_is_refused(name):
     members, message = WRONG[name]
     optimizer, ws = ours(**members), variables()
-    for error in ((TypeError, ValueError), (TypeError, RuntimeError)):  # the build can't be repeated
+    for error in ((TypeError, ValueError), (TypeError, RuntimeError)):  # a build fails for good
         with pytest.raises(error, match=message):
             hosts.build_on(optimizer, ws)
             stepper(optimizer, ws)(gradients()[0][0])
