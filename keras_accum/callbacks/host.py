@@ -1,6 +1,5 @@
 """A Keras version as the callbacks see it, and a callback's class for it."""
 
-import contextlib
 import inspect
 from typing import Type, TypeVar
 
@@ -18,7 +17,6 @@ class Host:
     """A Keras version as the callbacks see it. Each version has a subclass.
 
     ops: an object with `cast`, `maximum` and `ones_like` as in `keras.ops`.
-    untracked: a scope that discards writes to variables, if Keras has one.
     added_losses: the number of losses that layers added to a step, without weight penalties.
     flatten: lists the leaves in a nested structure.
     get_mask, set_mask: read and write the mask on a layer's output, which may be None.
@@ -31,7 +29,6 @@ class Host:
     """
 
     name = keras = ops = flatten = get_mask = read = None
-    untracked = contextlib.nullcontext
     import_keras = "import keras"
     is_traced = True
     # Not 0: a window in which all is masked has the average gradient, as the big batch.

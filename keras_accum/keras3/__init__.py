@@ -32,7 +32,7 @@ from keras_accum.state import StateError  # noqa: E402
 class _Host(Host):
     """Keras 3 as the callbacks see it."""
 
-    name, keras, ops, untracked = "keras3", keras, keras.ops, keras.StatelessScope
+    name, keras, ops = "keras3", keras, keras.ops
     is_traced = keras.backend.backend() != "torch"
     get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
     flatten, read = staticmethod(keras.tree.flatten), staticmethod(Keras3Store.read)

@@ -386,3 +386,36 @@ def test_models_that_are_refused():
     model.compile(hosts.stock("SGD"), "mse")
     with pytest.raises(ValueError, match="with one optimizer of keras_accum"):
         compare(model)
+
+
+# Rows by the number of their cause in the page. The others compare trainings, where a window of
+# their model is equal.
+CAUSES = {
+    1: ["plain"],
+    2: ["a mask", "short", "an ignored class"],
+    3: ["batch normalization"],
+    4: ["dropout", "noise"],
+    5: ["all options"],
+    6: ["relu, L2, constraint"],
+    7: ["float16", "bfloat16"],
+    8: ["a loss that compares samples"] if hosts.IS_KERAS3 else [],
+    9: ["a layer that compares samples", *(name for name in ROWS if name.endswith("something"))],
+    10: ["attention"],
+    11: ["embedding"],
+    12: ["plain"],
+}
+
+
+def test_what_the_page_says():
+    """The page's table has a column with what is printed for each cause."""
+    page = (hosts.PROJECT / "docs/why_different.md").read_text("utf-8")
+    found = re.findall(r"^\| (\d+) \| [^|]+ \| [^|]+ \| ([^|]+) \|", page, re.M)
+    assert [int(number) for number, _ in found] == list(CAUSES)
+    for number, cell in found:
+        verdict, *texts = re.findall("`(.+?)`", cell)
+        for name in CAUSES[int(number)]:
+            expected, said, *_ = ROWS[name]
+            assert verdict == expected, name
+            # `test_verdict` finds this text in what is printed.
+            is_said = any(text in said.replace("\\", "") for text in texts)
+            assert is_said or not texts, (name, texts)
