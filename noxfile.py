@@ -101,6 +101,7 @@ WEEKLY = {
 WORKS_WITH = (
     *("keras==3.15.1", "tensorflow==2.21.0", "keras-hub==0.32.0"),
     *("mlflow-skinny==3.17.2", "pandas==3.1.1", "orbax-checkpoint==0.12.8"),
+    "jax-privacy==2.0.0",
     *("wandb==0.31.0", "keras-tuner==1.4.8", "tensorboard==2.21.0"),  # which the tuner imports
 )
 # tensorflow-addons has ended; these are the last versions that fit each other.
