@@ -18,11 +18,11 @@ from keras_accum.callbacks.train_function import attribute
 from keras_accum.convert import accumulates, inner
 from keras_accum.options import Options
 
-# The distance of a window may be this many times the control, or the rounding of its data type.
+# A window's distance may be this many times the control, or the rounding of the data type.
 _TIMES = 10
-_EQUAL = 1e-5  # at most this in float32
+_EQUAL = 1e-5  # and in float32, at most this
 _RANDOM = 1e-3  # a control above this isn't rounding
-_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # of other types: float32's
+_ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # of others, float32's: 2.0**-24
 
 _UNCOMPILED = "`model` must be compiled: call `model.compile(...)` first. Received: {!r}"
 _NOT_OURS = (
@@ -61,14 +61,14 @@ _ROUNDS = (
     "this gradient. Compare with initial weights, or in float64."
 )
 _IS_HALF = "In half precision, smaller differences don't show: for those, compare in float32."
-_REMEDY = "It is equal ({:.2g}) with {}."
+_REMEDY = "It is equal ({:.2g}) {}."
 _KEEPS = (
     "These layers update their own variables in each call, and a window has several calls: {}. "
     "Freeze them, or use layers that keep nothing."
 )
 _UNKNOWN = (
     "No option of this package makes it equal. Look for a layer, a loss or a `train_step` where a "
-    "sample's gradient depends on other samples in its batch."
+    "sample's gradient depends on other samples in its batch, or for an added loss that is a sum."
 )
 
 VariableDistance = namedtuple("VariableDistance", "name distance control")
@@ -96,7 +96,8 @@ class Comparison:
     advice: str
 
     def __str__(self):
-        found = f"{self.verdict}: {self.window:.2g} (rounding: {self.control:.2g})"
+        what = "control" if self.verdict == "undecided" else "rounding"
+        found = f"{self.verdict}: {self.window:.2g} ({what}: {self.control:.2g})"
         if self.verdict == "equal":
             return "\n".join([f"{found}.", *filter(None, [self.advice])])
         found = f"{found}, most in {self.by_variable[0].name}."
@@ -251,20 +252,26 @@ class Subject:
     @contextlib.contextmanager
     def unchanged(self):
         """Put everything back at the end, also after an exception."""
-        model, restores, attributes = self.model, self.remember_generators(), dict(vars(self.model))
-        states = [(variable, self.read(variable)) for variable in self.list_states()]
+        model, restores = self.model, self.remember_generators()
+        # Keras's containers of losses and metrics, which the first training builds.
+        owners = [v for n, v in vars(model).items() if n.strip("_").startswith("compile")]
+        owners = [model, *(owner for owner in owners if hasattr(owner, "__dict__"))]
+        attributes = [dict(vars(owner)) for owner in owners]
+        # Copies, because what is read may be the variable's own memory.
+        states = [(variable, np.array(self.read(variable))) for variable in self.list_states()]
         weights = set(map(id, model.weights))
         self._weights = [pair for pair in states if id(pair[0]) in weights]
         try:
             with self.in_full_precision():
                 yield
         finally:
-            vars(model)["optimizer"] = attributes["optimizer"]
-            for name, value in list(vars(model).items()):
-                if attributes.get(name, self) is not value:
-                    delattr(model, name)  # otherwise Keras would keep track of it
-            vars(model).update(attributes)
-            model.reset_metrics()  # also of those that are new
+            vars(model)["optimizer"] = attributes[0]["optimizer"]
+            model.reset_metrics()  # also those that were made now
+            for owner, before in zip(owners, attributes):
+                for name, value in list(vars(owner).items()):
+                    if before.get(name, self) is not value:
+                        delattr(owner, name)  # otherwise Keras would keep track of it
+                vars(owner).update(before)
             for variable, value in states:
                 self.write(variable, value)
             for restore in restores:
@@ -293,10 +300,10 @@ class Subject:
         with attribute(model, "train_step", lambda *arguments: train_step(*arguments)):
             model.make_train_function(force=True)
 
-    def epsilon(self):
-        """Return the rounding of the least precise layer."""
+    def rounding(self):
+        """Return the relative rounding of the least precise layer."""
         types = {layer.compute_dtype for layer in self.model._flatten_layers()}
-        return max(_EPSILON.get(dtype, 2.0**-23) for dtype in types)
+        return max(_ROUNDING.get(dtype, 2.0**-24) for dtype in types)
 
 
 class _Window:
@@ -320,10 +327,14 @@ class _Window:
                 advice = self._find_remedy(options, callbacks, big, distances[1])
                 if not (advice or said):
                     advice = _KEEPS.format(moved) if moved else _UNKNOWN
-        return Comparison(*distances, self._by_variable(window, big, control), verdict, said, advice)
+        by_variable = self._by_variable(window, big, control)
+        return Comparison(*distances, by_variable, verdict, said, advice)
 
     def _train_window(self, options, callbacks, batch_size):
         """Return the gradient of the window, with a loss scale that doesn't overflow."""
+        if not any(is_named(callback, "ApplyPartialWindow") for callback in callbacks):
+            # Some micro-batches may be dropped, or the caller may close windows.
+            callbacks = [self._subject.package.ApplyPartialWindow(), *callbacks]
         while True:
             recorder = self._subject.make_recorder(options, self._scale)
             found = self._train(recorder, self._data, batch_size, callbacks)
@@ -355,21 +366,19 @@ class _Window:
             arguments.update(zip(("x", "y", "sample_weight"), data))
             subject.model.fit(batch_size=batch_size, callbacks=callbacks, **arguments)
             made = own.completed_updates - before
-            if not made and own.window_position:
-                own.apply_partial_window()  # some were dropped, or the caller closes windows
-            elif made != 1:
-                raise ValueError(_UPDATES.format(made) if made else _ALL_DROPPED)
+        if made != 1:
+            raise ValueError(_UPDATES.format(made) if made else _ALL_DROPPED)
         gradients = subject.read_gradients(own)
         return [g.astype(np.result_type(g.dtype, "float64")) for g in gradients]
 
     def _judge(self, window, control):
         """Return the verdict, and the next step."""
-        epsilon = self._subject.epsilon()
-        is_half = epsilon > 1e-6
-        if control > max(_RANDOM, _TIMES * epsilon):
+        rounding = self._subject.rounding()
+        is_half = rounding > 1e-6
+        if control > max(_RANDOM, _TIMES * rounding):
             names = ", ".join(self._subject.list_random())
             return "undecided", _DRAWS.format(names and f" in {names}")
-        if window > _TIMES * max(control, epsilon):
+        if window > _TIMES * max(control, rounding):
             return "differs", ""
         if window > _EQUAL and not is_half:
             return "undecided", _ROUNDS
@@ -389,19 +398,19 @@ class _Window:
         package, size = self._subject.package, self._batch_size
         if options.drops:
             changed = dataclasses.replace(options, skip_norm=None, skip_nonfinite=False)
-            yield "no `skip_norm` and `skip_nonfinite`", changed, callbacks, size
+            yield "without `skip_norm` and `skip_nonfinite`", changed, callbacks, size
         if options.reduction != "mean":
             changed = dataclasses.replace(options, reduction="mean")
-            yield "reduction='mean'", changed, callbacks, size
+            yield "with reduction='mean'", changed, callbacks, size
         if options.accumulates and options.reduction != "weighted":
             changed = dataclasses.replace(options, reduction="weighted")
-            yield "reduction='weighted'", changed, callbacks, size
+            yield "with reduction='weighted'", changed, callbacks, size
         if options.accumulates and options.reduction != "sum":
             changed = dataclasses.replace(options, reduction="sum")
-            yield "reduction='sum'", changed, callbacks, size
+            yield "with reduction='sum'", changed, callbacks, size
         if hasattr(package, "MicroBatches"):
             size = min([size, *(c.size for c in callbacks if is_named(c, "MicroBatches"))])
-            text = f"MicroBatches({size}, loss='batch'), the stock optimizer and whole batches"
+            text = f"with MicroBatches({size}, loss='batch'), the stock optimizer and whole batches"
             slices = package.MicroBatches(size, loss="batch")
             yield text, Options(), [slices, *_others(callbacks)], self._samples
 

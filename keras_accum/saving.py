@@ -1,7 +1,9 @@
 """Saving and loading: an optimizer's state and config. No Keras is imported here."""
 
+from keras_accum.host import find_user_classes
 from keras_accum.options import make_config
 from keras_accum.schedule import check_length
+from keras_accum.state.checks import StateError
 from keras_accum.warn import warn
 
 # Keras 2.0 to 2.3 wrote all arguments into a config, and no name. Each class has one pair.
@@ -40,7 +42,15 @@ class Saving:
         Raises:
             keras_accum.StateError: If no known layout fits. The optimizer is unchanged.
         """
-        self._load(self._accumulation.state.set, weights)
+        try:
+            self._load(self._accumulation.state.set, weights)
+        except StateError as error:
+            stock = self._stock_class
+            if any("set_weights" in vars(cls) for cls in find_user_classes(stock)):
+                error.args = (f"{error} An accumulating optimizer doesn't call "
+                              f"`{stock.__name__}.set_weights`, which might take this list: load "
+                              "it into the stock optimizer, and use `from_optimizer`.",)
+            raise
 
     def save_own_variables(self, store):
         """Write the state to a Keras file, under the names of `get_state`."""
@@ -94,7 +104,7 @@ class Saving:
             )
             optimizer._accumulation.state.counts_micro_batches = True
         # A Keras with registered names finds the class and ignores the user's Loader.
-        loader = cls._port_class.in_custom_objects(cls.__name__)
+        loader = cls._store_class.in_custom_objects(cls.__name__)
         if isinstance(loader, Loader):
             optimizer._warn_unless(loader.accum_iters)
         return optimizer

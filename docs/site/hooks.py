@@ -22,7 +22,7 @@ from nbconvert import MarkdownExporter
 ROOT = Path(__file__).resolve().parents[2]
 _SETUP = (ROOT / "setup.py").read_text("utf-8")
 REPOSITORY = ast.literal_eval(re.search(r"^REPOSITORY = (.+)", _SETUP, re.M)[1])  # None at first
-_CALLBACKS = (ROOT / "keras_accum" / "callbacks" / "__init__.py").read_text("utf-8")
+_CALLBACKS = (ROOT / "keras_accum" / "callbacks" / "host.py").read_text("utf-8")
 SET_UP = re.search(r'^SET_UP = """\\\n(.+?)"""', _CALLBACKS, re.M | re.S)[1]
 OWNER, NAME = REPOSITORY.split("/")[-2:] if REPOSITORY else (None, "keras_accum")
 

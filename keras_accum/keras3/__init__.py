@@ -1,8 +1,7 @@
 """Optimizers and callbacks for Keras 3 on TensorFlow, JAX and PyTorch.
 
-`optimizers` has the public classes, and `hooks` the methods that Keras calls on them. `port` and
-`state` use `keras.ops`, `selection` filters the writes in an update, and `tensorflow`, `jax` and
-`torch` adapt both to a backend.
+`optimizers` has the public classes, and `hooks` the methods that Keras calls on them. `values`,
+`store` and `update` are parts of its engine, and `tensorflow`, `jax` and `torch` adapt them.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ from keras_accum import host, patches, where_else
 
 keras = host.import_keras("keras3")  # first, because its error is the clearest
 
-from keras_accum import callbacks  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
     accumulation_monitor,
     apply_partial_window,
@@ -21,27 +19,23 @@ from keras_accum.callbacks import (  # noqa: E402
     python_gate,
     together,
 )
-from keras_accum.callbacks.micro_batches.of_keras import get_mask  # noqa: E402
+from keras_accum.callbacks.host import Host  # noqa: E402
+from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask  # noqa: E402
 from keras_accum.compare import Comparison, compare_with_big_batch  # noqa: E402
 from keras_accum.keras3 import optimizers  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
-from keras_accum.keras3.state import Keras3StatePort  # noqa: E402
+from keras_accum.keras3.store import Keras3Store  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402
 from keras_accum.state import StateError  # noqa: E402
 
 
-class _Host(callbacks.Host):
+class _Host(Host):
     """Keras 3 as the callbacks see it."""
 
-    name, keras, ops, untracked = "keras3", keras, keras.ops, keras.StatelessScope
+    name, keras, ops = "keras3", keras, keras.ops
     is_traced = keras.backend.backend() != "torch"
-    flatten, get_mask = staticmethod(keras.tree.flatten), staticmethod(get_mask)
-    read = staticmethod(Keras3StatePort.read)
-
-    def set_mask(self, output, mask):
-        from keras.src.backend import set_keras_mask
-
-        set_keras_mask(output, mask)
+    get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
+    flatten, read = staticmethod(keras.tree.flatten), staticmethod(Keras3Store.read)
 
     def find_losses(self, model):
         def replace(item, function):

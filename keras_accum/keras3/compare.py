@@ -8,7 +8,7 @@ import keras
 from keras_accum import compare, host
 from keras_accum.convert import inner
 from keras_accum.keras3.optimizers import accumulating
-from keras_accum.keras3.state import Keras3StatePort
+from keras_accum.keras3.store import Keras3Store
 
 # Keras keeps the generator for draws without a seed behind these names.
 _seeds = importlib.import_module(keras.random.SeedGenerator.__module__)
@@ -29,13 +29,13 @@ class Recorder(keras.optimizers.Optimizer):
 
     def update_step(self, gradient, variable, learning_rate):
         kept = self.gradients[self._get_variable_index(variable)]
-        self.assign(kept, keras.ops.cast(keras.ops.convert_to_tensor(gradient), kept.dtype))
+        self.assign(kept, keras.ops.cast(to_dense(gradient), kept.dtype))
 
 
 class Subject(compare.Subject):
     """A model of Keras 3."""
 
-    read = staticmethod(Keras3StatePort.read)
+    read = staticmethod(Keras3Store.read)
 
     def get_name(self, variable):
         return variable.path
@@ -63,9 +63,11 @@ class Subject(compare.Subject):
         return list({id(v): v for owner in found for v in owner.variables}.values())
 
     def list_random(self):
-        kind = keras.random.SeedGenerator
-        layers = [layer for layer in self.model._flatten_layers() if layer is not self.model]
-        return [each.name for each in layers if any(isinstance(v, kind) for v in vars(each).values())]
+        def draws(layer):
+            kind = keras.random.SeedGenerator
+            return any(isinstance(value, kind) for value in vars(layer).values())
+
+        return [layer.name for layer in self.model._flatten_layers() if draws(layer)]
 
     def remember_generators(self):
         state, name = _seeds.global_state, _seeds.GLOBAL_SEED_GENERATOR
@@ -83,7 +85,13 @@ class Subject(compare.Subject):
         return in_full_precision()
 
 
+def to_dense(gradient):
+    return gradient
+
+
 if keras.backend.backend() == "tensorflow":
+    from tensorflow import convert_to_tensor as to_dense
+
     from keras_accum.tensorflow.compare import in_full_precision
 
     remember_generators = list

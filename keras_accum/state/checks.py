@@ -65,7 +65,7 @@ def check(state, owner, shapes=None, is_fresh=False, rule=None):
 def _misfits(state, shapes, is_fresh):
     """Return messages for missing arrays, unknown arrays and wrong shapes.
 
-    Optional are the learning rate, the whole window, and before the first step, on both sides, all
+    The learning rate and the whole window may be missing, and if neither side has made a step, all
     slots.
     """
     optional = {"learning_rate", "state_format", MISSING}

@@ -4,7 +4,6 @@ import types
 
 import tensorflow as tf
 
-from keras_accum import callbacks
 from keras_accum.callbacks import (
     accumulation_monitor,
     apply_partial_window,
@@ -13,6 +12,7 @@ from keras_accum.callbacks import (
     python_gate,
 )
 from keras_accum.callbacks.base import is_named
+from keras_accum.callbacks.host import Host
 from keras_accum.host import check_members
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 
@@ -23,7 +23,7 @@ __all__ += ["PythonGate"]
 _OPS = types.SimpleNamespace(cast=tf.cast, maximum=tf.maximum, ones_like=tf.ones_like)
 
 
-class _Host(callbacks.Host):
+class _Host(Host):
     """Callbacks' interface to tf_keras."""
 
     name, keras, ops, import_keras = "tf_keras", keras, _OPS, IMPORT_KERAS

@@ -13,7 +13,7 @@ _HAS_NEW_STYLE = StockOptimizer is not legacy.Optimizer
 
 
 class Recorder(legacy.SGD):
-    """Keeps the gradient of the last update, and moves no weight. Of the legacy style."""
+    """Keeps the gradient of the last update, and moves no weight. In the legacy style."""
 
     def _create_slots(self, var_list):
         for variable in var_list:
@@ -25,7 +25,7 @@ class Recorder(legacy.SGD):
     def _resource_apply_dense(self, grad, var, apply_state=None):
         return self.get_slot(var, "gradient").assign(grad)
 
-    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+    def _resource_apply_sparse_duplicate_indices(self, grad, var, indices, **kwargs):
         slices = tf.IndexedSlices(grad, indices, tf.shape(var, indices.dtype))
         return self._resource_apply_dense(tf.convert_to_tensor(slices), var)
 
@@ -33,7 +33,7 @@ class Recorder(legacy.SGD):
 if _HAS_NEW_STYLE:
 
     class NewStyleRecorder(keras.optimizers.SGD):
-        """The same, of the newer style."""
+        """The same, in the newer style."""
 
         def build(self, var_list):
             super().build(var_list)

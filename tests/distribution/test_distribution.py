@@ -13,6 +13,7 @@ from cases import ADAM, CASES, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from processes import PARTIAL, run_together, two_free_ports, two_workers
 from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, train, weights
+
 skip_file_on_keras2("tf.distribute strategies")
 
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about tf.distribute")
@@ -95,6 +96,14 @@ def test_reductions_in_two_windows():
     assert reductions() == reductions(gate="conditional") == 2 * LENGTH
 
 
+class Interrupt(keras.callbacks.Callback):
+    """Ends a training before its epoch ends: otherwise the window would be closed."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == LENGTH:
+            raise KeyboardInterrupt
+
+
 @tensorflow_only
 def test_a_checkpoint_in_a_window(strategy, tmp_path):
     middle, arrays = BIG + MICRO, [a[: training.WINDOWS * BIG] for a in training.data()]
@@ -103,13 +112,13 @@ def test_a_checkpoint_in_a_window(strategy, tmp_path):
         model = compiled(dense_model(), adam(reduction="weighted"))
         return model, hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
 
-    def fit_part(model, part):
-        weighs = hosts.accum.MicroBatchWeights()
-        fit(model, MICRO, [a[part] for a in arrays], epochs=1, callbacks=[weighs])
+    def fit_part(model, part, stops=False):
+        with pytest.raises(KeyboardInterrupt) if stops else contextlib.nullcontext():
+            fit(model, MICRO, [a[part] for a in arrays], epochs=1, callbacks=[Interrupt()] * stops)
 
     with strategy.scope():
         model, saved = begin()
-        fit_part(model, slice(middle))
+        fit_part(model, slice(middle), stops=True)
         path = saved.save(str(tmp_path / "checkpoint"))
         model, read = begin()
         read.restore(path)

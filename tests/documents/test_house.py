@@ -1,4 +1,4 @@
-"""The page that walks through the code, `keras_accum/README.md`, and the ports."""
+"""The page that walks through the code, `keras_accum/README.md`, and the parts."""
 
 import ast
 import re
@@ -8,23 +8,30 @@ import hosts
 import pytest
 
 import keras_accum
-from keras_accum.port import Port, StatePort
+from keras_accum.parts import Replicas, Store, Update, Values
 
 PACKAGE = Path(keras_accum.__file__).resolve().parent
 
 
-def members_of(part):
-    """Return the names of the members that the docstring of a part of a port asks for."""
-    rows = re.findall(r"^    (\w.*?): [A-Z{]", part.__doc__, re.M)
-    return [name for row in rows for name in re.findall(r"(\w+)(?:\([^)]*\))?(?:, |$)", row)]
+PARTS = {"values": Values, "replicas": Replicas, "store": Store, "update": Update}
 
 
-def test_each_port_does_all_that_the_engine_needs():
-    port = hosts.ours("Adam", accum_iters=2)._accumulation.port
-    assert isinstance(port, Port)
-    needed = members_of(StatePort) + members_of(Port)
-    assert {"variables", "read", "write", "stock_variables", "ops", "branch"} < {*needed}
-    assert [member for member in needed if not hasattr(port, member)] == []
+def test_the_parts_of_an_engine():
+    """Python itself refuses to create a part without a member that its interface asks for."""
+    accumulation = hosts.ours("Adam", accum_iters=2)._accumulation
+    for name, interface in PARTS.items():
+        part = getattr(accumulation, name)
+        assert isinstance(part, interface)
+        ours = [cls for cls in type(part).__mro__ if cls.__module__.startswith("keras_accum.")]
+        assert ours == [*ours[: ours.index(interface)], interface] and len(ours) <= 3
+        assert all(len(cls.__bases__) == 1 for cls in ours)  # composed, not mixed
+
+
+@pytest.mark.once
+def test_a_part_that_lacks_a_member():
+    lacks_one = type("LacksOne", (Values,), dict.fromkeys(Values.__abstractmethods__ - {"cast"}))
+    with pytest.raises(TypeError, match="abstract method.* '?cast"):
+        lacks_one()
 
 
 @pytest.mark.once
@@ -80,4 +87,4 @@ def test_the_page_names_members_that_exist():
     assert {f"{owner}.{name}" for owner, name in pairs if name not in owners[owner]} == set()
 
 
-OTHERS = "CallbackList", "Port"  # of Keras; its members stand in a docstring
+OTHERS = ("CallbackList",)  # of Keras

@@ -167,6 +167,42 @@ def test_outside_of_the_traced_function(way):
         stepper(ours, mine)(gradients()[0][0])
 
 
+WAYS_TO_SAY = {"close_window": {}, "decide": {}, "weigh": {"reduction": "weighted"}}
+
+
+@in_a_step
+@pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
+@pytest.mark.parametrize("is_traced", [True, False])
+@pytest.mark.parametrize("where", ["function", "conditional"])
+@pytest.mark.parametrize("way", WAYS_TO_SAY)
+def test_in_another_traced_function_than_the_optimizer(way, where, is_traced):
+    """An inner function or a conditional. On JAX, an eager step can't know of the former."""
+    if not is_traced and (hosts.BACKEND == "jax" or where == "conditional"):
+        pytest.skip("a failed trace looks the same, or the conditional isn't traced")
+    ours, mine = made(adam(accum_iters=2, **WAYS_TO_SAY[way]))
+
+    def call(value):
+        getattr(ours, way)(True if way == "decide" else value)
+        return value
+
+    if hosts.BACKEND == "jax":
+        import jax
+
+        inner = jax.jit(call)
+        choose = lambda value: jax.lax.cond(value > 0, call, lambda value: value, value)  # noqa: E731
+    else:
+        inner = hosts.tf.function(call)
+        choose = lambda value: hosts.tf.cond(value > 0, lambda: call(value), lambda: value)  # noqa: E731
+    say = inner if where == "function" else choose
+    grads = gradients()[0][0]
+    with pytest.raises(ValueError, match=f"`{way}` was called in another traced function"):
+        if is_traced:
+            stepper(ours, mine, say)(grads, 1.0)
+        else:
+            say(hosts.tf.constant(1.0))
+            hosts.apply(ours, grads, mine)
+
+
 @in_a_step
 @pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
 @pytest.mark.parametrize("way", ["close_window", "decide"])

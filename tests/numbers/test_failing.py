@@ -104,9 +104,9 @@ def test_an_update_that_fails_leaves_the_state_to_the_bit(where, factor):
 def test_an_update_that_is_interrupted_when_it_has_been_counted(monkeypatch):
     ours, w = hosts.ours("SGD", accum_iters=2), hosts.variable([1.0], "w")
     hosts.build_on(ours, [w])
-    port, step = ours._accumulation.port, (hosts.apply, ours, [np.ones(1, hosts.FLOATX)], [w])
-    count = port.count_updates
-    monkeypatch.setattr(port, "count_updates", lambda switch: fail(count(switch)))
+    update, step = ours._accumulation.update, (hosts.apply, ours, [np.ones(1, hosts.FLOATX)], [w])
+    count = update.count_updates
+    monkeypatch.setattr(update, "count_updates", lambda switch: fail(count(switch)))
     for position in 1, 0:
         fails(KeyboardInterrupt(), *step)
         assert (ours.completed_updates, ours.window_position) == (1 - position, position)
@@ -128,12 +128,13 @@ def test_a_gradient_of_another_shape():
 def test_a_build_that_is_interrupted(monkeypatch):
     """Its variables may be half there, so it asks for a new optimizer."""
     ours, w = hosts.ours("SGD", learning_rate=1.0, accum_iters=2), hosts.variable([1.0, -2.0], "w")
-    port, step = ours._accumulation.port, (hosts.apply, ours, [np.ones(2, hosts.FLOATX)], [w])
-    add_sum = port.add_sum
-    monkeypatch.setattr(port, "add_sum", lambda variable: fail(add_sum(variable)))
+    store, step = ours._accumulation.store, (hosts.apply, ours, [np.ones(2, hosts.FLOATX)], [w])
+    add_sum = store.add_sum
+    monkeypatch.setattr(store, "add_sum", lambda variable: fail(add_sum(variable)))
     fails(KeyboardInterrupt(), *step)
+    message = "with KeyboardInterrupt.*: compile the model with"
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="with KeyboardInterrupt.*: compile the model with"):
+        with pytest.raises(RuntimeError, match=message):
             step[0](*step[1:])
     np.testing.assert_array_equal(hosts.array(w), [1.0, -2.0])
 

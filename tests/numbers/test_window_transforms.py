@@ -152,8 +152,13 @@ def test_a_variable_that_a_stateless_step_returns_or_would_lose(where, gate):
             for v, value in zip([w, *ours.variables], [*weights, *state]):
                 v.assign(value)
 
-    run(lambda ours: ours.add_variable((), name="own"))
-    assert hosts.array(count[0]) == (4 if where == "norm" else 2)
+    def attribute(ours):
+        ours.calls = hosts.variable(0.0, "own")
+        return ours.calls
+
+    for make in (lambda ours: ours.add_variable((), name="own"), attribute):
+        run(make)
+        assert hosts.array(count[0]) == (4 if where == "norm" else 2)
     with pytest.raises(TypeError, match="SGDAccumulate writes the variable other"):
         run(lambda ours: hosts.variable(0.0, "other"))
 

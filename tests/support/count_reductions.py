@@ -1,4 +1,4 @@
-"""Replace PyTorch's DistributedDataParallel by one that counts its reductions, if imported first."""
+"""Replace DistributedDataParallel by a class that counts its reductions. Import this first."""
 
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook

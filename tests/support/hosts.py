@@ -266,6 +266,13 @@ def build(model):
         model.optimizer.build(model.trainable_variables)
 
 
+def list_losses(model):
+    """Return the objects that Keras calls for a compiled model's losses."""
+    if IS_KERAS3:
+        return [item.loss for item in model._compile_loss._flat_losses]
+    return [loss for loss in model.compiled_loss._losses if loss is not None]
+
+
 def loss_scaled(optimizer, initial_scale, **arguments):
     module = keras.optimizers if IS_KERAS3 else keras.mixed_precision
     return module.LossScaleOptimizer(optimizer, initial_scale=initial_scale, **arguments)

@@ -16,7 +16,6 @@ import hosts  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from cases import ADAM  # noqa: E402
-from hosts import keras  # noqa: E402
 from training import compiled, contrastive, data, dense_model, fit, slots, weights  # noqa: E402
 
 torch.distributed.init_process_group("gloo")

@@ -73,7 +73,7 @@ def test_lora():
     assert 0 < moved < weights
 
 
-@pytest.mark.row("keras-hub", "padded sequences, `MicroBatchWeights`", "equal to the big batch")
+@pytest.mark.row("keras-hub", "padded sequences, weighted", "equal to the big batch")
 def test_padded():
     lengths = 1 + np.arange(SAMPLES) % BIG * STEPS // BIG  # first micro-batches are the shortest
     padded = sentences(lengths)
@@ -81,7 +81,6 @@ def test_padded():
     assert_equals_big_batch(
         causal_lm,
         padded,
-        callbacks=[hosts.accum.MicroBatchWeights()],
         loss_reduction="mean_with_sample_weight",
         reduction="weighted",
     )

@@ -57,7 +57,9 @@ class MicroBatches(InTrainFunction):
     might differ from the whole batch, you get a ValueError.
 
     Args:
-        size: Integer >= 1, or "auto" (default). The number of samples per slice, and per replica.
+        size: Integer >= 1, or "auto" (default). The number of samples per slice. On JAX, a slice is
+            for all devices together, so use a multiple of their number; on TensorFlow, it is for
+            one replica.
         loss: "sample" (default) or "batch": whether the loss is computed per sample or per batch.
 
     Example:

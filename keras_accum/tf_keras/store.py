@@ -1,43 +1,41 @@
-"""Variables and state of tf_keras optimizers, legacy and newer."""
+"""The variables of tf_keras optimizers, legacy and newer, and their names in a state."""
 
+import abc
 import contextlib
 
 import tensorflow as tf
 
-from keras_accum.tensorflow import port
+from keras_accum import parts
+from keras_accum.tensorflow.replicas import write
 from keras_accum.tf_keras import models, stock
-from keras_accum.tf_keras.library import keras, key_of
+from keras_accum.tf_keras.library import keras, key_of, legacy
 from keras_accum.window import COUNTERS, MISSING, WEIGHT
 
 SUMS = "window_accumulator"  # the accumulators' name in checkpoints
 _OURS = {"state_format", *COUNTERS, WEIGHT, MISSING, SUMS}
 
 
-class TfKerasStatePort(port.TensorFlowPort):
-    """The part of a port for use between train steps.
+def get_scalar_dtype():
+    return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
 
-    variables: the model's trainable variables, in its order; empty before `build`.
+
+class TfKerasStore(parts.Store):
+    """The variables of an optimizer. Each style has a subclass.
+
     kept: the stock optimizer's variables, {(name, weight key): variable}; see `stock.find_kept`.
     """
 
-    variables, kept = (), {}
+    kept = {}
     # True while the stock optimizer creates its variables.
     is_creating = False
     key = staticmethod(key_of)
     in_custom_objects = staticmethod(keras.utils.get_registered_object)
     read = staticmethod(keras.backend.get_value)
-    write = staticmethod(port.write)
+    write = staticmethod(write)
     rate_argument = staticmethod(stock.rate_argument)
 
-    def __init__(self, accumulation):
-        super().__init__(accumulation)
-        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
-        if not (is_eager or accumulation.options.is_stock):
-            raise ValueError(
-                f"{type(self.optimizer).__name__} needs TensorFlow 2's eager execution, but "
-                "`model_to_estimator` and `tf.compat.v1.disable_eager_execution()` switch it off: "
-                "train with `fit`, without either."
-            )
+    def __init__(self, optimizer):
+        super().__init__(optimizer)
         self.created = {}  # id: (name, weight key or None, variable), created by Keras's methods
         self._order_in_stock = []  # variable keys, in the order of a stock optimizer's slots
 
@@ -152,21 +150,22 @@ class TfKerasStatePort(port.TensorFlowPort):
 
     # -- the variables of a window -----------------------------------------------------------------
 
-    @property
-    def scalar_dtype(self):
-        return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
+    @abc.abstractmethod
+    def add_variable(self, name, value, dtype, shape):
+        """Create an optimizer variable on every replica."""
 
     def add_counter(self, name, value, shape=()):
         return self.add_variable(name, value, tf.int64, shape)
 
     def add_scalar(self, name, value):
-        return self.add_variable(name, value, self.scalar_dtype, ())
+        return self.add_variable(name, value, get_scalar_dtype(), ())
 
     def variable_scope(self):
         """Scope for creating variables."""
-        if self.strategy is None or tf.distribute.has_strategy():
+        strategy = self.optimizer._distribution_strategy
+        if strategy is None or tf.distribute.has_strategy():
             return contextlib.nullcontext()
-        return self.strategy.scope()
+        return strategy.scope()
 
     def dtype_scope(self, variable):
         """Scope for creating a variable's accumulator in our dtype, not Keras's."""
@@ -178,6 +177,60 @@ class TfKerasStatePort(port.TensorFlowPort):
 
         is_half = get_dtype(variable) in (tf.float16, tf.bfloat16)
         return tf.variable_creator_scope(creator) if is_half else contextlib.nullcontext()
+
+
+class LegacyStore(TfKerasStore):
+    """The variables of a legacy optimizer."""
+
+    stock_arguments = staticmethod(stock.get_legacy_arguments)
+
+    def rate_in_use(self):
+        optimizer = self.optimizer
+        is_nadam = self.stock is legacy.Nadam  # its `decay` is for the momentum
+        rate = optimizer.learning_rate if is_nadam else optimizer._decayed_lr(get_scalar_dtype())
+        return float(self.read(rate))
+
+    @classmethod
+    def stock_classes(cls, optimizer_class):
+        if optimizer_class not in (legacy.SGD, legacy.Adam, legacy.RMSprop):
+            return {optimizer_class}
+        # Since TensorFlow 2.11, a newer class has the same name.
+        return {optimizer_class, getattr(keras.optimizers, optimizer_class.__name__)}
+
+    @staticmethod
+    def build(optimizer, variables):
+        optimizer._create_all_weights(variables)
+
+    def add_sum(self, variable):
+        return self.optimizer.add_slot(variable, SUMS)
+
+    def add_variable(self, name, value, dtype, shape):
+        arguments = {"shape": shape, "dtype": dtype, "trainable": False}
+        arguments["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        with self.variable_scope():
+            initializer = keras.initializers.Constant(value)
+            return self.optimizer.add_weight(name, initializer=initializer, **arguments)
+
+
+class NewStyleStore(TfKerasStore):
+    """The variables of an optimizer of the newer style."""
+
+    stock_arguments = staticmethod(stock.get_arguments)
+
+    def rate_in_use(self):
+        rate = stock.get_rate(self.optimizer)
+        if not isinstance(rate, tf.Variable):
+            rate = rate(tf.constant(self.optimizer.completed_updates, tf.int64))
+        return float(self.read(rate))
+
+    def add_sum(self, variable):
+        with self.variable_scope(), self.dtype_scope(variable):
+            return self.optimizer.add_variable_from_reference(variable, SUMS)
+
+    def add_variable(self, name, value, dtype, shape):
+        with self.variable_scope():
+            initializer = keras.initializers.Constant(value)
+            return self.optimizer.add_variable(shape, dtype, initializer, name=name)
 
 
 def get_dtype(variable):
