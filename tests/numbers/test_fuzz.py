@@ -735,18 +735,12 @@ class TwoOptimizers(RuleBasedStateMachine):
         seeds=st.lists(seed, min_size=1, max_size=6),
         batch_size=st.integers(1, 3),
         epochs=st.integers(1, 2),
-        with_=st.lists(st.sampled_from(["partial"]), max_size=1),
     )
-    def fit(self, seeds, batch_size, epochs, with_):
+    def fit(self, seeds, batch_size, epochs):
         targets = random_targets(seeds)
-        callbacks = [CALLBACKS[name]() for name in with_]
-        settings = {**ONE_AT_A_TIME, "epochs": epochs, "callbacks": callbacks}
-        self.model.fit(*inputs(targets), batch_size=batch_size, **settings)
-        for _ in range(epochs):
-            for batch in in_batches(targets, batch_size):
-                self.take(batch)
-            for big_batch in self.big_batches.values() if with_ else ():
-                big_batch.update()
+        self.model.fit(*inputs(targets), batch_size=batch_size, epochs=epochs, **ONE_AT_A_TIME)
+        for batch in in_batches(targets, batch_size) * epochs:
+            self.take(batch)
 
     @rule(seed=seed)
     def train_on_batch(self, seed):
