@@ -66,7 +66,7 @@ class NotACallback:
         """Text shown in Keras's errors: names the right import."""
         other = {"keras3": "tf_keras", "tf_keras": "keras3"}.get(self._host)
         if other is None:
-            return f"{self!r}, for models of standalone Keras (`import keras`), not of tf.keras"
+            return repr(self)
         remedy = f"from keras_accum.{other} import {type(self).__name__}"
         return f"{self!r}, for models of {self._host}. For {other} models: `{remedy}`"
 

@@ -5,6 +5,7 @@ the reference. Links between files of the repository become links between pages 
 which reads the docstrings, has this file as an extension.
 """
 
+import ast
 import posixpath
 import re
 from html import unescape
@@ -19,10 +20,11 @@ from mkdocs.structure.files import File
 from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).resolve().parents[2]
-REPOSITORY = re.search(r'^REPOSITORY = "(.+)"', (ROOT / "setup.py").read_text("utf-8"), re.M)[1]
+_SETUP = (ROOT / "setup.py").read_text("utf-8")
+REPOSITORY = ast.literal_eval(re.search(r"^REPOSITORY = (.+)", _SETUP, re.M)[1])  # None at first
 _CALLBACKS = (ROOT / "keras_accum" / "callbacks" / "host.py").read_text("utf-8")
 SET_UP = re.search(r'^SET_UP = """\\\n(.+?)"""', _CALLBACKS, re.M | re.S)[1]
-OWNER, NAME = REPOSITORY.split("/")[-2:]
+OWNER, NAME = REPOSITORY.split("/")[-2:] if REPOSITORY else (None, "keras_accum")
 
 NOTEBOOKS = {
     f"notebooks/{path.name}": f"notebooks/{path.stem}.md"
@@ -54,9 +56,10 @@ def on_config(config):
             if title == "Notebooks":
                 pages += NOTEBOOKS.values()
     config.markdown_extensions.append(LinkObjects())
-    config.site_url = f"https://{OWNER.lower()}.github.io/{NAME}/"
-    config.repo_url, config.repo_name = REPOSITORY, f"{OWNER}/{NAME}"
-    config.edit_uri = "edit/main/docs/"
+    if REPOSITORY:
+        config.site_url = f"https://{OWNER.lower()}.github.io/{NAME}/"
+        config.repo_url, config.repo_name = REPOSITORY, f"{OWNER}/{NAME}"
+        config.edit_uri = "edit/main/docs/"
     return config
 
 
@@ -88,8 +91,8 @@ _BADGES = re.compile(r"^\[!\[.*\n", re.M)
 
 
 def _with_colab(markdown, path):
-    """Add a link below the title, unless the notebook needs other files of the repository."""
-    if '"../' in markdown:
+    """Add a link below the title if Colab finds there what the notebook needs."""
+    if '"../' in markdown or not REPOSITORY:
         return markdown
     url = f"https://colab.research.google.com/github/{OWNER}/{NAME}/blob/main/{path}"
     install = "!pip install 'keras_accum[demo]'"
@@ -100,6 +103,10 @@ def _with_colab(markdown, path):
 
 # The target of a link or a picture, in Markdown or HTML, without its anchor.
 _TARGET = re.compile(r"""(?:(?<=\]\()|(?<=src=")|(?<=href="))[^)"\s#:]+""")
+
+# The target, and the link, to a file outside of the site while there is no repository.
+_NOWHERE = "no-repository-yet"
+_DEAD = re.compile(rf"\[((?:[^\[\]]|\[[^\]]*\])*)\]\({_NOWHERE}[^)]*\)")
 
 
 def on_page_markdown(markdown, page, config, files):
@@ -115,12 +122,12 @@ def on_page_markdown(markdown, page, config, files):
             file = files.get_file_from_path(target)
             if file and not file.inclusion.is_excluded():
                 return posixpath.relpath(target, posixpath.dirname(uri))
-        return f"{REPOSITORY}/blob/main/{path}"
+        return f"{REPOSITORY}/blob/main/{path}" if REPOSITORY else _NOWHERE
 
     markdown = _BADGES.sub("", markdown)
     if uri in NOTEBOOKS.values():
         markdown = _with_colab(markdown, SOURCES[uri])
-    return _TARGET.sub(on_site, markdown)
+    return _DEAD.sub(r"\1", _TARGET.sub(on_site, markdown))
 
 
 _FORMULA = re.compile(r'class="arithmatex">\\([(\[])(.*?)\\[)\]]<', re.S)

@@ -37,8 +37,16 @@ def test_metadata(metadata):
 
 
 def test_the_long_description_as_an_index_shows_it(metadata):
-    """The page has no relative links or images, and the files that it links to are in the sdist."""
-    urls = dict(url.split(", ") for url in metadata.get_all("Project-URL"))
+    """The page has no relative links or images, and the files that it links to are in the sdist.
+
+    Without a repository, it is the README, and there are no URLs.
+    """
+    urls = dict(url.split(", ") for url in metadata.get_all("Project-URL", ()))
+    readme = (PROJECT / "README.md").read_text("utf-8")
+    if not urls:
+        assert metadata.get_payload().strip() == readme.strip()
+        assert not metadata["Home-page"]
+        return
     assert all(url.startswith(urls["Source"]) for url in urls.values())
     page = markdown.render(metadata.get_payload())
     links = re.findall(r' (?:href|src)="([^"]*)"', page)
@@ -52,7 +60,6 @@ def test_the_long_description_as_an_index_shows_it(metadata):
     # "blob" is a page around the image, and "raw" is the image itself.
     assert not re.search(r'<img[^>]* src="[^"]*/blob/', page)
     code = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
-    readme = (PROJECT / "README.md").read_text("utf-8")
     assert code.findall(metadata.get_payload()) == code.findall(readme)
 
 

@@ -20,12 +20,15 @@ def test_the_citation_is_of_this_version():
 
 def test_one_place_has_the_url_of_the_repository():
     """The long description, the site, its links for editing and those to Colab read it there."""
-    url = re.search(r'^REPOSITORY = "(.+)"', read("setup.py"), re.M).group(1)
+    url = ast.literal_eval(re.search(r"^REPOSITORY = (.+)", read("setup.py"), re.M).group(1))
     patterns = "*.*", "docs/**/*.*", "notebooks/*.*", ".github/**/*.*", "keras_accum/**/*.*"
     kinds = {".md", ".py", ".yml", ".html", ".toml", ".cff", ".ipynb", ".txt"}
     files = {path for pattern in patterns for path in PROJECT.glob(pattern) if path.suffix in kinds}
     assert len(files) > 100
-    assert [path.name for path in files if url in path.read_text("utf-8")] == ["setup.py"]
+    texts = {path.name: path.read_text("utf-8") for path in files}
+    assert [name for name in texts if url and url in texts[name]] == ["setup.py"] * bool(url)
+    placeholder = re.compile(r"\bexample\.(invalid|com|org)\b|\bOWNER/")
+    assert [name for name in texts if placeholder.search(texts[name])] == []
 
 
 def test_the_workflows_run_sessions_that_exist():

@@ -21,7 +21,7 @@ RULES = {
     "LazyAdam": RATE,
     "NovoGrad": {**RATE, "weight_decay": 0.01},
     "ProximalAdagrad": {**RATE, "l1_regularization_strength": 0.01},
-    "RectifiedAdam": {"learning_rate": 0.1, "total_steps": 8, "warmup_proportion": 0.3, "min_lr": 1e-3},
+    "RectifiedAdam": {"learning_rate": 0.1, "total_steps": 8, "warmup_proportion": 0.3},
     "SGDW": {**RATE, "weight_decay": 0.01, "momentum": 0.9, "clipnorm": 0.1},
     "Yogi": {**RATE, "l1_regularization_strength": 0.01},
 }
@@ -34,7 +34,7 @@ def trained(optimizer, batch_size, model=training.dense_model, arrays=None):
 
 
 @pytest.mark.row(
-    "tensorflow-addons", "`accumulating(" + "`, `".join(RULES) + ")`", "equal to the big batch"
+    "tensorflow-addons", f"`accumulating` of {', '.join(RULES)}", "equal to the big batch"
 )
 @pytest.mark.parametrize("name", RULES)
 def test_each_rule(name):
@@ -98,7 +98,7 @@ WRAPPERS = "Lookahead", "MovingAverage", "MultiOptimizer", "SWA"
 
 @pytest.mark.row(
     "tensorflow-addons",
-    "`accumulating(" + "`, `".join(WRAPPERS) + ")`, and these around our optimizers",
+    f"`accumulating` of {', '.join(WRAPPERS)}, and these around our optimizers",
     "error",
 )
 @pytest.mark.parametrize("name", WRAPPERS)

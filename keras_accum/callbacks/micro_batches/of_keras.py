@@ -4,15 +4,17 @@ Keras has no public way to read or write a mask outside of a layer's call. Its a
 `_keras_mask` isn't enough: JAX's tracers take none, so Keras keeps their masks in a dictionary.
 """
 
-import functools
-import importlib
 import types
 
 import keras
 
 from keras_accum.host import check_members
 
-_MASKING = "keras.src.backend.common.masking"
+try:
+    from keras.src.backend.common import masking as _masking
+except ImportError:  # the check says so at the first use, because an optimizer works without it
+    _masking = types.ModuleType("keras.src.backend.common.masking")
+
 _OF_MASKING = "get_keras_mask", "set_keras_mask"
 _OF_MODEL = (
     *("_compile_loss", "_compile_metrics", "_loss_tracker", "_flatten_layers"),
@@ -25,7 +27,7 @@ _OF_METRIC = ("_fn",)  # in a metric that averages a function
 
 def check(model):
     """Raise an ImportError that names a private member which this Keras lacks."""
-    _masking()
+    check_members(keras, _masking, _OF_MASKING)
     check_members(keras, model, _OF_MODEL)
     check_members(keras, model, _OF_LAYER)
     if model._compile_loss is not None:
@@ -42,19 +44,9 @@ def get_function(metric):
 
 def get_mask(tensor):
     """Return a tensor's mask, or None."""
-    return _masking().get_keras_mask(tensor)
+    check_members(keras, _masking, _OF_MASKING)
+    return _masking.get_keras_mask(tensor)
 
 
 def set_mask(tensor, mask):
-    _masking().set_keras_mask(tensor, mask)
-
-
-@functools.lru_cache(maxsize=None)
-def _masking():
-    # Imported at its first use, because an optimizer works without it.
-    try:
-        masking = importlib.import_module(_MASKING)
-    except ImportError:
-        masking = types.ModuleType(_MASKING)  # without members
-    check_members(keras, masking, _OF_MASKING)
-    return masking
+    _masking.set_keras_mask(tensor, mask)

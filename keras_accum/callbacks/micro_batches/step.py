@@ -9,7 +9,7 @@ from keras_accum.callbacks.micro_batches.halving import Halving
 from keras_accum.callbacks.micro_batches.losses import in_parts
 from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask
 
-_LENGTHS = (
+LENGTHS = (
     "MicroBatches slices samples: the first dimension of all arrays in a batch must be the number "
     "of samples. Received first dimensions: {}"
 )
@@ -18,6 +18,12 @@ _SEVERAL = (
     "failed on one of them can't be undone. Give a size. Received: {}"
 )
 _NO_LOSS = "MicroBatches(loss='batch') needs a model that is compiled with a loss."
+_NO_SAMPLES = (
+    "MicroBatches(loss='batch') joins outputs of slices: the first dimension of each must be the "
+    "number of samples. Repeat an output that all samples share, such as a scale, as in "
+    "`keras.ops.repeat(scale[None], keras.ops.shape(x)[0], axis=0)`. Received: a slice of {} "
+    "samples and an output of shape {}"
+)
 _NORMALIZES = (
     "MicroBatches(loss='batch') can't be used with batch normalization that trains: a sample's "
     "output depends on its slice. Freeze the layer with `trainable=False`. Received: {!r}"
@@ -72,7 +78,7 @@ class StepInSlices(Halving):
         arrays = [array for array in keras.tree.flatten(batch) if array is not None]
         counts = {array.shape[0] if len(array.shape) else 1 for array in arrays}
         if len(counts - {None}) > 1:
-            raise ValueError(_LENGTHS.format(counts))
+            raise ValueError(LENGTHS.format(counts))
         return None if None in counts else counts.pop()
 
     def replicas(self):
@@ -162,6 +168,10 @@ class StepInSlices(Halving):
             """Return the sum of penalties, and outputs with the masks that exist."""
             y_pred = self.call(unpack_x_y_sample_weight(data)[0])
             arrays = keras.tree.flatten(y_pred)
+            for shape in (tuple(array.shape) for array in arrays):
+                known = isinstance(count, int) and shape[:1] != (None,)
+                if not shape or known and shape[0] != count:
+                    raise ValueError(_NO_SAMPLES.format(count, shape))
             masks = list(map(get_mask, arrays))
             structure[:] = [keras.tree.map_structure(lambda _: None, y_pred)]
             masked[:] = [i for i, mask in enumerate(masks) if mask is not None]
