@@ -7,8 +7,9 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-# The only place that knows where the project is published. A release fills it in.
-REPOSITORY = "https://example.invalid/OWNER/keras_accum"
+# The only place that knows the repository's URL, such as "https://github.com/owner/keras_accum".
+# Without one, the metadata has no URLs, and links in the long description stay relative.
+REPOSITORY = None
 
 HERE = Path(__file__).resolve().parent
 # A build keeps what an earlier one has left here, also files that the package no longer has.
@@ -27,6 +28,8 @@ LINK = re.compile(
 
 def with_absolute_links(markdown):
     """A document of the repository as a package index can show it: links name this version."""
+    if not REPOSITORY:
+        return markdown
 
     def absolute(match):
         if match["code"]:
@@ -38,6 +41,13 @@ def with_absolute_links(markdown):
 
     return LINK.sub(absolute, markdown)
 
+
+URLS = {
+    "Documentation": f"{REPOSITORY}/blob/v{VERSION}/docs/start.md",
+    "Source": REPOSITORY,
+    "Changelog": f"{REPOSITORY}/blob/v{VERSION}/CHANGELOG.md",
+    "Issues": f"{REPOSITORY}/issues",
+}
 
 # setuptools knows a license expression since version 77, which needs Python 3.9.
 LICENSE = {"license_expression" if sys.version_info >= (3, 9) else "license": "MIT"}
@@ -69,12 +79,7 @@ setup(
     maintainer="The keras_accum developers",
     license_files=["LICENSE"],
     **LICENSE,
-    project_urls={
-        "Documentation": f"{REPOSITORY}/blob/v{VERSION}/docs/start.md",
-        "Source": REPOSITORY,
-        "Changelog": f"{REPOSITORY}/blob/v{VERSION}/CHANGELOG.md",
-        "Issues": f"{REPOSITORY}/issues",
-    },
+    project_urls=URLS if REPOSITORY else {},
     keywords=[
         *("keras", "tensorflow", "jax", "pytorch", "deep learning", "optimizer", "adam"),
         *("gradient accumulation", "large batch", "micro-batch", "out of memory"),

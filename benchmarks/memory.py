@@ -38,7 +38,7 @@ def main():
         train(*options.inside)
         return
     columns = options.columns
-    print(f"| host | {' | '.join(columns)} |")
+    print(f"| Keras | {' | '.join(columns)} |")
     print(f"| --- |{' ---: |' * len(columns)}")
     for name in [options.host] if options.host else CONFIGURATIONS:
         environment = CONFIGURATIONS[name]

@@ -12,7 +12,7 @@ from pathlib import Path
 import nox
 
 HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "tests"))
+sys.path.append(str(HERE.parent / "tests" / "support"))
 from pythons import find_python  # noqa: E402
 
 # Wheels that compile for an H100 and for a TPU, without a driver. PyTorch is for the fake device,

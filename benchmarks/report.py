@@ -52,7 +52,7 @@ def short_table(found):
     those of tf_keras. All are in the long table.
     """
     lines = [
-        f"| host | {' | '.join(COLUMNS)} |",
+        f"| Keras | {' | '.join(COLUMNS)} |",
         f"| --- |{' ---: |' * len(COLUMNS)}",
     ]
     for host, about in found.items():

@@ -1,34 +1,34 @@
 """The engine: the steps of a micro-batch, for every Keras. No Keras is imported here.
 
 First, add each gradient in place to its accumulator. Then let a gate decide whether the update
-counts. A gate is called with the port, the step and `update(step)`, which reads the accumulators.
-Last, write what remains in the accumulators, and the counters.
+counts: a function of the engine, the step and `update(step)`, which reads the accumulators. Last,
+write what remains in the accumulators, and the counters.
 """
 
 import contextlib
 
 import numpy as np
 
-from keras_accum.gradients import check_once, drop_bad, transform, weigh
+from keras_accum.gradients import drop_bad, transform, weigh
 from keras_accum.pending import Pending
 from keras_accum.state import State
 from keras_accum.window import MISSING, OpenWindow, Step, certain, is_known
 
 
-def select(port, step, update):
+def select(accumulation, step, update):
     """Make the update in every micro-batch, and discard its writes unless the switch is 1."""
     update(step)
 
 
-def conditional(port, step, update):
+def conditional(accumulation, step, update):
     """Make the update in a branch of the program that runs if the switch is 1."""
-    port.branch(step, lambda step: update(certain(step)))
+    accumulation.update.branch(step, lambda step: update(certain(step)))
 
 
 def decide_in_python(is_update):
     """Return the gate for a switch that Python already knows."""
 
-    def gate(port, step, update):
+    def gate(accumulation, step, update):
         if is_update:
             update(certain(step))
 
@@ -39,17 +39,18 @@ class Accumulation:
     """Gradient accumulation for one optimizer, which has it as its one additional attribute.
 
     options: this package's arguments; see `options`.
-    port: the interface to the optimizer's Keras; see `port`.
+    values, replicas, store, update: the optimizer's Keras; see `parts`.
     window: the variables of the open window; None without accumulation or before `build`.
     state: reads, writes and loads the state; see `state`.
     pending: the arguments of `weigh`, `close_window` and `decide`; see `pending`.
     """
 
-    def __init__(self, optimizer, options, make_port):
+    def __init__(self, optimizer, options, parts):
         self.optimizer, self.options = optimizer, options
-        self.port = make_port(self)
+        self.values, self.replicas, self.store, self.update = parts
         self.window = None
         self.state, self.pending = State(self), Pending(self)
+        self.in_fit = None  # the callback that `fit` itself weighs micro-batches with
         # A Counter of the micro-batches run or traced, by replica. None unless a PythonGate needs
         # it: `torch.compile` compiles again if a number changes in each micro-batch.
         self.micro_batches = None
@@ -57,7 +58,7 @@ class Accumulation:
 
     @contextlib.contextmanager
     def building(self):
-        """A scope for creating the optimizer's variables, which an error ends for good."""
+        """Scope for creating the optimizer's variables. After an error in it, it can't be built."""
         if self._torn_by is not None:
             raise RuntimeError(
                 f"`build` of {type(self.optimizer).__name__} ended with {self._torn_by}, and may "
@@ -68,13 +69,13 @@ class Accumulation:
         except BaseException as error:
             self._torn_by = repr(error)
             if not self.options.is_stock:
-                self.port.variables = ()
+                self.store.variables = ()
             raise
 
     def open_window(self):
         """Create the window's counters and accumulators once the model's variables are known."""
-        if self.options.accumulates and self.window is None and self.port.variables:
-            self.window = OpenWindow(self.port, self.options)
+        if self.options.accumulates and self.window is None and self.store.variables:
+            self.window = OpenWindow(self.values, self.store, self.options)
 
     def micro_batch(self, gradients, variables):
         """Add the gradients of a micro-batch, and update if it closes the window."""
@@ -83,22 +84,25 @@ class Accumulation:
     def reduce(self, gradients, variables):
         """Sum the gradients over replicas. Return them, and the micro-batch's weight if any."""
         if not self.options.weighs:
-            return self.port.reduce(gradients, variables), None
+            return self.replicas.reduce(gradients, variables), None
         gradients, weight = weigh(self, gradients, variables)
         tensors, of_variables = [*gradients, weight], [*variables, self.window.weight]
-        *gradients, weight = self.port.reduce(tensors, of_variables)
+        *gradients, weight = self.replicas.reduce(tensors, of_variables)
         return gradients, weight
 
     def take(self, gradients, weight, variables):
         """Process a micro-batch whose gradients are already summed over replicas."""
         if self.micro_batches is not None:
-            self.micro_batches[self.port.replica()] += 1
-        check_once(self.port, variables)
-        counted, gradients = drop_bad(self, gradients, weight, variables)
+            self.micro_batches[self.replicas.index()] += 1
+        self.store.check_once(variables)
+        if self.options.drops:
+            counted, gradients = drop_bad(self, gradients, weight, variables)
+        else:
+            counted = self.values.one_after(gradients)
         is_update, absent = self.pending.take("decide"), []
         if self.options.accumulates:
-            present = set(map(self.port.key, variables))
-            of_model = map(self.port.key, self.port.variables)
+            present = set(map(self.store.key, variables))
+            of_model = map(self.store.key, self.store.variables)
             absent = [index for index, key in enumerate(of_model) if key not in present]
         closes = self._closes(is_update)
         if self.window is None:  # without accumulation each micro-batch is an update
@@ -109,9 +113,8 @@ class Accumulation:
 
         def write():
             if self.window is not None:
-                sums = list(map(self.window.get_sum, variables))
-                self.port.add(step, sums, gradients, variables)
-            gate(self.port, step, lambda step: self._update(step, gradients, variables, absent))
+                self.update.add(step, self._list_sums(variables), gradients, variables)
+            gate(self, step, lambda step: self._update(step, gradients, variables, absent))
 
         self._write(step, write)
 
@@ -125,7 +128,7 @@ class Accumulation:
                 "`close_window` can't be used with PythonGate or `decide`, which decide in Python "
                 f"when a window closes: use one of them. Received: when={closes}"
             )
-        return self.port.in_any_replica(self.port.count_if(closes))
+        return self.replicas.in_any(self.values.count_if(closes))
 
     def _gate(self, step, is_update):
         """Choose the gate for a step. No other place decides it."""
@@ -137,7 +140,7 @@ class Accumulation:
         if is_known(step.switch):
             return decide_in_python(bool(step.switch))
         if gate == "auto":
-            return conditional if self.port.prefers_branch() else select
+            return conditional if self.update.prefers_branch() else select
         return conditional if gate == "conditional" else select
 
     def _update(self, step, gradients, variables, absent):
@@ -145,20 +148,24 @@ class Accumulation:
 
         `absent` has the indices of variables whose gradients are missing in this micro-batch.
         """
-        of_model = self.port.variables
+        of_model = self.store.variables
         absent, frozen = self._apart_from_frozen(absent)
-        others = self.port.find_steps(step, absent)
+        others = self.update.find_steps(step, absent)
         steps = [step] * len(variables) + list(others.values())
         variables = [*variables, *(of_model[index] for index in others)]
         if self.window is None:
-            totals = list(map(self.port.dense, gradients))
+            totals = list(map(self.values.dense, gradients))
         else:
             totals = self._totals(variables)
         self._update_from(step, steps, totals, variables, frozen)
 
+    def _list_sums(self, variables):
+        """Return the accumulators of these variables."""
+        return list(map(self.window.get_sum, variables))
+
     def _totals(self, variables):
         """Return the gradient sums for an update of these variables."""
-        return self.port.totals(list(map(self.window.get_sum, variables)), variables)
+        return self.update.totals(self._list_sums(variables), variables)
 
     def _update_from(self, step, steps, totals, variables, frozen):
         """Update from a window's sums. Drop those of `frozen` variables."""
@@ -166,18 +173,19 @@ class Accumulation:
         def average():
             if self.options.window_transforms:
                 return transform(self, totals, variables, steps)
-            return self.port.averages(totals, variables, steps)
+            return self.update.averages(totals, variables, steps)
 
         if variables:  # a partial window may cover only frozen variables
-            self.port.update(step, average, variables, [each.switch for each in steps])
+            self.update.run(step, average, variables, [each.switch for each in steps])
         if self.window is not None:
-            dropped = [self.port.value(self.window.get_sum(variable)) for variable in frozen]
-            self.port.keep(step, [*totals, *dropped], [*variables, *frozen])
+            dropped = list(map(self.values.value, self._list_sums(frozen)))
+            totals, variables = [*totals, *dropped], [*variables, *frozen]
+            self.update.keep(step, totals, self._list_sums(variables), variables)
 
     def _apart_from_frozen(self, indices):
         """Split indices: return those of trainable variables, and the frozen variables."""
-        of_model = self.port.variables
-        are_frozen = self.port.are_frozen([of_model[i] for i in indices])
+        of_model = self.store.variables
+        are_frozen = self.store.are_frozen([of_model[i] for i in indices])
         frozen = [of_model[i] for i, is_frozen in zip(indices, are_frozen) if is_frozen]
         return [i for i, is_frozen in zip(indices, are_frozen) if not is_frozen], frozen
 
@@ -186,9 +194,9 @@ class Accumulation:
 
         After `write()`, or once the update is made, complete the step instead.
         """
-        port, is_written = self.port, False
-        sums = [] if self.window is None else list(map(self.window.get_sum, port.variables))
-        snapshot = port.snapshot(sums) if sums else None
+        update, is_written = self.update, False
+        sums = [] if self.window is None else self._list_sums(self.store.variables)
+        snapshot = update.snapshot(sums) if sums else None
         try:
             write()
             is_written = True
@@ -196,13 +204,13 @@ class Accumulation:
         except BaseException:
             if snapshot is None:
                 raise
-            is_made = bool(step.switch) and port.is_made(snapshot)
+            is_made = bool(step.switch) and update.is_made(snapshot)
             for total in sums if is_made else ():
-                port.clear(total)
-            if is_made or is_written or port.is_added(snapshot, sums):
+                update.clear(total)
+            if is_made or is_written or update.is_added(snapshot, sums):
                 self._write_counters(step)
             else:
-                port.restore(snapshot, sums)
+                update.restore(snapshot, sums)
             raise
 
     def _write_counters(self, step):
@@ -211,11 +219,11 @@ class Accumulation:
 
         def across(values, switch):
             for name, value in values.items():
-                self.port.assign(self.window.named[name], value)
-            self.port.count_updates(switch)
+                self.update.assign(self.window.named[name], value)
+            self.update.count_updates(switch)
 
-        with self.port.after_writes():
-            self.port.across(across, values, step.switch)
+        with self.update.after_writes():
+            self.replicas.across(across, values, step.switch)
 
     # -- between train steps -----------------------------------------------------------------------
 
@@ -224,11 +232,10 @@ class Accumulation:
 
         The update covers the trainable variables that had a gradient in the window.
         """
-        port = self.port
-        missing = port.read(self.window.named[MISSING])[:-1]
+        missing = self.store.read(self.window.named[MISSING])[:-1]
         seen = missing < self.state.counter("window_position")
         covered, frozen = self._apart_from_frozen(np.flatnonzero(seen).tolist())
-        variables = [port.variables[i] for i in covered]
+        variables = [self.store.variables[i] for i in covered]
 
         def update():
             step = self.window.closing_step()
@@ -239,7 +246,7 @@ class Accumulation:
 
             self._write(step, write)
 
-        port.between_steps(update)
+        self.replicas.between_steps(update)
 
     def read_progress(self):
         """Return the number of completed updates and the position in the window."""

@@ -1,7 +1,9 @@
 """Saving and loading: an optimizer's state and config. No Keras is imported here."""
 
+from keras_accum.host import find_user_classes
 from keras_accum.options import make_config
 from keras_accum.schedule import check_length
+from keras_accum.state.checks import StateError
 from keras_accum.warn import warn
 
 # Keras 2.0 to 2.3 wrote all arguments into a config, and no name. Each class has one pair.
@@ -14,7 +16,8 @@ class Saving:
     def get_state(self):
         """Return the whole state as `{name: NumPy array}`, for `set_state` or `np.savez`.
 
-        Names and shapes are the same on every Keras; the module `keras_accum.state` lists them.
+        Names and shapes are the same on every Keras: `completed_updates`, `Adam.momentum.0`,
+        `accumulator.0` and others, which docs/saving.md lists.
         """
         return self._accumulation.state.get()
 
@@ -39,7 +42,15 @@ class Saving:
         Raises:
             keras_accum.StateError: If no known layout fits. The optimizer is unchanged.
         """
-        self._load(self._accumulation.state.set, weights)
+        try:
+            self._load(self._accumulation.state.set, weights)
+        except StateError as error:
+            stock = self._stock_class
+            if any("set_weights" in vars(cls) for cls in find_user_classes(stock)):
+                error.args = (f"{error} An accumulating optimizer doesn't call "
+                              f"`{stock.__name__}.set_weights`, which might take this list: load "
+                              "it into the stock optimizer, and use `from_optimizer`.",)
+            raise
 
     def save_own_variables(self, store):
         """Write the state to a Keras file, under the names of `get_state`."""
@@ -93,7 +104,7 @@ class Saving:
             )
             optimizer._accumulation.state.counts_micro_batches = True
         # A Keras with registered names finds the class and ignores the user's Loader.
-        loader = cls._port_class.in_custom_objects(cls.__name__)
+        loader = cls._store_class.in_custom_objects(cls.__name__)
         if isinstance(loader, Loader):
             optimizer._warn_unless(loader.accum_iters)
         return optimizer
@@ -132,6 +143,19 @@ class Saving:
         >>> model = load_model("stock.h5", custom_objects=stock)
         """
         return Loader(cls, check_length(accum_iters), stock)
+
+
+class ByName:
+    """Registered under the name of a class in lower case, for `compile("adamaccumulate")`."""
+
+    def __init__(self, cls):
+        self.__name__ = cls.__name__
+
+    def from_config(self, config, custom_objects=None):
+        raise ValueError(
+            f"A name has no place for accum_iters: give `compile` the optimizer itself, "
+            f"`{self.__name__}(accum_iters=5)`. Received: {self.__name__.lower()!r}"
+        )
 
 
 class Loader:

@@ -1,6 +1,6 @@
 """What all tests share. This file imports only what the tests in `pure` have as well.
 
-pytest puts this file's folder on the path, so that tests of all folders import the helpers here.
+pyproject.toml puts the folder `support` on the path, so that tests of all folders import from it.
 """
 
 import gc
@@ -26,7 +26,7 @@ IGNORED = [
     r"This training ends with no update:UserWarning",  # ours, when a training ends inside a window
     r"An epoch ended inside a window:UserWarning",
     # Ours, of what test_caveats.py is about: other tests train on short micro-batches on purpose.
-    r"(The \d+ micro-batches of an epoch|The model's output has a mask|Batch normaliz):UserWarning",
+    r"(The \d+ micro-batches of an epoch|The loss '\w+' is divided by|Batch normaliz):UserWarning",
     r"\w+ has accum_iters=1, so each micro-batch makes an update:UserWarning",
 ]
 if HOST == "keras2":  # from TensorFlow 1 and Keras on Python 3.7

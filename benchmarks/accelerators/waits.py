@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 os.environ["KERAS_BACKEND"] = "torch"
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
 import keras
 from shared import contenders

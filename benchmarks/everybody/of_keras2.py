@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 os.environ["KERAS_ACCUM_TEST_HOST"] = "keras2"
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
 import hosts
 import keras

@@ -65,6 +65,6 @@ class AccumulationMonitor(Callback):
         position, length, next_length = accumulation.counts()
         if accumulation.options.accum_iters is not None:
             logs["window_length"] = length if position else next_length
-        logs["learning_rate"] = accumulation.port.rate_in_use()
+        logs["learning_rate"] = accumulation.store.rate_in_use()
         if accumulation.options.drops:
             logs["skipped_micro_batches"] = self._skipped

@@ -1,17 +1,15 @@
 """Optimizers and callbacks for Keras 3 on TensorFlow, JAX and PyTorch.
 
-`optimizers` has the public classes, and `hooks` the methods that Keras calls on them. `port` and
-`state` use `keras.ops`, `selection` filters the writes in an update, and `tensorflow`, `jax` and
-`torch` adapt both to a backend.
+`optimizers` has the public classes, and `hooks` the methods that Keras calls on them. `values`,
+`store` and `update` are parts of its engine, and `tensorflow`, `jax` and `torch` adapt them.
 """
 
 from typing import TYPE_CHECKING
 
-from keras_accum import WHERE, host, patches, where_else
+from keras_accum import host, patches, where_else
 
 keras = host.import_keras("keras3")  # first, because its error is the clearest
 
-from keras_accum import callbacks  # noqa: E402
 from keras_accum.callbacks import (  # noqa: E402
     accumulation_monitor,
     apply_partial_window,
@@ -21,20 +19,32 @@ from keras_accum.callbacks import (  # noqa: E402
     python_gate,
     together,
 )
-from keras_accum.callbacks.micro_batches.losses import get_mask  # noqa: E402
+from keras_accum.callbacks.host import Host  # noqa: E402
+from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask  # noqa: E402
+from keras_accum.compare import Comparison, compare_with_big_batch  # noqa: E402
+from keras_accum.keras3 import optimizers  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
-from keras_accum.keras3.state import Keras3StatePort  # noqa: E402
-from keras_accum.schedule import AccumulationSchedule  # noqa: E402, F401
-from keras_accum.state import StateError  # noqa: E402, F401
+from keras_accum.keras3.store import Keras3Store  # noqa: E402
+from keras_accum.schedule import AccumulationSchedule  # noqa: E402
+from keras_accum.state import StateError  # noqa: E402
 
 
-class _Host(callbacks.Host):
+class _Host(Host):
     """Keras 3 as the callbacks see it."""
 
-    name, keras, ops, untracked = "keras3", keras, keras.ops, keras.StatelessScope
+    name, keras, ops = "keras3", keras, keras.ops
     is_traced = keras.backend.backend() != "torch"
-    flatten, get_mask = staticmethod(keras.tree.flatten), staticmethod(get_mask)
-    read = staticmethod(Keras3StatePort.read)
+    get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
+    flatten, read = staticmethod(keras.tree.flatten), staticmethod(Keras3Store.read)
+
+    def find_losses(self, model):
+        def replace(item, function):
+            return item._replace(loss=function(item.loss))
+
+        return model._compile_loss, "_flat_losses", replace
+
+    def make_sum_loss(self, dtype):
+        return keras.losses.Loss(reduction="sum", dtype=dtype)
 
     def added_losses(self, model):
         penalties = [w for w in model.trainable_weights if w.regularizer is not None]
@@ -46,6 +56,7 @@ class _Host(callbacks.Host):
 
 
 HOST = _Host()
+host.check_members(keras, keras.Model, ["_flatten_layers"])  # called in the callbacks
 
 if keras.backend.backend() == "jax":
     from keras_accum.keras3.jax import HOOKS
@@ -60,6 +71,22 @@ MicroBatchWeights = HOST.callback(micro_batch_weights.MicroBatchWeights)
 OnUpdates = HOST.callback(on_updates.OnUpdates)
 PythonGate = HOST.callback(python_gate.PythonGate)
 
-__all__ = [name for name in WHERE if name in globals()]
+__all__ = [  # written out for type checkers; the tests compare it with `WHERE`
+    "AccumulationMonitor",
+    "AccumulationSchedule",
+    "ApplyPartialWindow",
+    "Comparison",
+    "MicroBatches",
+    "MicroBatchWeights",
+    "OnUpdates",
+    "PythonGate",
+    "StateError",
+    "compare_with_big_batch",
+]
+__all__ += optimizers.__all__
 if not TYPE_CHECKING:  # with it, checkers would accept any name
     __getattr__ = where_else(__name__)
+
+
+def __dir__():
+    return __all__

@@ -8,8 +8,9 @@ from keras import ops
 
 from keras_accum import host, schedule
 from keras_accum.convert import Convertible, accumulates, inner
+from keras_accum.keras3.store import Keras3Store
 from keras_accum.options import unchangeable
-from keras_accum.state import StateError
+from keras_accum.state import LOADER, StateError
 from keras_accum.warn import warn
 
 # The members of Keras's own class that are overridden here or called by a private name.
@@ -27,27 +28,27 @@ class MovingAverages(Convertible):
     def _pair_averages(self):
         """Return pairs of weights and their moving averages."""
         averages = self._model_variables_moving_average if self.use_ema and self.built else []
-        pairs = zip(self._accumulation.port.variables, averages)
+        pairs = zip(self._accumulation.store.variables, averages)
         return [(weight, average) for weight, average in pairs if average is not None]
 
     @property
     def ema_overwrite_frequency(self):
         # None in an update, so Keras skips its own conditional.
-        return None if self._accumulation.port.is_updating else self._ema_overwrite_frequency
+        return None if self._accumulation.update.is_updating else self._ema_overwrite_frequency
 
     @ema_overwrite_frequency.setter
     def ema_overwrite_frequency(self, frequency):
         self._ema_overwrite_frequency = frequency
 
     def _update_model_variables_moving_average(self, trainable_variables):
-        port, frequency = self._accumulation.port, self._ema_overwrite_frequency
-        selection = port.selection
+        values, frequency = self._accumulation.values, self._ema_overwrite_frequency
+        selection = self._accumulation.update.filter
         with contextlib.nullcontext() if selection is None else selection.following_the_update():
             super()._update_model_variables_moving_average(trainable_variables)
             if selection is not None and frequency:
                 is_due = (self._iterations + 1) % frequency == 0
                 for weight, average in self._pair_averages():
-                    new = ops.where(is_due, port.value(average), port.value(weight))
+                    new = ops.where(is_due, values.value(average), values.value(weight))
                     self.assign(weight, new)
 
     def finalize_variable_values(self, var_list):
@@ -64,15 +65,15 @@ class MovingAverages(Convertible):
 class Hooks(MovingAverages):
     """Keras 3 on any backend. This class comes before the stock class."""
 
-    _host = "keras3"
+    _host, _store_class = "keras3", Keras3Store
 
     def _stock_arguments(self, kwargs):
-        port = self._accumulation.port
+        store = self._accumulation.store
         if "name" in inspect.signature(self._stock_class.__init__).parameters:
             kwargs.setdefault("name", None)  # Keras derives it from the class
-        port.decay = kwargs.pop("decay", 0.0)
-        if not (schedule.is_number(port.decay) and port.decay >= 0):
-            raise ValueError(f"`decay` must be a number >= 0. Received: decay={port.decay!r}")
+        store.decay = kwargs.pop("decay", 0.0)
+        if not (schedule.is_number(store.decay) and store.decay >= 0):
+            raise ValueError(f"`decay` must be a number >= 0. Received: decay={store.decay!r}")
         steps = kwargs.get("gradient_accumulation_steps")
         self._check_one_accumulation(steps)
         if steps:
@@ -97,24 +98,24 @@ class Hooks(MovingAverages):
         return {**super().get_config(), "decay": self.decay}
 
     # True after a config of tf_keras's newer style, whose HDF5 files don't list the learning rate.
-    _lists_no_rate = False
+    _file_omits_learning_rate = False
 
     @classmethod
     def _from_arguments(cls, config, *more):
-        lists_no_rate = config.pop("is_legacy_optimizer", None) is not None
-        if lists_no_rate:
+        omits_rate = config.pop("is_legacy_optimizer", None) is not None
+        if omits_rate:
             config.pop("jit_compile")
             if not config.get("adaptive_epsilon"):  # otherwise Keras 3 refuses it
                 config.pop("adaptive_epsilon", None)
         optimizer = super()._from_arguments(config, *more)
-        optimizer._lists_no_rate = lists_no_rate
+        optimizer._file_omits_learning_rate = omits_rate
         return optimizer
 
     def set_weights(self, weights):
-        rate = self._accumulation.port.rate()
-        if self._lists_no_rate and rate is not None and len(weights):
+        rate = self._accumulation.store.rate()
+        if self._file_omits_learning_rate and rate is not None and len(weights):
             weights = [weights[0], rate, *weights[1:]]
-        self._lists_no_rate = False
+        self._file_omits_learning_rate = False
         super().set_weights(weights)
 
     # -- the learning rate -------------------------------------------------------------------------
@@ -131,7 +132,7 @@ class Hooks(MovingAverages):
     @property
     def decay(self):
         """The constructor argument: the rate is divided by 1 + decay * completed_updates."""
-        return self._accumulation.port.decay
+        return self._accumulation.store.decay
 
     @decay.setter
     def decay(self, decay):
@@ -139,39 +140,40 @@ class Hooks(MovingAverages):
 
     def _get_current_learning_rate(self):
         # Not the property: weight decay on PyTorch calls this method.
-        rate, port = super()._get_current_learning_rate(), self._accumulation.port
-        return port.apply_decay(rate) if port.is_updating else rate
+        rate, accumulation = super()._get_current_learning_rate(), self._accumulation
+        is_updating = accumulation.update.is_updating
+        return accumulation.store.apply_decay(rate) if is_updating else rate
 
     # -- variables ---------------------------------------------------------------------------------
 
     def build(self, variables):
-        accumulation, port = self._accumulation, self._accumulation.port
+        accumulation, store = self._accumulation, self._accumulation.store
         if self.built or not variables:
             # Keras's HDF5 loader builds without variables, and then calls `set_weights`.
-            accumulation.state.is_promised = not self.built
+            accumulation.state.expected = None if self.built else LOADER
             return
-        accumulation.state.check_promise()
+        accumulation.state.check_loader()
         # Somebody may have set the attribute since.
         self._check_one_accumulation(self.gradient_accumulation_steps)
         try:
-            with accumulation.building(), port.build_scope(variables) as has_values:
+            with accumulation.building(), store.build_scope(variables) as has_values:
                 super().build(variables)
-                port.variables = self._trainable_variables
-                port.check_names()
+                store.variables = self._trainable_variables
+                store.check_names()
                 accumulation.open_window()
         except BaseException:
             self.built = False
             raise
-        with port.eagerly():
+        with store.eagerly():
             if has_values:
-                port.start_training()
+                store.start_training()
             accumulation.state.built()
 
     def add_variable_from_reference(self, reference_variable, name=None, initializer="zeros"):
         variable = super().add_variable_from_reference(
             reference_variable, name=name, initializer=initializer
         )
-        self._accumulation.port.note_slot(variable, name, reference_variable)
+        self._accumulation.store.note_slot(variable, name, reference_variable)
         return variable
 
     @property
@@ -189,32 +191,32 @@ class Hooks(MovingAverages):
             accumulation.state.built()  # re-raises build's error
         if self._is_stock:
             return super().apply(grads, trainable_variables)
-        grads, port = list(grads), accumulation.port
+        grads, store = list(grads), accumulation.store
         if not grads:
             return None
         if trainable_variables is None:
-            if not self.built or len(grads) != len(port.variables):
+            if not self.built or len(grads) != len(store.variables):
                 return super().apply(grads)  # raises the stock optimizer's error
-            trainable_variables = port.variables
+            trainable_variables = store.variables
         trainable_variables = list(trainable_variables)
         with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
             self.build(trainable_variables)
             pairs = [pair for pair in zip(grads, trainable_variables) if pair[0] is not None]
-            if not (pairs and all(port.index(v) is not None for v in trainable_variables)):
+            if not (pairs and all(store.index(v) is not None for v in trainable_variables)):
                 return super().apply(grads, trainable_variables)  # returns or raises, as stock
-            missing = [port.get_name(v) for g, v in zip(grads, trainable_variables) if g is None]
+            missing = [store.get_name(v) for g, v in zip(grads, trainable_variables) if g is None]
             if missing:
                 warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
-            with port.refusing_lost_writes():
+            with accumulation.update.refusing_lost_writes():
                 accumulation.micro_batch(*map(list, zip(*pairs)))
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
-        port = self._accumulation.port
-        port.returned = set(map(id, [*self.variables, *port.variables]))
+        store, update = self._accumulation.store, self._accumulation.update
+        update.returned = set(map(id, [*self.variables, *store.variables]))
         try:
             return super().stateless_apply(optimizer_variables, grads, trainable_variables)
         finally:
-            port.returned = None
+            update.returned = None
 
     @property
     def _is_stock(self):
@@ -222,7 +224,7 @@ class Hooks(MovingAverages):
 
     def update_step(self, gradient, variable, learning_rate):
         if not self._is_stock:
-            self._accumulation.port.check_is_update("update_step")
+            self._accumulation.update.check_is_update("update_step")
         super().update_step(gradient, variable, learning_rate)
 
 
@@ -236,7 +238,7 @@ def _check_at_once(load_weights):
         optimizer = inner(getattr(model, "optimizer", None))
         if not accumulates(optimizer) or optimizer.built:
             return load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
-        state, rate = optimizer._accumulation.state, optimizer._accumulation.port.rate()
+        state, rate = optimizer._accumulation.state, optimizer._accumulation.store.rate()
         before = state.waiting
         load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
         if state.waiting is before or not model.trainable_variables:

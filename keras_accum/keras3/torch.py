@@ -15,7 +15,11 @@ import torch
 from keras import ops
 
 from keras_accum.host import check_members
-from keras_accum.keras3 import hooks, port
+from keras_accum.keras3 import hooks
+from keras_accum.keras3.store import Keras3Store, get_scalar_dtype
+from keras_accum.keras3.update import Keras3Update
+from keras_accum.keras3.values import Keras3Values
+from keras_accum.parts import Parts, Replicas
 from keras_accum.window import scale
 
 # The member of Keras's own class that is overridden here, beside those in `hooks`.
@@ -23,19 +27,12 @@ OF_KERAS = ("_backend_update_step",)
 check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
-class TorchPort(port.Keras3Port):
-    """Keras 3 on PyTorch."""
-
-    steps_return_state = False
+class TorchValues(Keras3Values):
+    """The values of PyTorch."""
 
     def traces(self):
         # If a compiled function fails, PyTorch reverts Python's side effects.
         return ["torch.compile"] if torch.compiler.is_compiling() else []
-
-    def add_counter(self, name, value, shape=()):
-        # Reading a counter on the CPU doesn't wait for the device.
-        with keras.device("cpu"):
-            return super().add_counter(name, value, shape)
 
     @property
     def counts_with(self):
@@ -67,16 +64,30 @@ class TorchPort(port.Keras3Port):
             return super().zero_unless(gradients, counted)
         return gradients if counted else list(map(torch.zeros_like, gradients))
 
-    # An update computes its gradients out of place, and `keep` zeroes the sums at its end. So an
-    # update that fails leaves them as they were.
+
+class TorchStore(Keras3Store):
+    """The variables of an optimizer on PyTorch."""
+
+    def add_counter(self, name, value, shape=()):
+        # Reading a counter on the CPU doesn't wait for the device.
+        with keras.device("cpu"):
+            return super().add_counter(name, value, shape)
+
+
+class TorchUpdate(Keras3Update):
+    """An update on PyTorch, in fused operations.
+
+    It computes its gradients out of place, and `keep` zeroes the sums at its end. So an update that
+    fails leaves them as they were.
+    """
 
     def add(self, step, sums, gradients, variables):
-        if not self.is_traced() and step.switch:
+        if not self.values.is_traced() and step.switch:
             self._last = dict(zip(map(id, sums), gradients))
             return
         summed, summands = [], []
         for total, gradient, variable in zip(sums, gradients, variables):
-            if self.overwrites(variable):
+            if self.store.overwrites(variable):
                 total.value.copy_(torch.maximum(total.value, gradient))
             else:
                 summed.append(total.value)
@@ -85,12 +96,12 @@ class TorchPort(port.Keras3Port):
             torch._foreach_add_(summed, summands)  # last, see `is_added`
 
     def totals(self, sums, variables):
-        if self.is_traced():
+        if self.values.is_traced():
             return super().totals(sums, variables)
         found, summed = [], []
         for total, variable in zip(sums, variables):
             gradient = self._last.get(id(total))
-            if gradient is not None and not self.overwrites(variable):
+            if gradient is not None and not self.store.overwrites(variable):
                 summed.append((total.value, _like(total.value, gradient)))
                 found.append(None)
             elif gradient is not None:
@@ -102,33 +113,32 @@ class TorchPort(port.Keras3Port):
         return [next(added) if total is None else total for total in found]
 
     def find_steps(self, step, absent):
-        if self.is_traced():
+        if self.values.is_traced():
             return super().find_steps(step, absent)
         return {index: step for index in absent if step.covered[index]}
 
     def averages(self, totals, variables, steps):
-        if self.is_traced() or self.accumulation.window is None:
+        if self.values.is_traced() or not self.options.accumulates:
             return super().averages(totals, variables, steps)
-        summed = [total for total, v in zip(totals, variables) if not self.overwrites(v)]
+        summed = [total for total, v in zip(totals, variables) if not self.store.overwrites(v)]
         if summed:  # in place, because `totals` made copies
-            options = self.accumulation.options
-            of_divisor = torch if options.weighs else np  # a weight stays on the device
-            factor = scale(of_divisor, steps[0], options.reduction, lambda value: value)
+            of_divisor = torch if self.options.weighs else np  # a weight stays on the device
+            factor = scale(of_divisor, steps[0], self.options.reduction, lambda value: value)
             torch._foreach_mul_(summed, factor)
         return totals
 
     # A tensor's version counts its writes in place.
 
     def snapshot(self, sums):
-        if self.is_traced():
+        if self.values.is_traced():
             return None
         self._last = {}  # {id of a sum: gradient}, in the micro-batch that closes its window
-        are_overwritten = map(self.overwrites, self.variables)
+        are_overwritten = map(self.store.overwrites, self.store.variables)
         kept = [s.value.clone() if is_ else None for s, is_ in zip(sums, are_overwritten)]
-        return kept, [s.value._version for s in sums], self.updates.value._version
+        return kept, [s.value._version for s in sums], self.store.updates.value._version
 
     def is_made(self, snapshot):
-        return self.updates.value._version != snapshot[-1]
+        return self.store.updates.value._version != snapshot[-1]
 
     def is_added(self, snapshot, sums):
         kept, versions, _ = snapshot
@@ -144,17 +154,17 @@ class TorchPort(port.Keras3Port):
                 total.assign(old)
 
     def assign(self, variable, value):
-        if self.is_traced():
+        if self.values.is_traced():
             super().assign(variable, value)
         else:  # otherwise Keras would send a counter to the device and back
             with keras.device(str(variable.value.device)):
                 super().assign(variable, value)
 
-    def keep(self, step, totals, variables):
-        if self.is_traced():
-            super().keep(step, totals, variables)
+    def keep(self, step, totals, sums, variables):
+        if self.values.is_traced():
+            super().keep(step, totals, sums, variables)
         else:
-            torch._foreach_zero_([self.accumulation.window.get_sum(v).value for v in variables])
+            torch._foreach_zero_([total.value for total in sums])
 
     def branch(self, step, update):
         raise ValueError(
@@ -169,17 +179,23 @@ def _like(total, gradient):
     return gradient if gradient.shape == total.shape else gradient.expand_as(total)
 
 
+def make_parts(optimizer, options):
+    """Return the parts of an optimizer."""
+    values, replicas, store = TorchValues(get_scalar_dtype()), Replicas(), TorchStore(optimizer)
+    return Parts(values, replicas, store, TorchUpdate(optimizer, options, values, replicas, store))
+
+
 class Accumulating(hooks.Hooks):
     """The methods that Keras calls on an optimizer, on PyTorch."""
 
-    _port_class = TorchPort
+    _make_parts = staticmethod(make_parts)
 
     @torch.no_grad()
     def apply(self, grads, trainable_variables=None):
         return super().apply(grads, trainable_variables)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        if self._accumulation.port.is_updating:  # fused updates need the variables' dtypes
+        if self._accumulation.update.is_updating:  # fused updates need the variables' dtypes
             grads = [g.to(v.value.dtype) for g, v in zip(grads, trainable_variables)]
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 

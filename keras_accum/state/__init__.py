@@ -13,10 +13,10 @@
     missing_gradients         (n + 1,)  integers, only if gradients of the n trainable variables
                                         have been missing in the open window, see `window`
 
-No Keras is imported here, and nothing runs in a train step: a port reads and writes the variables.
+No Keras is imported here, and nothing runs in a train step: a `parts.Store` has the variables.
 """
 
 from keras_accum.state.checks import StateError, parse_index
-from keras_accum.state.state import State
+from keras_accum.state.state import CHECKPOINT, LOADER, State
 
-__all__ = ["State", "StateError", "parse_index"]
+__all__ = ["CHECKPOINT", "LOADER", "State", "StateError", "parse_index"]

@@ -48,12 +48,13 @@ class NotBuiltError(ValueError, AttributeError):
     """Raised before the variables exist. `hasattr` needs an AttributeError."""
 
 
-def check(state, owner, shapes=None, is_fresh=False):
-    """Raise a StateError that lists every misfit with these shapes, if known.
+def check(state, owner, shapes=None, is_fresh=False, rule=None):
+    """Raise a StateError that lists every misfit with these shapes, or with this rule, if known.
 
     `owner` describes the optimizer. `is_fresh` is true if it has made no step.
     """
     problems = [] if shapes is None else _misfits(state, shapes, is_fresh)
+    problems += [] if rule is None else _misfits_of_rule(state, rule)
     problems += _impossible(state)
     if problems:
         raise StateError(
@@ -64,7 +65,7 @@ def check(state, owner, shapes=None, is_fresh=False):
 def _misfits(state, shapes, is_fresh):
     """Return messages for missing arrays, unknown arrays and wrong shapes.
 
-    Optional are the learning rate, the whole window, and before the first step, on both sides, all
+    The learning rate and the whole window may be missing, and if neither side has made a step, all
     slots.
     """
     optional = {"learning_rate", "state_format", MISSING}
@@ -94,6 +95,20 @@ def _misfits(state, shapes, is_fresh):
         "Not known here: ": [name for name in state if name not in known],
         "Of another shape: ": misshapen,
     }
+    return [text + _shorten(names) for text, names in found.items() if names]
+
+
+def _misfits_of_rule(state, rule):
+    """Return messages for names that fit no optimizer with this rule, whatever its variables."""
+    scalars = {*INTEGERS, WEIGHT, "learning_rate"}
+    others = [
+        name
+        for name in state
+        if name not in scalars
+        and name.partition(".")[0] not in (rule, "accumulator", "moving_average")
+    ]
+    missing = [] if "completed_updates" in state else ["completed_updates"]
+    found = {"Missing: ": missing, "Not known here: ": others}
     return [text + _shorten(names) for text, names in found.items() if names]
 
 

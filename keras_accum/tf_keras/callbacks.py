@@ -4,7 +4,6 @@ import types
 
 import tensorflow as tf
 
-from keras_accum import callbacks
 from keras_accum.callbacks import (
     accumulation_monitor,
     apply_partial_window,
@@ -13,25 +12,38 @@ from keras_accum.callbacks import (
     python_gate,
 )
 from keras_accum.callbacks.base import is_named
+from keras_accum.callbacks.host import Host
+from keras_accum.host import check_members
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 
 __all__ = ["ApplyPartialWindow", "AccumulationMonitor", "MicroBatchWeights", "OnUpdates"]
 __all__ += ["PythonGate"]
 
 # TensorFlow's operations, by their names in Keras 3.
-_OPS = types.SimpleNamespace(
-    cast=tf.cast, shape=tf.shape, expand_dims=tf.expand_dims, sum=tf.reduce_sum
-)
+_OPS = types.SimpleNamespace(cast=tf.cast, maximum=tf.maximum, ones_like=tf.ones_like)
 
 
-class _Host(callbacks.Host):
+class _Host(Host):
     """Callbacks' interface to tf_keras."""
 
     name, keras, ops, import_keras = "tf_keras", keras, _OPS, IMPORT_KERAS
+    least_weight = 0.0  # the mean of nothing is NaN here
     flatten, read = staticmethod(tf.nest.flatten), staticmethod(keras.backend.get_value)
 
     def get_mask(self, output):
         return getattr(output, "_keras_mask", None)  # not every output has a mask
+
+    def set_mask(self, output, mask):
+        output._keras_mask = mask
+
+    def find_losses(self, model):
+        def replace(loss, function):
+            return None if loss is None else function(loss)
+
+        return model.compiled_loss, "_losses", replace
+
+    def make_sum_loss(self, dtype):
+        return keras.losses.Loss(reduction="sum")
 
     def added_losses(self, model):
         return sum(len(layer._eager_losses or layer._losses) for layer in model._flatten_layers())
@@ -55,6 +67,7 @@ class _Host(callbacks.Host):
 
 
 HOST = _Host()
+check_members(keras, keras.Model, ["_flatten_layers"])  # called here and in the warnings of `fit`
 
 AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)
 ApplyPartialWindow = HOST.callback(apply_partial_window.ApplyPartialWindow)

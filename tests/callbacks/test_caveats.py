@@ -1,15 +1,18 @@
 """`fit` warns once of what makes a window differ from the big batch, and of nothing else."""
 
+import functools
 import warnings
 
 import hosts
 import numpy as np
 import pytest
-from cases import once_by_torch, quick_once, skip_file_on_keras2
+from cases import once_by_torch, skip_file_on_keras2
 from hosts import keras
 from training import compiled, dense_model, fit
 
-pytestmark = [quick_once, once_by_torch]
+# On Keras 3 they run with PyTorch, where nothing is compiled, and a row of each kind in TensorFlow,
+# as `nox` alone runs.
+pytestmark = pytest.mark.once_by("tensorflow", "torch")
 
 skip_file_on_keras2("a CallbackList that knows the model")
 
@@ -18,13 +21,14 @@ layers, close = keras.layers, hosts.accum.ApplyPartialWindow
 
 STOCK = "SGDAccumulate(accum_iters=5), or use the stock optimizer"
 BATCHES = "Batch normalization trains in normalizes"
-MASK = "output has a mask"
+MASK = "divided by the number of elements that aren't masked or ignored"
+WEIGHTS = "divided by the sum of sample weights"
+SUM = "so the big batch's loss is the sum of the micro-batches' losses"
 SHORT = "samples together, and the first one has 4"
-REMEDY = (
-    "reduction='weighted', and give `fit` `callbacks=[MicroBatchWeights(), ApplyPartialWindow()]`"
-)
+REMEDY = "Construct the optimizer with reduction='weighted'"
 BOTH = "an update sees 12 samples"
-OF_WINDOWS = "Batch normalization", "has a mask", "samples together", "an update sees"
+OF_WINDOWS = "Batch normalization", "is divided by", "samples together", "an update sees"
+OF_WINDOWS += ("has reduction=",)
 
 
 def arrays(samples, x=(3,), y=(2,)):
@@ -72,13 +76,33 @@ def stop(model):
 
 
 class OwnLoss(keras.Model):
+    own = None
+
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **more):
+        if self.own is not None:
+            return self.own(y, y_pred)
         return super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
 
 
-def of_own_loss():
-    x = keras.Input((3,))
-    return OwnLoss(x, layers.Dense(2)(x))
+def of_own_loss(make_loss=None):
+    def model():
+        x = keras.Input((3,))
+        model = OwnLoss(x, layers.Dense(2)(x))
+        model.own = make_loss and make_loss()
+        return model
+
+    return model
+
+
+class Masked(keras.Model):
+    """A model whose outputs aren't known before it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = [layers.Embedding(3, 2, mask_zero=True), layers.Dense(1)]
+
+    def call(self, x):
+        return self.inner[1](self.inner[0](x))
 
 
 def masked(layer, *arguments):
@@ -119,19 +143,38 @@ WHOLE, LESS = arrays(5 * SIZE), arrays(5 * SIZE - 2)
 TOKENS = np.array([[1, 2, 0, 0, 0], [1, 1, 1, 0, 0], [2, 2, 1, 1, 1], [1, 0, 0, 0, 0]] * LENGTH)
 STEPS = TOKENS, np.ones((len(TOKENS), 5, 1))
 WEIGHTED = {"reduction": "weighted"}, {"callbacks": [hosts.accum.MicroBatchWeights()]}
+CLASSES = WHOLE[0], np.arange(len(WHOLE[0])) % 2
+SAMPLE_WEIGHTS = {"sample_weight": np.linspace(1, 2, len(WHOLE[0]))}
 
-# What is warned of, the model, its data, arguments of the optimizer, and of `fit`.
+
+def IGNORE():
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+
+
+def OF_SUM(reduction="sum"):
+    return keras.losses.MeanSquaredError(reduction=reduction)
+
+
+# What is warned of, the model, its data, arguments of the optimizer and of `fit`, and the loss.
 ROWS = {
     "a short micro-batch": (SHORT, dense_model, LESS, {}, {}),
     "short before a validation": (SHORT, dense_model, LESS, {}, {"validation_data": WHOLE}),
     "short in windows of one's own": (None, dense_model, LESS, *WEIGHTED),
     "short in a sum": (None, dense_model, LESS, {"reduction": "sum"}, {}),
     "short without windows": (None, dense_model, LESS, {"accum_iters": 1}, {}),
-    "a loss of the model itself": (None, of_own_loss, LESS, {}, {}),
+    "a loss of the model itself": (None, of_own_loss(), LESS, {}, {}),
     "a short validation": (None, dense_model, WHOLE, {}, {"validation_data": arrays(SIZE + 1)}),
     "stopped in an epoch": (None, dense_model, LESS, {}, {"callbacks": [At(stop)]}),
     "an evaluation in an epoch": (None, dense_model, WHOLE, {}, {"callbacks": [At(evaluate)]}),
     "a mask": (MASK, masked(layers.Dense, 1), STEPS, {}, {}),
+    "a mask inside of a model": (MASK, Masked, STEPS, {}, {}),
+    "an ignored class": (MASK, dense_model, CLASSES, {}, {}, IGNORE),
+    "an ignored class in a sum": (None, dense_model, CLASSES, {"reduction": "sum"}, {}, IGNORE),
+    "an ignored class, weighted": (None, dense_model, CLASSES, WEIGHTED[0], {}, IGNORE),
+    "an ignored class, own": (MASK, of_own_loss(IGNORE), CLASSES, {}, {}),
+    "a sum": (SUM, dense_model, LESS, {}, {}, OF_SUM),
+    "a sum, own": (SUM, of_own_loss(OF_SUM), LESS, {}, {}),
+    "a sum in a sum": (None, dense_model, LESS, {"reduction": "sum"}, {}, OF_SUM),
     "a mask that a layer takes": (
         *(None, masked(layers.GlobalAveragePooling1D), (TOKENS, np.ones((len(TOKENS), 2)))),
         *({}, {}),
@@ -148,7 +191,10 @@ if hosts.IS_KERAS3:
     slices = {"callbacks": [hosts.accum.MicroBatches(2)]}
     one_slice = {"callbacks": [hosts.accum.MicroBatches(SIZE)]}
     stock = {"accum_iters": 1}
+    by_weights = functools.partial(OF_SUM, "mean_with_sample_weight")
     ROWS |= {
+        "sample weights": (WEIGHTS, dense_model, WHOLE, {}, SAMPLE_WEIGHTS, by_weights),
+        "no sample weights": (None, dense_model, WHOLE, {}, {}, by_weights),
         "batch normalization in slices": (BATCHES, batch_norm(), WHOLE, stock, slices),
         "batch normalization in one slice": (None, batch_norm(), WHOLE, stock, one_slice),
         "inference in slices": (None, normalized(Inference), WHOLE, stock, slices),
@@ -158,12 +204,24 @@ if hosts.IS_KERAS3:
     }
 
 
-@pytest.mark.parametrize("expected, build, data, options, arguments", ROWS.values(), ids=ROWS)
-def test_what_is_said_once(expected, build, data, options, arguments):
-    model = eager(build(), ours(**options))
+def over(rows, also_on_tensorflow):
+    return [
+        pytest.param(row, id=name, marks=() if name in also_on_tensorflow else once_by_torch)
+        for name, row in rows.items()
+    ]
+
+
+KINDS = "a short micro-batch", "a mask", "an ignored class", "batch normalization"
+
+
+@pytest.mark.parametrize("row", over(ROWS, KINDS))
+def test_what_is_said_once(row):
+    expected, build, data, options, arguments, *loss = row
+    model = eager(build(), ours(**options), *(make() for make in loss))
     found = said(model, data, **arguments)
     assert len(found) == bool(expected) and (expected or "") in "".join(found)
-    assert (REMEDY in "".join(found)) == (expected in (MASK, SHORT))
+    assert (REMEDY in "".join(found)) == (expected in (MASK, SHORT, WEIGHTS))
+    assert ("with reduction='sum'" in "".join(found)) == (expected == SUM)
     assert said(model, data, **arguments) == []
 
 
@@ -185,18 +243,22 @@ LEFT_OVER = {
     "applied by a callback of the user": (None, 5, {}, {"callbacks": [CloseAtTheEnd()]}),
     "less than a window": (None, 2, {}, ONE),
     "windows of one's own": (None, 5, {"accum_iters": None}, {}),
+    "weighted": (None, 5, {"reduction": "weighted"}, {}),
 }
 
 
-@pytest.mark.parametrize("expected, batches, options, arguments", LEFT_OVER.values(), ids=LEFT_OVER)
-def test_micro_batches_that_are_left_over(expected, batches, options, arguments):
+@pytest.mark.parametrize("row", over(LEFT_OVER, ["at the end of an epoch"]))
+def test_micro_batches_that_are_left_over(row):
+    expected, batches, options, arguments = row
     model, data = eager(dense_model(), ours(**options)), arrays(batches * SIZE)
     found = said(model, data, texts=["An epoch ended inside a window"], **arguments)
     assert len(found) == bool(expected) and (expected or "") in "".join(found)
-    assert not found or "give `fit` `callbacks=[ApplyPartialWindow()]`" in found[0]
+    others = "give `fit` `callbacks=[ApplyPartialWindow()]`"
+    assert not found or f"{REMEDY}, or {others}" in found[0]
     assert said(model, data, texts=["inside a window"], **{**arguments, **CLOSE}) == []
 
 
+@once_by_torch
 def test_a_training_of_one_window_goes_on_in_the_next_training():
     model, arguments = eager(dense_model(), ours()), {"texts": ["inside a window"], **ONE}
     assert [said(model, arrays(2 * SIZE), **arguments) for _ in range(4)] == [[]] * 4
@@ -215,6 +277,7 @@ def test_a_training_without_an_update_points_at_the_line_of_the_user():
     assert [warning.filename for warning in found] == [__file__]
 
 
+@once_by_torch
 def test_which_trainings_warn_of_no_update():
     """Each that adds to the window and closes none, by its own number of updates."""
 
@@ -235,62 +298,61 @@ def test_which_trainings_warn_of_no_update():
     assert count(eager(dense_model(), hosts.loss_scaled(ours(accum_iters=100), 4.0))) == 1
 
 
-def mean_of_all(y_true, y_pred):
+def to_the_mean(y_true, y_pred):
+    """As Dice with its default axis: made of sums over the samples."""
     return (keras.ops.mean if hosts.IS_KERAS3 else hosts.tf.reduce_mean)((y_true - y_pred) ** 2)
 
 
-def to_the_mean(y_true, y_pred):
-    """As Dice with its default axis: made of sums over the samples."""
-    return mean_of_all(y_true, y_pred) ** 0.5
-
-
-class OwnCall(keras.losses.Loss):
-    """Takes targets of fewer dimensions: with others, it would compare samples."""
-
-    def call(self, y_true, y_pred):
-        return (y_true - y_pred[:, 0]) ** 2
-
-
-PAIR, MAP, CLASSES = arrays(6 * SIZE), arrays(6 * SIZE, y=(9, 9, 2)), np.arange(6 * SIZE) % 2
+PAIR, MAP = arrays(6 * SIZE), arrays(6 * SIZE, y=(9, 9, 2))
 # True if it is warned of, the loss, its data, and arguments of the optimizer.
 LOSSES = {
-    "a function of sums": (True, lambda: to_the_mean, MAP, {}),
-    "weighted": (True, lambda: to_the_mean, PAIR, WEIGHTED[0]),
-    "a mean": (False, lambda: mean_of_all, PAIR, {}),
-    "targets of another shape": (False, OwnCall, (PAIR[0], PAIR[1][:, 0]), {}),
-    "in a sum": (False, lambda: to_the_mean, PAIR, {"reduction": "sum"}),
+    "of another axis": (True, lambda: keras.losses.CosineSimilarity(axis=0), PAIR, {}),
+    "of the last axis": (False, keras.losses.CosineSimilarity, PAIR, {}),
+    # Nothing is known of these: `compare_with_big_batch` tells.
+    "of the user": (False, lambda: to_the_mean, PAIR, {}),
 }
 if hosts.IS_KERAS3:
+    pairs = PAIR[0], np.arange(6 * SIZE) % 2
     LOSSES |= {
         "Dice": (True, keras.losses.Dice, MAP, {}),
+        "by name": (True, lambda: "dice", MAP, {}),
         "Dice of each sample": (False, lambda: keras.losses.Dice(axis=(1, 2, 3)), MAP, {}),
         "Tversky": (True, keras.losses.Tversky, PAIR, {}),
-        "Circle": (True, keras.losses.Circle, (PAIR[0], CLASSES), {}),
+        "Circle": (True, keras.losses.Circle, pairs, {}),
+        "Circle, weighted": (True, keras.losses.Circle, pairs, WEIGHTED[0]),
+        "in a sum": (False, keras.losses.Tversky, PAIR, {"reduction": "sum"}),
     }
 
 
+@once_by_torch
 @pytest.mark.parametrize("is_said, loss, data, options", LOSSES.values(), ids=LOSSES)
 def test_a_loss_that_compares_samples(is_said, loss, data, options):
     last = [layers.Dense(162), layers.Reshape((9, 9, 2))] if data is MAP else [layers.Dense(2)]
     model = hosts.sequential((3,), [*last, layers.Activation("sigmoid")])
     eager(model, ours(**options), loss())
-    used = WEIGHTED[1] if options == WEIGHTED[0] else {}
-    found = said(model, data, texts=["isn't a mean over samples"], **used)
+    found = said(model, data, texts=["isn't a mean over samples", "is divided by"])
     assert len(found) == is_said
     assert not found or "`MicroBatches(..., loss='batch')` with the stock optimizer" in found[0]
-    assert said(model, data, texts=["isn't a mean over samples"], **used) == []
+    assert said(model, data, texts=["isn't a mean over samples"]) == []
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="tf_keras has no StatelessScope")
-def test_the_trial_of_a_loss_leaves_no_trace():
-    count = keras.Variable(0, trainable=False, dtype="int32")
+@once_by_torch
+@pytest.mark.parametrize("accum_iters", [1, LENGTH])
+@pytest.mark.parametrize("reduction", ["mean", "weighted"])
+def test_only_training_calls_a_loss(accum_iters, reduction):
+    """Each micro-batch once, and with the user's samples alone."""
+    seen = []
 
-    def loss(*pair):
-        count.assign_add(1)
-        return mean_of_all(*pair)
+    class Loss(keras.losses.Loss):
+        def call(self, y_true, y_pred):
+            seen.append(float(y_true[0, 0]))
+            return keras.losses.mean_squared_error(y_true, y_pred)
 
-    fit(eager(dense_model(), ours(), loss), SIZE, PAIR, epochs=1)
-    assert int(count) == 6
+    model = eager(dense_model(), ours(accum_iters=accum_iters, reduction=reduction), Loss())
+    fit(model, SIZE, PAIR, epochs=1)
+    # Keras itself may call it once, to find shapes.
+    np.testing.assert_allclose(seen[-6:], PAIR[1][::SIZE, 0], rtol=1e-6)
+    assert len(seen) <= 7
 
 
 def test_without_accum_iters_it_is_said_once():
@@ -302,13 +364,13 @@ def test_without_accum_iters_it_is_said_once():
     assert said(eager(dense_model(), ours()), data, texts=texts) == []
 
 
+@once_by_torch
 def test_where_nothing_is_said():
     stock = eager(batch_norm()(), hosts.stock("SGD"))
     assert said(stock, LESS) == []
-    of_a_sum = keras.losses.MeanSquaredError(reduction="sum")
-    assert said(eager(dense_model(), ours(), of_a_sum), LESS) == []
 
 
+@once_by_torch
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="MicroBatches is for Keras 3")
 def test_a_stock_optimizer_in_slices():
     """It is said once, also of a new callback, and where "auto" finds slices in a later batch."""
@@ -323,6 +385,7 @@ def test_a_stock_optimizer_in_slices():
     assert said(model, WHOLE, callbacks=[hosts.accum.MicroBatches(2)]) == []
 
 
+@once_by_torch
 def test_in_a_traced_step():
     """With callbacks of ours in it, and with several micro-batches in a call."""
     used = [hosts.accum.AccumulationMonitor(), hosts.accum.PythonGate()]

@@ -13,7 +13,10 @@ from training import assert_equal, embedding_model, initialize
 if not hosts.IS_KERAS3:
     pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
 
-from keras_accum.callbacks.micro_batches import Step
+from keras_accum.callbacks.micro_batches import Step, of_keras
+
+# Keras 3.16's recurrent layers drop the masks of sequences, and say so.
+pytestmark = pytest.mark.filterwarnings("ignore:Layer 'r' .* was passed an input with a mask")
 
 layers, ops = keras.layers, keras.ops
 MicroBatches = hosts.accum.MicroBatches
@@ -170,7 +173,7 @@ CASES = {
     "eagerly": (sequential, (X, Y), {}, {"run_eagerly": True}),
     "two steps in one call": (sequential, (X, Y), {}, {"steps_per_execution": 2}),
 }  # fmt: skip
-if hosts.IS_TORCH:  # Keras refuses several steps
+if hosts.IS_TORCH and not hosts.IS_KERAS_3_16:  # Keras refuses several steps
     del CASES["two steps in one call"]
 
 # What slices can't have, and the whole batch can.
@@ -472,6 +475,22 @@ def normalized(trainable=True):
     return sequential(layers.BatchNormalization(name="norm", trainable=trainable))
 
 
+class Scale(layers.Layer):
+    """A weight that all samples share, as an output."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, x):
+        return 2 * self.scale
+
+
+def scaled():
+    inputs = layers.Input((3,))
+    outputs = {"out": layers.Dense(2)(inputs), "scale": Scale(name="scale")(inputs)}
+    return keras.Model(inputs, outputs)
+
+
 def weighted():
     return hosts.ours("Adam", accum_iters=2, reduction="weighted")
 
@@ -495,12 +514,13 @@ REFUSED = {
     "reduction='weighted'": ({}, CASES["plain"], weighted),
     "batch normalization that trains.*'norm'": (OF_BATCH, (normalized, (X, Y), {}, {})),
     "is compiled with a loss": (OF_BATCH, (with_penalties, (X, Y), {}, {"loss": None})),
+    "an output of shape": (OF_BATCH, (scaled, (X, {"out": Y}), {}, {"loss": {"out": "mse"}})),
     '"auto" and steps_per_execution=2': ({"size": "auto"}, CASES.get("two steps in one call")),
 }  # fmt: skip
 
 
 # The same checks run on all backends, so PyTorch has all rows.
-HERE = [name for name in REFUSED if hosts.IS_TORCH or re.search("stateful|steps_per", name)]
+HERE = [name for name in REFUSED if hosts.IS_TORCH or re.search("stateful|steps_per|shape", name)]
 
 
 @quick_first("message", [name for name in HERE if REFUSED[name][1]])
@@ -546,6 +566,58 @@ def test_arrays_of_different_lengths_are_refused():
     arrays = [hosts.tf.constant(a) if hosts.IS_TENSORFLOW else a for a in (X[:4], Y[:6])]
     with pytest.raises(ValueError, match="the first dimension of all arrays"):
         step.count_rows(arrays)
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="elsewhere Python knows the numbers")
+@pytest.mark.parametrize("in_compile", [WITH_XLA, WITHOUT_XLA])
+def test_arrays_of_different_lengths_in_a_graph(in_compile):
+    """A generator's batches have unknown lengths."""
+    inputs = layers.Input((3,)), layers.Input((2,))
+    model = keras.Model(inputs, layers.Dense(2)(inputs[0]) + ops.sum(inputs[1]))
+    model.compile("sgd", "mse", **in_compile)
+
+    def batches(count):
+        yield from [((X[:BATCH], Y[:count]), Y[:BATCH])] * 2
+
+    settings = {"steps_per_epoch": 2, "shuffle": False, "verbose": 0}
+    model.fit(batches(BATCH), callbacks=[MicroBatches(SIZE)], **settings)
+    error = hosts.tf.errors.InvalidArgumentError
+    for count in 1, BATCH + 2:
+        with pytest.raises(error, match="MicroBatches.slices.samples"):
+            model.fit(batches(count), callbacks=[MicroBatches(SIZE)], **settings)
+
+
+@once_by_torch
+@pytest.mark.parametrize(
+    "owner, name",
+    {"model": "_flatten_layers", "loss": "_flat_losses", "metric": "_fn", "mask": "get_keras_mask"}
+    .items(),
+)  # fmt: skip
+def test_a_keras_without_a_private_member(owner, name, monkeypatch):
+    """The error names it and the version, or a check might be skipped in silence."""
+
+    class Without:
+        def __init__(self, of):
+            self.of = of
+
+        def __getattr__(self, asked):
+            if asked == name:
+                raise AttributeError(asked)
+            return getattr(self.of, asked)
+
+    model, metric = sequential(), keras.metrics.MeanMetricWrapper(ops.square)
+    model.compile("sgd", "mse")
+    if owner == "loss":
+        monkeypatch.setattr(model, "_compile_loss", Without(model._compile_loss))
+    elif owner == "mask":
+        monkeypatch.setattr(of_keras, "_masking", Without(of_keras._masking))
+    elif owner == "metric":
+        del metric._fn
+    else:
+        model = Without(model)
+    with pytest.raises(ImportError, match=f"keras {keras.__version__} has no `{name}` in .*newer"):
+        of_keras.check(model)
+        of_keras.get_function(metric)
 
 
 class Stop(keras.callbacks.Callback):

@@ -1,5 +1,8 @@
 """`reduction="weighted"`: unequal micro-batches count as the parts of a big batch that they are."""
 
+import contextlib
+import functools
+
 import hosts
 import numpy as np
 import pytest
@@ -60,10 +63,52 @@ def not_zero(x, y, y_pred, sample_weight):
 
 def both(case, build, arrays, weight=None, **arguments):
     """A training in micro-batches, and that of the stock optimizer on all samples at once."""
-    callbacks, stock = [hosts.accum.MicroBatchWeights(weight)], hosts.stock
+    callbacks = [] if weight is None else [hosts.accum.MicroBatchWeights(weight)]
     actual = train(weighted(case), MICRO, build, arrays=arrays, callbacks=callbacks, **arguments)
-    big = stock(case.name, **case.arguments)
+    big = hosts.stock(case.name, **case.arguments)
     return actual, train(big, SAMPLES, build, arrays=arrays, **arguments)
+
+
+def classes(ignored, is_masked=False):
+    """Return a function for sequences with classes, of which this share has the class 0."""
+
+    def arrays():
+        x, _ = sequences() if is_masked else (sequences()[0] + 0.5, None)
+        random = np.random.default_rng(6)
+        y = random.integers(1, 3, x.shape[:-1])
+        y[random.uniform(size=y.shape) < ignored] = 0
+        y[:MICRO] = 0  # a whole micro-batch is ignored
+        return x, y.astype("int32")
+
+    return arrays
+
+
+def classifier(is_masked=False, penalty=None):
+    def build():
+        penalties = {"kernel_regularizer": penalty, "bias_regularizer": penalty}
+        hidden = layers.Dense(4, activation="tanh", name="hidden", **penalties)
+        out = layers.Dense(3, activation="softmax", name="out", **penalties)
+        return hosts.sequential((STEPS, 3), [*[layers.Masking()] * is_masked, hidden, out])
+
+    return build
+
+
+def crossentropy(**arguments):
+    return lambda: keras.losses.SparseCategoricalCrossentropy(**arguments)
+
+
+class OfPresentLabels(keras.losses.Loss):
+    """A user's loss that masks missing labels itself."""
+
+    def call(self, y_true, y_pred):
+        ops = keras.ops if hosts.IS_KERAS3 else hosts.tf
+        values = ops.square(y_true - y_pred)[..., 0]
+        found = y_true[..., 0] < 1.5
+        if hosts.IS_KERAS3:
+            keras.src.backend.set_keras_mask(values, found)
+        else:
+            values._keras_mask = found
+        return values
 
 
 @every_gate
@@ -76,29 +121,43 @@ def test_masked_sequences(case):
     assert max(np.abs(w - other[name]).max() for name, w in expected.weights.items()) > 1e-4
 
 
-# The model, its data, what sample weights do, and a user's function.
+# The model, its data, what sample weights do, a user's function, and a loss.
 ROWS = {
-    "a short last batch": (training.dense_model, short, None, None),
-    "masks and sample weights": (masked_model, sequences, "divide", None),
-    "sample weights": (training.dense_model, short, "divide", None),
-    "sample weights that do not divide": (masked_model, sequences, "multiply", None),
-    "a function of the user": (masked_model, sequences, None, not_zero),
-    "penalties on weights": (penalized("kernel_regularizer"), sequences, None, None),
-    "activity penalties": (penalized("activity_regularizer", is_masked=False), short, None, None),
+    "a short last batch": (training.dense_model, short, None, None, None),
+    "masks and sample weights": (masked_model, sequences, "divide", None, None),
+    "sample weights": (training.dense_model, short, "divide", None, None),
+    "sample weights that do not divide": (masked_model, sequences, "multiply", None, None),
+    "a function of the user": (masked_model, sequences, None, not_zero, None),
+    "penalties on weights": (penalized("kernel_regularizer"), sequences, None, None, None),
+    "activity penalties": (penalized("activity_regularizer", False), short, None, None, None),
+    "a mask of the loss": (training.dense_model, short, None, None, OfPresentLabels),
 }
+IGNORE = crossentropy(ignore_class=0)
+for share in (0, 0.5, 0.9):
+    ROWS[f"{share} ignored"] = classifier(), classes(share), None, None, IGNORE
+    ROWS[f"{share} ignored, masks"] = (classifier(True), classes(share, True), None, None, IGNORE)
+if hosts.IS_KERAS3:
+    by_weights = crossentropy(ignore_class=0, reduction="mean_with_sample_weight")
+    ROWS |= {
+        "all ignored": (classifier(penalty="l2"), classes(1), None, None, IGNORE),
+        "ignored and weights": (classifier(True), classes(0.5, True), "as is", None, by_weights),
+    }
 
 
 @on_adam
-@quick_first("build, arrays, sample_weights, weight", ROWS)
-def test_equals_all_samples_at_once(case, build, arrays, sample_weights, weight):
+@quick_first("build, arrays, sample_weights, weight, loss", ROWS)
+def test_equals_all_samples_at_once(case, build, arrays, sample_weights, weight, loss):
     arrays, more = arrays(), {}
     if sample_weights:
-        shape = arrays[1].shape[:-1]
+        shape = arrays[1].shape[:-1] if loss is None else arrays[1].shape
         values = np.random.default_rng(4).uniform(0.2, 3, shape).astype(hosts.FLOATX)
         more["sample_weight"] = values
     if sample_weights == "divide" and hosts.IS_KERAS3:
-        loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-        more["compile"] = {"loss": loss}
+        loss = functools.partial(
+            keras.losses.MeanSquaredError, reduction="mean_with_sample_weight"
+        )
+    if loss is not None:
+        more["compile"] = {"loss": loss()}
     assert_same_training(*both(case, build, arrays, weight, **more))
 
 
@@ -117,9 +176,36 @@ def test_several_outputs(case):
 
 
 @on_adam
-def test_the_whole_remedy(case):
+def test_several_outputs_with_one_mask(case):
+    def build():
+        x = keras.Input((STEPS, 3))
+        masked = layers.Masking()(x)
+        return keras.Model(x, [layers.Dense(2, name=name)(masked) for name in ("one", "two")])
+
+    x, y = sequences()
+    assert_same_training(*both(case, build, (x, [y, 1 - y]), compile={"loss": ["mse", "mse"]}))
+
+
+@on_adam
+def test_an_output_without_a_loss_has_no_weight(case):
+    """Here the first output, as an attention map."""
+
+    def build():
+        x = keras.Input((STEPS, 3))
+        steps = layers.Dense(2, name="steps")(layers.Masking()(x))
+        last = layers.Dense(2, name="last")(layers.GlobalAveragePooling1D()(steps))
+        return keras.Model(x, [steps, last])
+
+    x, y = sequences()
+    arrays = x, [y, y[:, 0]]
+    assert_same_training(*both(case, build, arrays, compile={"loss": [None, "mse"]}))
+
+
+@on_adam
+@pytest.mark.parametrize("more", [False, True], ids=["alone", "with both callbacks"])
+def test_the_whole_remedy(case, more):
     """Two windows in an epoch, of which the last one is short and has a short micro-batch."""
-    callbacks = [hosts.accum.MicroBatchWeights(), hosts.accum.ApplyPartialWindow()]
+    callbacks = [hosts.accum.MicroBatchWeights(), hosts.accum.ApplyPartialWindow()] * more
     settings = {"build": masked_model, "arrays": sequences()}
     ours = weighted(case, accum_iters=2)
     actual = train(ours, MICRO, callbacks=callbacks, **settings)
@@ -230,13 +316,68 @@ def test_replicas_with_unlike_shares(strategy, case, is_scaled):
     assert_equal(weights(model), expected.weights)
 
 
+# -- nothing is left -----------------------------------------------------------------------------
+
+
+class Save(keras.callbacks.Callback):
+    """Saves the state inside of an epoch's last window, or ends the training there."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.state = how, None
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 2 and self.state is None:
+            self.state = self.model.get_weights(), self.model.optimizer.get_state()
+            if self.how == "interrupted":
+                raise KeyboardInterrupt
+            if self.how == "evaluated":
+                self.model.evaluate(*sequences(), batch_size=1, verbose=0)
+
+
+@pytest.mark.parametrize("how", ["saved", "interrupted", "evaluated"])
+def test_inside_a_window(how):
+    """A training continues from there as the big batch's; an evaluation isn't in it."""
+    arrays, stock = sequences(), hosts.stock("Adam", learning_rate=2**-5)
+    expected = train(stock, SAMPLES, masked_model, arrays=arrays, epochs=1).weights
+
+    def make():
+        optimizer = hosts.ours("Adam", learning_rate=2**-5, accum_iters=9, reduction="weighted")
+        return compiled(masked_model(), optimizer)
+
+    model, save = make(), Save(how)
+    with pytest.raises(KeyboardInterrupt) if how == "interrupted" else contextlib.nullcontext():
+        fit(model, MICRO, arrays, epochs=1, callbacks=[save])
+    assert "compute_loss" not in vars(model)
+    assert all(isinstance(loss, keras.losses.Loss) for loss in hosts.list_losses(model))
+    if how == "evaluated":
+        assert_equal(weights(model), expected)
+        return
+    model = make()
+    hosts.build(model)
+    model.set_weights(save.state[0])
+    model.optimizer.set_state(save.state[1])
+    assert model.optimizer.window_position == 3
+    fit(model, MICRO, [array[3 * MICRO :] for array in arrays], epochs=1)
+    assert_equal(weights(model), expected)
+
+
+def test_nothing_is_left_after_a_training():
+    """Nothing in the model's loss, so `train_on_batch` names the remedy."""
+    model = compiled(training.dense_model(), hosts.ours("SGD", accum_iters=2, reduction="weighted"))
+    fit(model, MICRO, short(), epochs=1)
+    assert all("call" not in vars(loss) for loss in hosts.list_losses(model))
+    with pytest.raises(ValueError, match="`train_on_batch` can't be used: call `fit`"):
+        model.train_on_batch(*short())
+    assert model.optimizer.window_position == 0
+
+
 # -- refusals ------------------------------------------------------------------------------------
 
 
 def test_a_weight_is_for_one_micro_batch():
     optimizer = hosts.ours("SGD", accum_iters=2, reduction="weighted")
-    remedy = r"callbacks=\[MicroBatchWeights\(\), ApplyPartialWindow\(\)\]"
-    with pytest.raises(ValueError, match=f"weight of each micro-batch.*{remedy}"):
+    with pytest.raises(ValueError, match="weight of each micro-batch.*call `optimizer.weigh"):
         taken(optimizer, [(gradients()[0], 1.0), (gradients()[1], None)])
 
 
@@ -281,7 +422,6 @@ LOSSES = {
     "a sum": lambda: keras.losses.MeanSquaredError(reduction="sum"),
     "two kinds": lambda: ["mse", keras.losses.MeanSquaredError(reduction="sum")],
     "none": lambda: None,
-    "an ignored class": lambda: keras.losses.SparseCategoricalCrossentropy(ignore_class=0),
 }
 
 
@@ -295,12 +435,94 @@ def test_a_loss_that_implies_no_weight_is_refused(loss):
         callback.on_train_begin()
 
 
-def test_several_masked_outputs_are_refused():
+def of_scalars(y_true, y_pred):
+    mean = keras.ops.mean if hosts.IS_KERAS3 else hosts.tf.reduce_mean
+    return mean((y_true - y_pred) ** 2)
+
+
+def of_one(y_true, y_pred):
+    """As of a loss that a layer computes."""
+    return (y_pred[:1] - y_true[:1])[:, 0]
+
+
+class OwnCall(keras.losses.Loss):
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return super().__call__(y_true, y_pred) * 2
+
+    def call(self, y_true, y_pred):
+        return (y_true - y_pred)[:, 0] ** 2
+
+
+class OwnLoss(keras.Model):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **more):
+        return super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
+
+
+def two_masks():
+    x = keras.Input((STEPS, 3))
+    masked = [layers.Masking()(x), layers.Masking(1.0)(x)]
+    return keras.Model(x, [layers.Dense(2)(each) for each in masked])
+
+
+def steps_and_samples(cls=keras.Model):
     x = keras.Input((STEPS, 3))
     masked = layers.Masking()(x)
-    model = keras.Model(x, [layers.Dense(2)(masked), layers.Dense(2)(masked)])
-    optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
-    model.compile(optimizer, ["mse", "mse"], run_eagerly=True)
+    return cls(x, [layers.Dense(2)(masked), layers.Dense(2)(layers.Flatten()(x))])
+
+
+def two_outputs():
     x, y = sequences()
-    with pytest.raises(ValueError, match="several outputs with masks"):
-        model.fit(x, [y, y], verbose=0, callbacks=[hosts.accum.MicroBatchWeights()])
+    return x, [y, y]
+
+
+def own_loss():
+    x = keras.Input((STEPS, 3))
+    masked = layers.Masking()(x)
+    return OwnLoss(x, layers.Dense(2)(masked))
+
+
+# The message, the model, its data, and its loss.
+UNKNOWN = {
+    "a scalar": ("one value per sample", training.dense_model, short, of_scalars),
+    "one value": ("one value per sample", training.dense_model, short, of_one),
+    "a call of its own": ("one value per sample", training.dense_model, short, OwnCall),
+    "two masks": ("divided by different numbers", two_masks, two_outputs, ["mse", "mse"]),
+    "steps and samples": (
+        *("divided by different numbers", steps_and_samples),
+        *(lambda: (sequences()[0], [sequences()[1], sequences()[1][:, 0]]), ["mse", "mse"]),
+    ),
+    "a compute_loss with masks": ("own `compute_loss`", own_loss, sequences, "mse"),
+}
+
+
+@pytest.mark.parametrize("message, build, arrays, loss", UNKNOWN.values(), ids=UNKNOWN)
+def test_an_unknown_divisor_is_refused(message, build, arrays, loss):
+    optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
+    loss = loss() if isinstance(loss, type) else loss
+    model = compiled(build(), optimizer, loss, run_eagerly=hosts.BACKEND != "jax")
+    with pytest.raises(ValueError, match=message):
+        fit(model, MICRO, arrays())
+
+
+def test_lengths_that_vary_with_losses_of_layers_are_refused():
+    """Where a mean is over samples and another over steps, in each way to run a step."""
+
+    def build(steps):
+        x = keras.Input((steps, 3))
+        return keras.Model(x, layers.Dense(2, activity_regularizer="l2")(x))
+
+    x, y = sequences()
+    x = x + 0.5
+    for steps in None, STEPS:
+        model = compiled(build(steps), hosts.ours("SGD", accum_iters=2, reduction="weighted"))
+        if steps:
+            fit(model, MICRO, (x, y))
+            continue
+        with pytest.raises(ValueError, match="losses that layers add"):
+            model.fit(lengths(x, y), shuffle=False, verbose=0)
+
+
+def lengths(x, y):
+    """Batches of different numbers of steps."""
+    for steps in (STEPS, 3, STEPS, 2):
+        yield x[:MICRO, :steps], y[:MICRO, :steps]

@@ -96,6 +96,14 @@ def test_reductions_in_two_windows():
     assert reductions() == reductions(gate="conditional") == 2 * LENGTH
 
 
+class Interrupt(keras.callbacks.Callback):
+    """Ends a training before its epoch ends: otherwise the window would be closed."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == LENGTH:
+            raise KeyboardInterrupt
+
+
 @tensorflow_only
 def test_a_checkpoint_in_a_window(strategy, tmp_path):
     middle, arrays = BIG + MICRO, [a[: training.WINDOWS * BIG] for a in training.data()]
@@ -104,13 +112,13 @@ def test_a_checkpoint_in_a_window(strategy, tmp_path):
         model = compiled(dense_model(), adam(reduction="weighted"))
         return model, hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
 
-    def fit_part(model, part):
-        weighs = hosts.accum.MicroBatchWeights()
-        fit(model, MICRO, [a[part] for a in arrays], epochs=1, callbacks=[weighs])
+    def fit_part(model, part, stops=False):
+        with pytest.raises(KeyboardInterrupt) if stops else contextlib.nullcontext():
+            fit(model, MICRO, [a[part] for a in arrays], epochs=1, callbacks=[Interrupt()] * stops)
 
     with strategy.scope():
         model, saved = begin()
-        fit_part(model, slice(middle))
+        fit_part(model, slice(middle), stops=True)
         path = saved.save(str(tmp_path / "checkpoint"))
         model, read = begin()
         read.restore(path)
@@ -178,7 +186,7 @@ def test_central_storage():
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3's fit has no parameter servers")
 def test_parameter_server(tmp_path):
     """With one worker: several are asynchronous, and no two trainings are equal."""
-    run_together([([hosts.TESTS / "parameter_server.py", tmp_path / "end.npz"], {})])
+    run_together([([hosts.SUPPORT / "parameter_server.py", tmp_path / "end.npz"], {})])
     with np.load(tmp_path / "end.npz") as actual:
         assert_equal(dict(actual), training.big_batch(ADAM).weights)
 
@@ -249,7 +257,7 @@ TRAININGS = [({}, []), ({"gate": "conditional"}, []), ({}, ["PythonGate"])]
 @jax_only
 def test_two_processes_of_jax(tmp_path):
     """Each has half of every micro-batch. The last two micro-batches are closed as one window."""
-    script, address = hosts.TESTS / "jax_worker.py", f"localhost:{two_free_ports()[0]}"
+    script, address = hosts.SUPPORT / "jax_worker.py", f"localhost:{two_free_ports()[0]}"
     command = [script, address, tmp_path / "worker"]
     run_together(([*command, rank, json.dumps(TRAININGS)], {}) for rank in range(2))
     model = compiled(dense_model(), hosts.stock("Adam", **ADAM.arguments))
@@ -260,3 +268,68 @@ def test_two_processes_of_jax(tmp_path):
     for i in range(len(TRAININGS)):
         expected = {**weights(model), **training.slots(model)}
         assert_equal(results(tmp_path / "worker", i), expected)
+
+
+# -- PyTorch -----------------------------------------------------------------------------------
+
+
+def contrastive_in_halves(y_true, y_pred):
+    """The mean over both processes, each of which has every other sample."""
+    halves = [training.contrastive(y_true[i::2], y_pred[i::2]) for i in range(2)]
+    return keras.ops.concatenate(halves)
+
+
+# For each training of two processes: the loss, the type of the weights, samples in a batch of a
+# process, how many samples the second process lacks, and arguments of our optimizer and callback.
+SLICED = {
+    "sample": ("mse", "float32", 6, 0, {}, {"size": 2}),
+    "short slice": ("mse", "float32", 6, 0, {}, {"size": 4}),
+    "batch": ("contrastive", "float32", 6, 0, {}, {"size": 2, "loss": "batch"}),
+    "half": ("mse", "bfloat16", 6, 0, {}, {"size": 1}),
+    "auto": ("mse", "float32", 6, 0, {}, {"size": "auto"}),
+}
+WRAPPED = {
+    "stock": ("mse", "float32", 6, 0, {}, {}),
+    "ours": ("mse", "float32", 3, 0, {"accum_iters": 2}, {}),
+    "ours in slices": ("mse", "float32", 3, 0, {"accum_iters": 2}, {"size": 2}),
+    "one slice": ("mse", "float32", 6, 0, {}, {"size": 6}),
+    "uneven stock": ("mse", "float32", 6, 3, {}, {}),
+    "uneven": ("mse", "float32", 6, 3, {}, {"size": 2}),
+}
+HALVES = {"contrastive": contrastive_in_halves}
+OF_ROWS = "loss", "dtype", "batch_size", "lacks", "ours", "slices"
+
+
+@thorough
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="about DistributedDataParallel")
+def test_two_processes_of_torch(tmp_path):
+    """Each process has half of each batch, and reduces once per update or, with ours, batch."""
+    wraps = hosts.IS_KERAS_3_16
+    rows = {n: dict(zip(OF_ROWS, r)) for n, r in {**SLICED, **(WRAPPED if wraps else {})}.items()}
+    script, port = hosts.SUPPORT / "torch_worker.py", two_free_ports()[0]
+    shared = {"WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    run_together(
+        (
+            [script, tmp_path / "worker", rank, json.dumps(rows)],
+            {name: str(value) for name, value in {**shared, "RANK": rank}.items()},
+        )
+        for rank in range(2)
+    )
+    found = {name: results(tmp_path / "worker", name) for name in rows}
+    assert found.pop("auto")["refused"]
+    counted = {name: int(values.pop("reductions")) for name, values in found.items()}
+    batches_of = {"ours": 12, "ours in slices": 12}
+    assert counted == {name: batches_of.get(name, 6) for name in found}
+    losses = {name: values.pop("loss") for name, values in found.items()}
+    if wraps:
+        for name, of_stock in ("sample", "stock"), ("uneven", "uneven stock"):
+            np.testing.assert_allclose(losses[name], losses[of_stock], rtol=1e-5)
+        assert_equal(found["uneven"], found.pop("uneven stock"))
+        found.pop("uneven")
+    for name, values in found.items():
+        loss, dtype, half, *_ = rows[name].values()
+        optimizer = hosts.stock("Adam", **ADAM.arguments)
+        model = compiled(dense_model(dtype=dtype), optimizer, HALVES.get(loss, loss))
+        fit(model, 12)
+        tolerance = {"rtol": 0.05, "atol": 0.02} if name == "half" else {}
+        assert_equal(values, {**weights(model), **training.slots(model)}, **tolerance)

@@ -3,6 +3,19 @@
 import hosts
 import pytest
 from cases import once
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    assert_equal,
+    assert_moved,
+    compiled,
+    data,
+    dense_model,
+    fit,
+    initialize,
+    weights,
+)
 
 PROJECT = hosts.PROJECT
 
@@ -37,7 +50,7 @@ def test_tables_are_those_of_their_results(tmp_path, monkeypatch):
     assert len(pyplot.gca().containers) == 3 and all(pyplot.gca().containers)
 
 
-@pytest.mark.skipif(not hosts.IS_TORCH, reason="of PyTorch")
+@pytest.mark.skipif(not hosts.IS_TORCH or hosts.IS_KERAS_3_16, reason="PyTorch and Keras 3.15's")
 def test_where_pytorch_waits():
     from accelerators import tables, waits
 
@@ -45,9 +58,24 @@ def test_where_pytorch_waits():
 
 
 def test_contenders():
+    """Each trains as the stock optimizer at the big batch, but the floor, which never moves."""
     from shared import contenders
 
     found = contenders.find(hosts.HOST)
     assert {contenders.SELECT, contenders.CONDITIONAL, contenders.FLOOR} < set(found)
-    for contender in found.values():
-        assert hasattr(contender.optimizer(2), "get_config")
+    start = weights(initialize(dense_model()))
+    ends = {name: weights(trained_by(contender)) for name, contender in found.items()}
+    assert_equal(ends[contenders.FLOOR], start, rtol=0, atol=0)
+    assert_moved(start, ends[contenders.BIG], by=1e-4)
+    for name in {*found} - {contenders.FLOOR, contenders.STOCK}:  # which updates at each batch
+        assert_equal(ends[name], ends[contenders.BIG])
+
+
+def trained_by(contender):
+    """Return the model after one window."""
+    model = contender.wrap(dense_model(), LENGTH)
+    compiled(model, contender.optimizer(LENGTH))
+    size = BIG if contender.big else MICRO
+    arrays = [array[:BIG] for array in data()]
+    fit(model, size, arrays, callbacks=contender.callbacks(), epochs=1)
+    return model

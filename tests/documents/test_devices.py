@@ -14,22 +14,30 @@ from training import assert_equal, compiled, dense_model, fit, weights
 
 PAGE = (hosts.PROJECT / "docs" / "devices.md").read_text("utf-8")
 BLOCKS = dict(re.findall(r"```python\n# ([^\n]+)\n(.*?)```", PAGE, re.S))
+START = (hosts.PROJECT / "docs" / "start.md").read_text("utf-8")
+(OF_START,) = re.findall(r"```python\n# several GPUs\n(.*?)```", START, re.S)
+BLOCKS.update({f"start, {devices} GPUs": OF_START for devices in (4, 8)})
 HOST = {"keras3": hosts.BACKEND}.get(hosts.HOST, hosts.HOST)
 HAS_HOROVOD = hosts.IS_KERAS2 and importlib.util.find_spec("horovod")
 
 # The host of each snippet, and how many processes and, where they are counted, reductions it has.
 ROWS = {
     "DataParallel": ("jax", 1, -1),
+    "start, 4 GPUs": ("jax", 1, -1),
+    "start, 8 GPUs": ("jax", 1, -1),
     "ModelParallel": ("jax", 1, -1),
     "DataParallel, several processes": ("jax", 2, -1),
     "ModelParallel, several processes": ("jax", 2, -1),
     "MirroredStrategy": ("tensorflow", 1, -1),
     "MirroredStrategy, tf_keras": ("tf_keras", 1, -1),
     "MultiWorkerMirroredStrategy": ("tensorflow", 2, -1),
+    "DistributedDataParallel, fit": (
+        "torch" if hosts.IS_KERAS_3_16 else "torch on a newer Keras", 2, snippet.UPDATES,
+    ),
     "DistributedDataParallel, no_sync": ("torch", 2, snippet.UPDATES),
     "DistributedDataParallel": ("torch", 2, snippet.UPDATES * 8),
     "Horovod": ("keras2", 2, -1) if HAS_HOROVOD else ("keras2", 1, 1),  # once in the graph
-}
+}  # fmt: skip
 # What the page says of several processes: `ModelParallel` in place of `DataParallel`.
 LAYOUT = re.search(r"(?m)^mesh(.*\n)+parallel.*\n", BLOCKS["ModelParallel"])[0]
 BLOCKS["ModelParallel, several processes"] = re.sub(
@@ -47,9 +55,11 @@ def test_each_snippet_has_a_row():
 def programs(name, processes, path):
     """Return what `run_together` runs."""
     (path / "script.py").write_text(BLOCKS[name], "utf-8")
-    command = [hosts.TESTS / "snippet.py", path / "script.py", path / "end"]
+    command = [hosts.SUPPORT / "snippet.py", path / "script.py", path / "end"]
     port, *_ = two_free_ports()
     shared = {"PROCESSES": str(processes), "ADDRESS": f"localhost:{port}"}
+    if name.startswith("start"):
+        shared["DEVICES"] = name.split()[1]
     if processes == 2:
         shared["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
     if name == "Horovod" and processes == 2:

@@ -1,5 +1,6 @@
-"""The page that walks through the code, `keras_accum/README.md`, and the ports."""
+"""The page that walks through the code, `keras_accum/README.md`, and the parts."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -7,23 +8,30 @@ import hosts
 import pytest
 
 import keras_accum
-from keras_accum.port import Port, StatePort
+from keras_accum.parts import Replicas, Store, Update, Values
 
 PACKAGE = Path(keras_accum.__file__).resolve().parent
 
 
-def members_of(part):
-    """Return the names of the members that the docstring of a part of a port asks for."""
-    rows = re.findall(r"^    (\w.*?): [A-Z{]", part.__doc__, re.M)
-    return [name for row in rows for name in re.findall(r"(\w+)(?:\([^)]*\))?(?:, |$)", row)]
+PARTS = {"values": Values, "replicas": Replicas, "store": Store, "update": Update}
 
 
-def test_each_port_does_all_that_the_engine_needs():
-    port = hosts.ours("Adam", accum_iters=2)._accumulation.port
-    assert isinstance(port, Port)
-    needed = members_of(StatePort) + members_of(Port)
-    assert {"variables", "read", "write", "stock_variables", "ops", "branch"} < {*needed}
-    assert [member for member in needed if not hasattr(port, member)] == []
+def test_the_parts_of_an_engine():
+    """Python itself refuses to create a part without a member that its interface asks for."""
+    accumulation = hosts.ours("Adam", accum_iters=2)._accumulation
+    for name, interface in PARTS.items():
+        part = getattr(accumulation, name)
+        assert isinstance(part, interface)
+        ours = [cls for cls in type(part).__mro__ if cls.__module__.startswith("keras_accum.")]
+        assert ours == [*ours[: ours.index(interface)], interface] and len(ours) <= 3
+        assert all(len(cls.__bases__) == 1 for cls in ours)  # composed, not mixed
+
+
+@pytest.mark.once
+def test_a_part_that_lacks_a_member():
+    lacks_one = type("LacksOne", (Values,), dict.fromkeys(Values.__abstractmethods__ - {"cast"}))
+    with pytest.raises(TypeError, match="abstract method.* '?cast"):
+        lacks_one()
 
 
 @pytest.mark.once
@@ -32,6 +40,51 @@ def test_the_page_names_files_that_exist():
     cells = re.findall(r"^\| \d+ \| (.*?) \|", page.split("## One gradient")[0], re.M)
     files = {name.partition("/")[0] for name in re.findall(r"`([^`]+)`", "".join(cells))}
     assert files == {path.stem for path in PACKAGE.iterdir()} - {"README", "__pycache__", "py"}
-    source = "".join(path.read_text("utf-8") for path in PACKAGE.rglob("*.py"))
-    for method in re.findall(r"`(?:\w+\.)?[A-Z][a-z]\w*\.(\w+)`", page):
-        assert re.search(rf"(def|class) {method}\b|\b{method} = ", source), method
+
+
+def names_in(tree):
+    """Return the names that a module or a class defines, also by assigning to `self`."""
+    found = set()
+    for node in tree.body if isinstance(tree, ast.Module) else ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = getattr(node, "targets", None) or [node.target]
+            flat = [e for t in targets for e in getattr(t, "elts", [t])]
+            found.update(getattr(t, "id", getattr(t, "attr", "")) for t in flat)
+    return found
+
+
+def names_by_owner():
+    """Return the names that each module and class has: {module or class: names}."""
+    found, bases = {}, {}
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        name = path.parent.name if path.stem == "__init__" else path.stem
+        found.setdefault(name, set()).update(names_in(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, set()).update(names_in(node))
+                bases[node.name] = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+
+    for _ in range(4):  # no class is deeper
+        for name, parents in bases.items():
+            found[name].update(*(found.get(parent, ()) for parent in parents))
+    return found
+
+
+@pytest.mark.once
+def test_the_page_names_members_that_exist():
+    page = (hosts.PROJECT / "keras_accum" / "README.md").read_text("utf-8")
+    pairs = set(re.findall(r"`(\w+)\.(\w+)`", page))
+    files = {f"{name}.{end}" for name, end in pairs if end in ("py", "md")}
+    files |= {*re.findall(r"`(\w+/\w+\.py)`", page)}
+    assert len(files) > 5 and len(pairs) > 30
+    for file in files:
+        assert [*PACKAGE.parent.glob(file), *PACKAGE.rglob(file)], file
+    owners = names_by_owner()
+    pairs = {pair for pair in pairs if ".".join(pair) not in files and pair[0] not in OTHERS}
+    assert {f"{owner}.{name}" for owner, name in pairs if name not in owners[owner]} == set()
+
+
+OTHERS = ("CallbackList",)  # of Keras

@@ -33,6 +33,9 @@ def test_what_a_reader_finds(name):
     sources = ["".join(cell["source"]) for cell in cells]
     assert cells[0]["cell_type"] == "markdown" and sources[0].startswith("# ")
     assert cells[-1]["cell_type"] == "code" and "assert " in sources[-1]
+    backends = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+    for name in re.findall(r"^import (tensorflow|jax|torch)$", "\n".join(sources), re.M):
+        assert f"needs {backends[name]}" in sources[0], "say in which backend it runs"
     counts = [cell["execution_count"] for cell in cells if cell["cell_type"] == "code"]
     assert counts == list(range(1, len(counts) + 1))
     pictures = 0

@@ -11,22 +11,31 @@ from keras_accum import __main__ as main
 
 pytestmark = pytest.mark.filterwarnings("error:An epoch ended inside a window")
 README = (hosts.PROJECT / "README.md").read_text("utf-8")
-FIRST, SAVE_AND_LOAD, CALLBACK = re.findall(r"```python\n(.*?)```", README, re.S)
+(DIFF,) = re.findall(r"```diff\n(.*?)```", README, re.S)
+STOCK, OURS = (re.sub(rf"(?m)^[{other}].*\n|^..", "", DIFF) for other in "+-")
+SAVE_AND_LOAD, CALLBACK = re.findall(r"```python\n(.*?)```", README, re.S)
 
 
 @thorough
 @once
 def test_scripts(tmp_path, monkeypatch):
-    """The first one ends with the weights of Adam and the big batch."""
+    """The new lines of the first one end with the weights of the old lines."""
     hosts.set_floatx("float32")
     monkeypatch.chdir(tmp_path)
-    names, stock = {}, {}
-    big_batch = FIRST.replace("AdamAccumulate(accum_iters=5)", "keras.optimizers.Adam()")
-    for script, found in ((FIRST, names), (big_batch.replace("size=10", "size=50"), stock)):
+    random, found = np.random.default_rng(0), []
+    for script in (OURS, STOCK):
         hosts.keras.utils.set_random_seed(1)
-        exec(script.replace("batch_size", "shuffle=False, batch_size"), found)
+        names = {"x": random.random((1000, 20)), "y": random.random((1000, 1))}
+        if found:
+            names.update(x=found[0]["x"], y=found[0]["y"])
+        layers = hosts.keras.layers.Dense(64, activation="tanh"), hosts.keras.layers.Dense(1)
+        names["model"] = hosts.keras.Sequential([hosts.keras.Input((20,)), *layers])
+        exec(script.replace("batch_size", "shuffle=False, batch_size"), names)
+        found.append(names)
+    names, stock = found
     pairs = zip(names["model"].get_weights(), stock["model"].get_weights())
     assert max(abs(ours - of_stock).max() for ours, of_stock in pairs) < 1e-5
+    assert type(stock["model"].optimizer) is hosts.keras.optimizers.Adam
     names.update(x=names["x"][:30], y=names["y"][:30])
     exec(SAVE_AND_LOAD, names)
     optimizer = names["model"].optimizer
@@ -36,10 +45,42 @@ def test_scripts(tmp_path, monkeypatch):
     assert names["model"].optimizer.iterations == 2  # batches of 50
 
 
-def test_the_first_script_is_the_one_of_which_a_type_checker_knows_everything():
-    assert FIRST in (hosts.PROJECT / "tests" / "typed_uses.py").read_text("utf-8")
+def test_a_type_checker_knows_everything_in_the_first_script():
+    """`typed_uses.py` has its lines, and no complaint about them."""
+    uses = (hosts.TESTS / "package" / "typed_uses.py").read_text("utf-8").splitlines()
+    assert {*filter(None, OURS.splitlines())} <= {*uses}
+
+
+@once
+def test_the_comparison_is_that_of_the_benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(hosts.PROJECT / "benchmarks"))
+    from everybody import common
+
+    def rows(text):
+        lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line[:1] == "|"]
+        return {cells[0]: cells[1:] for cells in lines if cells[0] != "---"}
+
+    measured, shown = rows(common.table()), rows(README[README.index("| case |") :])
+    places = [measured["case"].index(package) for package in shown["case"]]
+    cases = shown.keys() & measured.keys()
+    assert len(cases) > 6
+    for case in cases:
+        assert shown[case] == [measured[case][place] for place in places]
 
 
 def test_the_table_is_the_one_of_the_demonstration():
     assert main.ROW.format("", *main.HEADS) in README
-    assert main.LEGEND in README and main.SMALL in README
+    assert main.LEGEND.splitlines()[-1] in README and main.SMALL in README
+
+
+@once
+def test_the_picture_ends_at_the_losses_of_the_table(monkeypatch):
+    monkeypatch.syspath_prepend(str(hosts.PROJECT / "docs" / "site"))
+    import draw_curves
+
+    rows = re.findall(r"^(?:big batch|accumulated|small batch).* (0\.\d{4}) ", README, re.M)
+    ends = [y for _, y in draw_curves.points([float(loss) for loss in rows])]
+    picture = (hosts.PROJECT / "docs" / "images" / "curves.svg").read_text("utf-8")
+    curves = re.findall(r'points="([^"]+)"', picture)
+    found = sorted(float(curve.split(",")[-1]) for curve in curves if len(curve.split()) == 15)
+    np.testing.assert_allclose(found, sorted(ends), atol=0.2)

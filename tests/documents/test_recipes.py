@@ -138,6 +138,11 @@ def test_a_window_by_tokens():
     assert found["optimizer"].completed_updates == 3
 
 
+@recipe("numpy_adam")
+def test_numpy_adam():
+    assert run(SCRIPTS["numpy_adam"])["difference"] < 1e-5
+
+
 @once_on_keras3
 def test_your_own_optimizer():
     found = run(SCRIPTS["your_own_optimizer"])

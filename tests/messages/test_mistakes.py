@@ -21,6 +21,31 @@ def test_a_callback_in_the_place_of_an_optimizer():
         dense_model().compile(accum.ApplyPartialWindow(), "mse")
 
 
+def test_the_name_of_an_optimizer():
+    said = r"no place for accum_iters.*`AdamAccumulate\(accum_iters"
+    if hosts.IS_KERAS_3_16:  # which doesn't look for a name among registered classes
+        said = "Could not interpret optimizer identifier: adamaccumulate"
+    with pytest.raises(ValueError, match=said):
+        dense_model().compile("adamaccumulate", "mse")
+
+
+@pytest.mark.skipif(
+    not hosts.IS_LEGACY or not hasattr(accum, "AdamWAccumulate"), reason="about two styles"
+)
+def test_an_argument_of_the_newer_style():
+    for name, use in ("Adam", "AdamWAccumulate, or `acc"), ("SGD", r"`accumulating\(.*SGD\)`"):
+        with pytest.raises(TypeError, match=f"`weight_decay` is an argument.*newer.* Use {use}"):
+            hosts.ours(name, accum_iters=2, weight_decay=0.1)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS2, reason="about tf.keras of TensorFlow 1.15")
+def test_tf_keras_of_tensorflow_1():
+    keras = hosts.tf.keras
+    model = keras.Sequential([keras.layers.Dense(1, input_shape=(3,))])
+    with pytest.raises(ValueError, match="AdamAccumulate .*, for models of standalone Keras>"):
+        model.compile(hosts.ours("Adam", accum_iters=2), "mse")
+
+
 GIVEN = {
     r"not its class.*`callbacks=\[ApplyPartialWindow\(\)\]`": lambda: accum.ApplyPartialWindow,
     "AdamAccumulate is an optimizer: give it to `compile`": lambda: hosts.ours("Adam"),
@@ -80,7 +105,8 @@ def test_an_object_that_is_no_model():
 def test_a_repr_has_the_learning_rate_and_accum_iters(name):
     optimizer = hosts.ours(name, learning_rate=0.25, accum_iters=3)
     cls = type(optimizer)
-    said = f"<{cls.__module__}.{cls.__name__} learning_rate=%s accum_iters=%s>"
+    note = ", for models of standalone Keras" * hosts.IS_KERAS2
+    said = f"<{cls.__module__}.{cls.__name__} learning_rate=%s accum_iters=%s{note}>"
     assert repr(optimizer) == said % (0.25, 3)
     optimizer.learning_rate, optimizer.accum_iters = 0.1, 7
     assert repr(optimizer) == said % (0.1, 7)

@@ -11,7 +11,15 @@ import steps
 from cases import quick_first, skip_file_on_keras2, thorough
 from formats import STOP, assert_same
 from hosts import accum, keras
-from steps import assert_windows_equal_big_batches, go_on, gradients, prepared, stepper, variables
+from steps import (
+    assert_branches,
+    assert_windows_equal_big_batches,
+    go_on,
+    gradients,
+    prepared,
+    stepper,
+    variables,
+)
 from training import LENGTH, assert_equal
 
 skip_file_on_keras2("`accumulating`")
@@ -182,6 +190,7 @@ def test_it_equals_the_big_batch(cls, gate):
     ours = prepared(made(learning_rate=2**-4, accum_iters=LENGTH, **gate), mine)
     stock = prepared(cls(learning_rate=2**-4), theirs)
     assert_windows_equal_big_batches(ours, stock, mine, theirs)
+    assert_branches(ours, mine)
     back = stock
     for tolerance in ({}, {"rtol": 0, "atol": 0}):
         again = made.from_optimizer(back, accum_iters=LENGTH)
@@ -221,6 +230,8 @@ def test_a_subclass_of_ours_with_an_override(how):
     }.get(how)
     prepared(stock, theirs)
     assert_windows_equal_big_batches(ours, stock, mine, theirs, step=step)
+    if step is None:
+        assert_branches(ours, mine)
 
 
 def at(cls, stop, **arguments):
@@ -390,6 +401,7 @@ def test_what_keras_does_not_track_is_held_by_a_branch():
     mine, theirs, ws = variables(), variables(), variables()
     ours = prepared(made(learning_rate=1.0, accum_iters=LENGTH), mine)
     assert_windows_equal_big_batches(ours, prepared(Lookahead(1.0), theirs), mine, theirs)
+    assert_branches(ours, mine)
     selects = prepared(made(learning_rate=1.0, accum_iters=2, gate="select"), ws)
     with pytest.raises(TypeError, match="Lookahead writes a variable that .*gate='conditional'"):
         stepper(selects, ws)(gradients()[0][0])
@@ -465,7 +477,7 @@ WRONG = {
     "no class": ("adam", "must be a subclass of"),
     "a member": (subclass(completed_updates=0), "Other has .*completed_updates"),
     "an argument": (subclass(__init__=lambda self, reduction: None), "Other has .*reduction"),
-    "a file": (subclass(set_weights=None), "Other overrides set_weights, but"),
+    "a file": (subclass(load_own_variables=None), "Other .* load_own_variables"),
 }
 if hosts.IS_NEW_STYLE:
     message = "`NadamAccumulate`, which is Keras's legacy Nadam"
@@ -509,3 +521,62 @@ def test_what_build_may_not_do(message):
 
     with pytest.raises((AttributeError, ValueError), match=message):
         accum.accumulating(subclass(build=build))(accum_iters=2).build(variables())
+
+
+def reads_older_lists(self, weights):
+    """As in tensorflow-addons: without the slots of AMSGrad."""
+    super(type(self), self).set_weights(weights[: len(weights) - 2])
+
+
+def test_a_class_that_reads_older_lists():
+    """It's accepted. Our lists need no such method; an error for an older list names it."""
+    parent = type(hosts.stock("Adam"))
+    made, ws = accum.accumulating(subclass(parent, set_weights=reads_older_lists)), variables()
+    ours = prepared(made(accum_iters=LENGTH), ws)
+    arrays = [hosts.array(v) for v in hosts.listed(ours)]
+    ours.set_weights(arrays)
+    with pytest.raises(accum.StateError, match="doesn't call `Other.set_weights`, which might"):
+        ours.set_weights([*arrays, *(np.zeros((9, hosts.array(w).size)) for w in ws)])
+
+
+@pytest.mark.skipif(not hosts.IS_LEGACY, reason="elsewhere a class has no method for these")
+@pytest.mark.parametrize("name", ["_resource_apply_sparse", "_resource_apply_dense"])
+def test_a_lazy_optimizer(name):
+    """Dense gradients are right. A sparse one raises an error if only that has its own rule."""
+    members = {"_resource_apply_sparse": lambda *arguments, **keywords: tf.no_op()}
+    if name == "_resource_apply_dense":
+        dense = type(hosts.stock("Adam"))._resource_apply_dense
+        members[name] = lambda self, *arguments, **keywords: dense(self, *arguments, **keywords)
+    stock = subclass(type(hosts.stock("Adam")), **members)
+    mine, theirs = variables(), variables()
+    ours = prepared(accum.accumulating(stock)(2**-4, accum_iters=LENGTH), mine)
+    assert_windows_equal_big_batches(ours, prepared(stock(2**-4), theirs), mine, theirs)
+    sparse = tf.IndexedSlices(tf.ones((1, 3), mine[0].dtype), [1], (4, 3))
+    step = lambda: ours.apply_gradients([(sparse, mine[0])])  # noqa: E731
+    if name == "_resource_apply_dense":
+        step()
+        assert ours.window_position == 1
+    else:
+        with pytest.raises(TypeError, match="Other overrides `_resource_apply_sparse`.* kernel"):
+            step()
+        assert ours.window_position == 0
+
+
+def centralized(self, grads_and_vars, name=None, **arguments):
+    """Not linear, so calling it once per micro-batch would show."""
+    reduce = keras.ops.mean if hosts.IS_KERAS3 else tf.reduce_mean
+    pairs = [(g - reduce(g) + reduce(g) ** 2, v) for g, v in grads_and_vars]
+    return super(type(self)._own, self).apply_gradients(pairs, **arguments)
+
+
+@pytest.mark.skipif(not hosts.IS_LEGACY, reason="elsewhere test_methods.py has it")
+@pytest.mark.parametrize("gate", ["auto", "select"])
+def test_a_whole_update_of_ones_own(gate):
+    stock = subclass(type(hosts.stock("Adam")), apply_gradients=centralized)
+    stock._own = stock
+    mine, theirs = variables(), variables()
+    ours = prepared(accum.accumulating(stock)(2**-4, accum_iters=LENGTH, gate=gate), mine)
+    assert_windows_equal_big_batches(ours, prepared(stock(2**-4), theirs), mine, theirs)
+    wrapper = subclass(Optimizer, apply_gradients=centralized)
+    with pytest.raises(TypeError, match="Other overrides `apply_gradients`, which may wrap"):
+        accum.accumulating(wrapper)

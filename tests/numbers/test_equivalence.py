@@ -10,7 +10,7 @@ import pytest
 import training
 from cases import ADAM, keras2_has_no, needs_decay, on_each_kind_of_state, thorough
 from hosts import keras
-from steps import assert_windows_equal_big_batches, made, stepper
+from steps import assert_branches, assert_windows_equal_big_batches, made, stepper
 from training import BIG, LENGTH, MICRO, assert_same_training, big_batch, data, dense_model, train
 
 pytestmark = pytest.mark.usefixtures("grappler")
@@ -108,6 +108,7 @@ def test_one_argument(more):
     accumulating, mine = made(ours(ADAM, **more))
     stock, theirs = made(hosts.stock("Adam", **{**ADAM.arguments, **more}))
     assert_windows_equal_big_batches(accumulating, stock, mine, theirs)
+    assert_branches(accumulating, mine)
 
 
 @keras2_has_no("schedules to compare with")
@@ -230,15 +231,17 @@ def test_micro_batch_skipped_by_loss_scaling():
 
 # -- ways to run a train step ------------------------------------------------------------------
 
-STEPS = {"run_eagerly": True, "jit_compile": True, "steps_per_execution": 3}  # windows have four
-if hosts.IS_TORCH:
-    STEPS = {"run_eagerly": True}  # jit_compile: see test_torch_compile
+# Windows have four micro-batches.
+STEPS = [("run_eagerly", True), ("jit_compile", True), ("steps_per_execution", 3)]
+if hosts.IS_TORCH:  # jit_compile: see test_torch_compile
+    STEPS = [("run_eagerly", True)]
+    STEPS += [("steps_per_execution", n) for n in (2, 4) if hosts.IS_KERAS_3_16]
 
 
 @keras2_has_no("run_eagerly, jit_compile or steps_per_execution")
-@pytest.mark.parametrize("step", STEPS)
-def test_train_step(step):
-    actual = train(ours(ADAM), MICRO, compile={step: STEPS[step]})
+@pytest.mark.parametrize("step, value", STEPS)
+def test_train_step(step, value):
+    actual = train(ours(ADAM), MICRO, compile={step: value})
     assert_same_training(actual, big_batch(ADAM))
 
 

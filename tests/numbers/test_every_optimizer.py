@@ -8,7 +8,14 @@ import pytest
 from cases import CASES, NO_DECAY, on_special_states, once_by_torch, over, thorough
 from formats import CLASSES
 from hosts import keras
-from steps import assert_windows_equal_big_batches, gradients, prepared, stepper, variables
+from steps import (
+    assert_branches,
+    assert_windows_equal_big_batches,
+    gradients,
+    prepared,
+    stepper,
+    variables,
+)
 from training import LENGTH, UPDATES, assert_equal, compiled, dense_model, go_on
 
 SCALED = list(zip((1, 1 / 16, 1), gradients()))
@@ -37,6 +44,8 @@ def assert_everything_at_once(case, step=None, **arguments):
     windows = [[[g * scale for g in grads] for grads in window] for scale, window in SCALED]
     step = step and step(ours, mine)
     assert_windows_equal_big_batches(ours, stock, mine, theirs, windows, step)
+    if step is None:
+        assert_branches(ours, mine)
 
 
 @on_every_optimizer

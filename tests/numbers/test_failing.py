@@ -1,15 +1,12 @@
 """A step that fails leaves the window as it was, wherever Python runs the step."""
 
-import random
-import sys
-
 import hosts
 import numpy as np
 import pytest
 from cases import keras2_has_no
 from hosts import keras
-from steps import interrupt_after
-from training import LENGTH, MICRO, assert_equal, compiled, data, fit, weights
+from steps import interrupted_at, lines_run_by
+from training import BIG, LENGTH, MICRO, assert_equal, compiled, data, fit, weights
 
 pytestmark = keras2_has_no("eager steps")
 
@@ -108,9 +105,9 @@ def test_an_update_that_fails_leaves_the_state_to_the_bit(where, factor):
 def test_an_update_that_is_interrupted_when_it_has_been_counted(method, monkeypatch):
     ours, w = hosts.ours("SGD", learning_rate=1.0, accum_iters=2), hosts.variable([1.0], "w")
     hosts.build_on(ours, [w])
-    port, step = ours._accumulation.port, (hosts.apply, ours, [np.ones(1, hosts.FLOATX)], [w])
-    call = getattr(port, method)
-    monkeypatch.setattr(port, method, lambda *arguments: fail(call(*arguments)))
+    update, step = ours._accumulation.update, (hosts.apply, ours, [np.ones(1, hosts.FLOATX)], [w])
+    call = getattr(update, method)
+    monkeypatch.setattr(update, method, lambda *arguments: fail(call(*arguments)))
     if method != "count_updates":  # which each micro-batch calls
         hosts.apply(*step[1:])
     for position in (1, 0) if method == "count_updates" else (0,):
@@ -132,20 +129,17 @@ def test_a_gradient_of_another_shape():
     assert_equal({"a": hosts.array(a), "b": hosts.array(b)}, {"a": [0, -3], "b": [0, -3]})
 
 
-def test_a_build_that_is_interrupted():
+def test_a_build_that_is_interrupted(monkeypatch):
     """Its variables may be half there, so it asks for a new optimizer."""
     ours, w = hosts.ours("SGD", learning_rate=1.0, accum_iters=2), hosts.variable([1.0, -2.0], "w")
-    grad = np.ones(2, hosts.FLOATX)
-    for error in (KeyboardInterrupt, RuntimeError):
-        if error is KeyboardInterrupt:
-            interrupt_after(40)
-        try:
-            with pytest.raises(error):
-                hosts.apply(ours, [grad], [w])
-        finally:
-            sys.settrace(None)
-    with pytest.raises(RuntimeError, match="ended with KeyboardInterrupt.*: compile the model"):
-        hosts.apply(ours, [grad], [w])
+    store, step = ours._accumulation.store, (hosts.apply, ours, [np.ones(2, hosts.FLOATX)], [w])
+    add_sum = store.add_sum
+    monkeypatch.setattr(store, "add_sum", lambda variable: fail(add_sum(variable)))
+    fails(KeyboardInterrupt(), *step)
+    message = "with KeyboardInterrupt.*: compile the model with"
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=message):
+            step[0](*step[1:])
     np.testing.assert_array_equal(hosts.array(w), [1.0, -2.0])
 
 
@@ -179,25 +173,27 @@ def test_a_fit_that_is_interrupted_anywhere(option):
         layers = [keras.layers.Dense(2, use_bias=False, name="out")]
         return compiled(hosts.sequential((3,), layers), optimizer)
 
-    rate, (x, y) = 2**-4, data()
+    rate, arrays = 2**-4, [array[:BIG] for array in data()]
     big = model_with(hosts.stock("SGD", learning_rate=rate * (LENGTH if option else 1)))
     model = model_with(hosts.ours("SGD", learning_rate=rate, accum_iters=LENGTH, **option))
-    fit(big, LENGTH * MICRO, (x, y), epochs=1)
+    fit(big, BIG, arrays, epochs=1)
     hosts.build(model)
-    start, total, numbers, stops = model.get_weights(), len(x) // MICRO, random.Random(0), 0
-    for training in range(5):
+    start, optimizer = model.get_weights(), model.optimizer
+
+    def train_one_window(updates=None):
+        """Train on the micro-batches that are left, if there were this many updates before."""
+        if updates in (None, optimizer.completed_updates):
+            rest = [array[optimizer.window_position * MICRO :] for array in arrays]
+            fit(model, MICRO, rest, epochs=1)
+
+    train_one_window()  # runs what comes once only
+    lines = lines_run_by(train_one_window)
+    assert len(lines) > 100
+    for line in lines:
         model.set_weights(start)
-        taken = 0
-        while taken < total:
-            interrupt_after(numbers.randrange(1, 1500) if stops < 4 * (training + 1) else -1)
-            try:
-                fit(model, MICRO, (x[taken * MICRO :], y[taken * MICRO :]), epochs=1)
-            except KeyboardInterrupt:
-                stops += 1
-            finally:
-                sys.settrace(None)
-            optimizer = model.optimizer
-            taken = optimizer.completed_updates * LENGTH + optimizer.window_position
-            taken -= training * total
+        updates = optimizer.completed_updates
+        with pytest.raises(KeyboardInterrupt), interrupted_at(line):
+            train_one_window()
+        train_one_window(updates)
         assert_equal(weights(model), weights(big))
-    assert stops == 20
+        assert (optimizer.completed_updates, optimizer.window_position) == (updates + 1, 0), line

@@ -1,10 +1,10 @@
 """Random trainings with our optimizers, compared with the stock optimizer after each step.
 
 Hypothesis draws an optimizer with its arguments, and then a sequence of steps: micro-batches by
-`apply`, `train_on_batch` and `fit`, with callbacks, interrupted, of another model, or under XLA;
-files, copies, states, changes of `accum_iters`. The reference is the stock optimizer, applied
-eagerly to the averages of the windows. A failure is shrunk to the shortest sequence, which
-Hypothesis prints.
+`apply`, `train_on_batch` and `fit`, with callbacks, interrupted, failing, resumed from a backup, of
+another model, or under XLA; files, copies, states, changes of `accum_iters`. A second machine has
+a subclassed model with two optimizers. The reference is the stock optimizer, applied eagerly to the
+averages of the windows. A failure is shrunk to the shortest sequence, which Hypothesis prints.
 
     pytest tests/numbers/test_fuzz.py                              on PyTorch, the same cases
     KERAS_ACCUM_TEST_FUZZ=1000 pytest tests/numbers/test_fuzz.py   1000 new cases
@@ -15,7 +15,6 @@ import copy
 import itertools
 import os
 import pickle
-import sys
 import tempfile
 from pathlib import Path
 
@@ -35,7 +34,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from steps import interrupt_after
+from steps import interrupted_at
 from training import Shrink, assert_equal, registered
 
 from keras_accum import AccumulationSchedule
@@ -79,8 +78,29 @@ def random_targets(seeds):
     return [(d / 16 * [1, -1, 1]).astype(hosts.FLOATX) for d in drawn]
 
 
+def in_batches(targets, size):
+    return [targets[i : i + size] for i in range(0, len(targets), size)]
+
+
 def inputs(targets):
     return np.stack([np.eye(ROWS, dtype=hosts.FLOATX)] * len(targets)), np.stack(targets)
+
+
+@registered
+class Counts(keras.layers.Layer):
+    """Passes its input on, and counts the micro-batches in a variable that doesn't train."""
+
+    def build(self, shape):
+        zero = {"shape": (), "initializer": "zeros", "trainable": False}
+        self.count = self.add_weight(name="count", **zero)
+
+    def call(self, x, training=False):
+        if training:
+            self.count.assign_add(1)
+        return x
+
+    def compute_output_shape(self, shape):
+        return shape
 
 
 def gradients_of(targets, head=""):
@@ -93,16 +113,27 @@ def gradients_of(targets, head=""):
 
 def model_of(plan):
     layers = keras.layers
-    x = layers.Input((ROWS, ROWS))
-    ys = []
+    inputs = layers.Input((ROWS, ROWS))
+    x, ys = Counts(name="counts")(inputs) if plan["counts"] else inputs, []
     for name, columns in LAYERS.items():
         constraint = Shrink() if plan["constraint"] and name == "a" else None
         units = columns.stop - columns.start
         ys.append(layers.Dense(units, name=name, kernel_constraint=constraint)(x))
-    model = keras.models.Model(x, layers.concatenate(ys), name="model")
-    values, shapes = np.random.RandomState(0), [w.shape for w in model.get_weights()]
-    model.set_weights([values.choice([-1, 1], s) * values.uniform(0.5, 1, s) for s in shapes])
+    model = keras.models.Model(inputs, layers.concatenate(ys), name="model")
+    return initialized(model)
+
+
+def initialized(model):
+    values = np.random.RandomState(0)
+    for v in weights_of(model):
+        shape = tuple(v.shape)
+        v.assign(values.choice([-1, 1], shape) * values.uniform(0.5, 1, shape))
     return model
+
+
+def weights_of(model):
+    """The weights in the order of NAMES."""
+    return [w for name in LAYERS for w in model.get_layer(name).weights]
 
 
 def compiled(model, optimizer, plan):
@@ -126,9 +157,22 @@ def apply(optimizer, variables, found):
 
 # -- plans: which optimizer, with which arguments ------------------------------------------------
 
+ARMED = []  # the exception that `halved` raises, once
+
+
+class Failed(Exception):
+    """A function of the user fails."""
+
+
+def halved(gradients, variables):
+    if ARMED:
+        raise ARMED.pop()
+    return [gradient / 2 for gradient in gradients]
+
+
 RATES = 400  # updates that a schedule has rates for
 LENGTHS = AccumulationSchedule({0: 1, 1: 3, 3: 2})
-OF_TESTS = {"Shrink": Shrink, "EachUpdate": hosts.EachUpdate}
+OF_TESTS = {"Shrink": Shrink, "EachUpdate": hosts.EachUpdate, "Counts": Counts}
 
 
 @st.composite
@@ -169,6 +213,10 @@ def plans(draw):
     }
     if plan["rate"] == "decay":
         plan["ours"].update(learning_rate=rate, decay=0.25)
+    plan["transforms"] = draw(st.integers(0, 3)) == 3
+    if plan["transforms"]:
+        plan["ours"]["window_transforms"] = [halved]
+    plan["counts"] = draw(st.booleans())
     plan["traced"] = draw(st.integers(0, 5)) == 5
     plan["xla"] = hosts.IS_TENSORFLOW and draw(st.booleans())
     return plan
@@ -181,9 +229,11 @@ def ours(plan):
 class BigBatch:
     """The stock optimizer on the averages of the windows, which are plain lists here."""
 
-    def __init__(self, plan):
+    def __init__(self, plan, head=""):
         self.model = model_of(plan)
-        self.variables = self.model.weights
+        self.variables = weights_of(self.model)
+        self.trained = [v for v, name in zip(self.variables, NAMES) if name.startswith(head)]
+        self.factor = 0.5 if plan["transforms"] else 1
         self.optimizer = hosts.stock(plan["name"], **plan["stock"])
         self.reduction = plan["ours"]["reduction"]
         self.skips = plan["ours"]["skip_nonfinite"]
@@ -193,27 +243,28 @@ class BigBatch:
         self.weighs = self.reduction == "weighted" and self.accumulates
         self.window = []  # of {index of the variable: gradient}, weight
         self.updates = 0
-        hosts.build_on(self.optimizer, self.variables)
+        hosts.build_on(self.optimizer, self.trained)
 
     @property
     def accum_iters(self):
         given = self.set_accum_iters
         return given(self.updates) if callable(given) else given
 
-    def micro_batch(self, gradients, weight=1.0, closes=False):
+    def micro_batch(self, gradients, weight=1.0, closes=None):
+        """Add a micro-batch. `closes` is what a user has decided, None for the window's length."""
         if self.skips and not all(np.isfinite(g).all() for g in gradients.values()):
             return
         if not self.window:
             self.length = self.accum_iters
         self.window.append((gradients, weight))
-        if closes or len(self.window) >= self.length:
+        if len(self.window) >= self.length if closes is None else closes:
             self.update()
 
     def update(self):
         if not self.window:
             return
         weights = [weight if self.reduction == "weighted" else 1 for _, weight in self.window]
-        divisor = 1 if self.reduction == "sum" else sum(weights)
+        divisor = (1 if self.reduction == "sum" else sum(weights)) / self.factor
         averages = {}
         for (gradients, _), weight in zip(self.window, weights):
             for index, gradient in gradients.items():
@@ -228,7 +279,7 @@ class BigBatch:
     def end_fit(self):
         """What Keras does at the end of `fit`, if there is an average of the weights."""
         if self.use_ema and (self.updates or hosts.IS_NEW_STYLE):  # where it begins in `build`
-            self.optimizer.finalize_variable_values(self.variables)
+            self.optimizer.finalize_variable_values(self.trained)
 
 
 # -- callbacks -------------------------------------------------------------------------------------
@@ -282,7 +333,7 @@ class Training(RuleBasedStateMachine):
             keras.backend.clear_session()  # takes longer than a case
             if hosts.BACKEND == "jax":  # which would run out of memory maps for its programs
                 jax.clear_caches()
-        self.folders, self.used = [], {}
+        self.folders, self.used, self.calls = [], {}, 0  # of the model, which its layer counts
 
     @initialize(plan=plans())
     def compile(self, plan):
@@ -318,27 +369,43 @@ class Training(RuleBasedStateMachine):
         seed=seed,
         missing=st.sets(st.integers(0, 3), max_size=3),
         weight=st.integers(1, 3),
-        closes=st.booleans(),
+        closes=st.sampled_from([None, "close_window", "decide", "leave open"]),
         bad=st.sampled_from([None, None, None, np.inf, np.nan]),
+        fails=st.booleans(),
     )
-    def apply(self, seed, missing, weight, closes, bad):
-        """A step of one's own, in which gradients are missing or aren't finite."""
-        variables = self.model.weights
+    def apply(self, seed, missing, weight, closes, bad, fails):
+        """A step of one's own, in which gradients are missing or aren't finite, or that fails."""
+        variables, big_batch = weights_of(self.model), self.big_batch
         missing = missing | {i for i, v in enumerate(variables) if not is_trainable(v)}
         found = gradients_of(random_targets([seed]))
         found = {i: gradient for i, gradient in found.items() if i not in missing}
         if not found:
             return
-        if bad and self.big_batch.skips:
+        if bad and big_batch.skips:
             last = max(found)
             found[last] = np.full_like(found[last], bad)
+        if closes in ("decide", "leave open") and (big_batch.skips or not self.accumulates):
+            closes = None  # an error
+
+        def step():
+            if self.weighs:
+                self.optimizer.weigh(weight)
+            if closes == "close_window":
+                self.optimizer.close_window()
+            elif closes:
+                self.optimizer.decide(closes == "decide")
+            apply(self.optimizer, variables, found)
+
         self.build()
-        if self.weighs:
-            self.optimizer.weigh(weight)
-        if closes:
-            self.optimizer.close_window()
-        apply(self.optimizer, variables, found)
-        self.big_batch.micro_batch(found, weight, closes)
+        if fails:
+            ARMED.append(Failed())
+        try:
+            step()
+        except Failed:
+            self.equal_to_the_big_batch()
+            step()
+        ARMED.clear()
+        big_batch.micro_batch(found, weight, closes and closes != "leave open")
 
     @none_is_frozen
     @precondition(lambda self: self.accumulates)
@@ -352,13 +419,9 @@ class Training(RuleBasedStateMachine):
         while self.optimizer.window_position == len(big_batch.window):
             if self.weighs:
                 self.optimizer.weigh(2)
-            interrupt_after(lines)
-            try:
-                apply(self.optimizer, self.model.weights, found)
-            except KeyboardInterrupt:
-                lines = -1
-            finally:
-                sys.settrace(None)
+            with contextlib.suppress(KeyboardInterrupt), interrupted_at(number=lines):
+                apply(self.optimizer, weights_of(self.model), found)
+            lines = None
         big_batch.micro_batch(found, 2)
 
     @none_is_frozen
@@ -370,6 +433,7 @@ class Training(RuleBasedStateMachine):
             self.optimizer.weigh(2)
         self.model.train_on_batch(*inputs(targets))
         self.big_batch.micro_batch(gradients_of(targets), 2)
+        self.calls += 1
         self.waits = False
 
     @none_is_frozen
@@ -380,11 +444,12 @@ class Training(RuleBasedStateMachine):
         batch_size=st.integers(1, 3),
         epochs=st.integers(1, 2),
         stop=st.none() | st.integers(0, 5),
+        weighs=st.booleans(),
     )
-    def fit(self, seeds, with_, are_new, batch_size, epochs, stop):
+    def fit(self, seeds, with_, are_new, batch_size, epochs, stop, weighs):
         targets, big_batch = random_targets(seeds), self.big_batch
-        batches = [targets[i : i + batch_size] for i in range(0, len(targets), batch_size)]
-        with_ = with_ + ["weighs"] * self.weighs
+        batches = in_batches(targets, batch_size)
+        with_ = with_ + ["weighs"] * (self.weighs and weighs)
         # Python must know whether a gradient is dropped.
         assume(hosts.IS_TORCH or not ("gate" in with_ and big_batch.skips and self.accumulates))
         with_.sort(key=lambda name: name != "partial")  # the one that must come before others
@@ -400,12 +465,56 @@ class Training(RuleBasedStateMachine):
             settings = {**ONE_AT_A_TIME, "epochs": epochs, "callbacks": callbacks}
             self.model.fit(*inputs(targets), batch_size=batch_size, **settings)
         self.waits = self.waits and stop == 0
-        for number, batch in enumerate((batches * epochs)[: stop if stops else None], start=1):
-            big_batch.micro_batch(gradients_of(batch), float(np.abs(batch[0][0, 0])))
-            if "partial" in with_ and number % len(batches) == 0:
-                big_batch.update()
+        self.epochs(batches, with_, (batches * epochs)[: stop if stops else None])
         if not stops or hosts.BACKEND == "jax":  # where Keras ends an interrupted training as well
             big_batch.end_fit()
+
+    def epochs(self, batches, with_, taken):
+        """What the stock optimizer makes of the batches that `fit` has taken."""
+        self.calls += len(taken)
+        for number, batch in enumerate(taken, start=1):
+            # Without the callback, `fit` weighs by what Keras divides by.
+            weight = float(np.abs(batch[0][0, 0])) if "weighs" in with_ else len(batch)
+            self.big_batch.micro_batch(gradients_of(batch), weight)
+            if ("partial" in with_ or self.weighs) and number % len(batches) == 0:
+                self.big_batch.update()
+
+    @none_is_frozen
+    @rule(
+        seeds=st.lists(seed, min_size=1, max_size=6),
+        with_=st.lists(st.sampled_from(["partial", "monitor"]), max_size=2, unique=True),
+        batch_size=st.integers(1, 3),
+        stop=st.integers(0, 5),
+    )
+    def back_up_and_resume(self, seeds, with_, batch_size, stop):
+        """A training that ends in its second epoch, and goes on in a new model."""
+        if hosts.IS_KERAS3 and not self.holds("weights.h5"):
+            return
+        targets = random_targets(seeds)
+        batches = in_batches(targets, batch_size)
+        with_.sort(key=lambda name: name != "partial")
+        self.folders.append(tempfile.TemporaryDirectory())
+        self.used = {}
+
+        def train(*callbacks):
+            # JAX ends an interrupted training, and would delete its backup.
+            backup = {"backup_dir": self.folders[-1].name, "delete_checkpoint": False}
+            callbacks += tuple(CALLBACKS[name]() for name in with_)
+            callbacks += (keras.callbacks.BackupAndRestore(**backup),)
+            settings = {**ONE_AT_A_TIME, "epochs": 2, "callbacks": list(callbacks)}
+            self.model.fit(*inputs(targets), batch_size=batch_size, **settings)
+
+        with pytest.raises(Stop):
+            train(StopAt(len(batches) + stop % len(batches)))
+        self.model = self.fresh()
+        if hosts.IS_KERAS3:
+            hosts.build(self.model)
+        train()
+        if hosts.IS_KERAS3:  # each later `fit` would leave out the first epoch
+            self.model._initial_epoch = None
+        self.waits = False
+        self.epochs(batches, with_, batches * 2)
+        self.big_batch.end_fit()
 
     # Keras on JAX can't train only some of an optimizer's variables.
     if hosts.BACKEND != "jax":
@@ -423,6 +532,7 @@ class Training(RuleBasedStateMachine):
             x, y = inputs(targets)
             compiled(model, self.optimizer, self.plan)
             model.fit(x, y[..., LAYERS[head]], batch_size=1, **ONE_AT_A_TIME)
+            self.calls += len(targets)
             for target in targets:
                 self.big_batch.micro_batch(gradients_of([target], head))
 
@@ -472,7 +582,7 @@ class Training(RuleBasedStateMachine):
         def freeze_or_thaw(self, index):
             self.build()
             for model in (self.model, self.big_batch.model):
-                variable = model.weights[index]
+                variable = weights_of(model)[index]
                 variable.trainable = not variable.trainable
 
     # -- files and copies --------------------------------------------------------------------------
@@ -496,7 +606,9 @@ class Training(RuleBasedStateMachine):
             self.build()
 
     def holds(self, form):
-        """False if a format doesn't hold the optimizer."""
+        """False if a format doesn't hold the optimizer, or its functions."""
+        if self.plan["transforms"] and form not in ("weights", "checkpoint", "weights.h5"):
+            return False
         is_held = self.plan["name"] not in ("Muon", "Adafactor")
         return is_held or not (hosts.IS_KERAS3 and "h5" in form)
 
@@ -504,7 +616,7 @@ class Training(RuleBasedStateMachine):
     @rule(build=st.booleans(), way=st.sampled_from(["pickle", "deepcopy", "state"]))
     def copy_the_optimizer(self, build, way):
         old, values = self.optimizer, self.model.get_weights()
-        if way == "state":
+        if way == "state" or self.plan["transforms"]:
             self.build()
             new = ours(self.plan)
             new.set_state(old.get_state())
@@ -527,12 +639,16 @@ class Training(RuleBasedStateMachine):
         assert optimizer.completed_updates == big_batch.updates
         assert optimizer.window_position == len(big_batch.window)
         assert optimizer.accum_iters == big_batch.accum_iters
-        actual, expected = (dict(zip(NAMES, each.weights)) for each in (model, big_batch.model))
+        actual, expected = (
+            dict(zip(NAMES, weights_of(each))) for each in (model, big_batch.model)
+        )
+        if self.plan["counts"]:
+            assert hosts.array(model.get_layer("counts").count) == self.calls
         if not self.waits:
             slots = hosts.slots(big_batch.optimizer, big_batch.variables)
             if not big_batch.updates:  # there is no average yet
                 slots = {name: v for name, v in slots.items() if not is_average(name)}
-            actual.update(hosts.slots(optimizer, model.weights))
+            actual.update(hosts.slots(optimizer, weights_of(model)))
             expected.update(slots)
             if not big_batch.window and big_batch.accumulates:
                 for accumulator in hosts.accumulators(optimizer):
@@ -551,15 +667,168 @@ def is_average(name):
     return name.endswith("_average") or name.startswith(("moving_average", "average/"))
 
 
+# -- a subclassed model with two optimizers ------------------------------------------------------
+
+
+class Pair(keras.Model):
+    """Two layers, each with an optimizer of its own, which is an attribute as in a GAN."""
+
+    def __init__(self):
+        super().__init__(name="pair")
+        for name, columns in LAYERS.items():
+            setattr(self, name, keras.layers.Dense(columns.stop - columns.start, name=name))
+
+    def compile(self, optimizers, loss, **arguments):
+        super().compile(**arguments)
+        self.of_a, self.of_b = optimizers
+        self.loss_of = loss
+
+    def call(self, x, training=False):
+        return keras.layers.concatenate([self.a(x), self.b(x)])
+
+    def train_step(self, batch):
+        x, y, *_ = batch
+        pairs = (self.of_a, self.a.weights), (self.of_b, self.b.weights)
+        if hosts.IS_TORCH:
+            self.zero_grad()
+            loss = self.loss_of(y, self(x, training=True))
+            loss.backward()
+            for optimizer, weights in pairs:
+                optimizer.apply([w.value.grad for w in weights], weights)
+            return {"loss": loss}
+        with hosts.tf.GradientTape(persistent=True) as tape:
+            loss = self.loss_of(y, self(x, training=True))
+        for optimizer, weights in pairs:
+            optimizer.apply_gradients(list(zip(tape.gradient(loss, weights), weights)))
+        return {"loss": loss}
+
+
+which = st.sampled_from(sorted(LAYERS))
+
+
+class TwoOptimizers(RuleBasedStateMachine):
+    """A random training of such a model, whose layers don't know of each other."""
+
+    @initialize(plans=st.tuples(plans(), plans()))
+    def compile(self, plans):
+        self.plans = dict(zip(LAYERS, plans))
+        for plan in plans:  # the model, and what `fit` weighs, are common to both
+            plan.update(counts=False, constraint=False, transforms=False)
+            plan["ours"].pop("window_transforms", None)
+            if plan["ours"]["reduction"] == "weighted":
+                plan["ours"]["reduction"] = "mean"
+        self.big_batches = {head: BigBatch(plan, head) for head, plan in self.plans.items()}
+        self.optimizers = {head: ours(plan) for head, plan in self.plans.items()}
+        self.model = Pair()
+        self.model(np.zeros((1, ROWS, ROWS), hosts.FLOATX))
+        initialized(self.model)
+        self.compile_again()
+        for head, optimizer in self.optimizers.items():
+            optimizer.build(self.model.get_layer(head).weights)
+
+    @rule()
+    def compile_again(self):
+        optimizers = [self.optimizers[head] for head in LAYERS]
+        self.model.compile(optimizers, Linear(), run_eagerly=not self.plans["a"]["traced"])
+
+    @rule(
+        seeds=st.lists(seed, min_size=1, max_size=6),
+        batch_size=st.integers(1, 3),
+        epochs=st.integers(1, 2),
+    )
+    def fit(self, seeds, batch_size, epochs):
+        targets = random_targets(seeds)
+        self.model.fit(*inputs(targets), batch_size=batch_size, epochs=epochs, **ONE_AT_A_TIME)
+        for batch in in_batches(targets, batch_size) * epochs:
+            self.take(batch)
+
+    @rule(seed=seed)
+    def train_on_batch(self, seed):
+        targets = random_targets([seed])
+        self.model.train_on_batch(*inputs(targets))
+        self.take(targets)
+
+    def take(self, batch):
+        for head, big_batch in self.big_batches.items():
+            big_batch.micro_batch(gradients_of(batch, head))
+
+    @rule(head=which, seed=seed, closes=st.sampled_from([None, True, False]))
+    def apply(self, head, seed, closes):
+        """A step of one of them alone."""
+        optimizer, big_batch = self.optimizers[head], self.big_batches[head]
+        if big_batch.skips or not big_batch.accumulates:
+            closes = None
+        if closes is not None:
+            optimizer.decide(closes)
+        found = gradients_of(random_targets([seed]), head)
+        apply(optimizer, weights_of(self.model), found)
+        big_batch.micro_batch(found, closes=closes)
+
+    @rule(head=which, accum_iters=st.integers(1, 9))
+    def set_accum_iters(self, head, accum_iters):
+        big_batch = self.big_batches[head]
+        assume(big_batch.accumulates and not callable(self.plans[head]["ours"]["accum_iters"]))
+        self.optimizers[head].accum_iters = big_batch.set_accum_iters = accum_iters
+
+    @rule(head=which)
+    def apply_partial_window(self, head):
+        self.optimizers[head].apply_partial_window()
+        self.big_batches[head].update()
+
+    @rule(head=which)
+    def copy_the_state(self, head):
+        new = ours(self.plans[head])
+        new.build(self.model.get_layer(head).weights)
+        new.set_state(self.optimizers[head].get_state())
+        self.optimizers[head] = new
+        self.compile_again()
+
+    @invariant()
+    def equal_to_the_big_batches(self):
+        for head, big_batch in self.big_batches.items():
+            optimizer = self.optimizers[head]
+            assert optimizer.completed_updates == big_batch.updates
+            assert optimizer.window_position == len(big_batch.window)
+            actual, expected = (
+                {v: hosts.array(w) for v, w in zip(NAMES, weights_of(model)) if v.startswith(head)}
+                for model in (self.model, big_batch.model)
+            )
+            assert_equal(actual, expected, **TOLERANCE)
+
+
+MACHINES = {"one": Training}
+if hosts.BACKEND != "jax":  # where `fit` knows the variables of one optimizer
+    MACHINES["two optimizers"] = TwoOptimizers
+# The same in a process of `torch.distributed`, which may change how `fit` trains.
+DISTRIBUTED = [False, True] if hosts.IS_TORCH else [False]
+
+
+@pytest.fixture
+def processes(request, tmp_path):
+    if not request.param:
+        yield
+        return
+    import torch
+
+    file = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", file, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
 @pytest.mark.skipif(
     not (NEW_CASES or hosts.IS_TORCH), reason="elsewhere `nox -s fuzz` runs new cases each week"
 )
-def test_random_trainings():
+@pytest.mark.parametrize("processes", DISTRIBUTED, indirect=True, ids=lambda d: f"group={d}")
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_random_trainings(machine, processes):
+    share = len(MACHINES) * len(DISTRIBUTED)
     options = {"max_examples": CASES_OF_A_CHANGE, "stateful_step_count": STEPS, "derandomize": True}
     if NEW_CASES:
         options = {"max_examples": NEW_CASES, "stateful_step_count": 2 * STEPS, "print_blob": True}
+    options["max_examples"] = -(-options["max_examples"] // share)
     run_state_machine_as_test(
-        Training,
+        machine,
         settings=settings(
             database=None,
             deadline=None,

@@ -8,7 +8,14 @@ import pytest
 from cases import CASES, each_version, quick_first, thorough
 from formats import STOP, assert_same, everything, file, fresh
 from hosts import accum, keras
-from steps import assert_windows_equal_big_batches, gradients, made, prepared, variables
+from steps import (
+    assert_branches,
+    assert_windows_equal_big_batches,
+    gradients,
+    made,
+    prepared,
+    variables,
+)
 from training import LENGTH, assert_equal, go_on
 
 if not hosts.IS_NEW_STYLE:
@@ -39,6 +46,7 @@ def test_xla_inside_the_optimizer(name, gate):
     optimizer.jit_compile = True
     reference = prepared(hosts.stock(stock, **arguments, **average), theirs)
     assert_windows_equal_big_batches(prepared(optimizer, mine), reference, mine, theirs)
+    assert_branches(optimizer, mine)
 
 
 @pytest.mark.parametrize("extension", ["h5", "keras"])

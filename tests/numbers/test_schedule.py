@@ -8,7 +8,7 @@ import hosts
 import numpy as np
 import pytest
 from cases import CASES, keras2_has_no, on_adam_and_amsgrad, thorough
-from steps import assert_windows_equal_big_batches, gradients, made
+from steps import assert_branches, assert_windows_equal_big_batches, gradients, made
 from training import assert_equal, compiled, data, dense_model, state, weights
 
 from keras_accum import AccumulationSchedule
@@ -29,6 +29,7 @@ def test_each_window_has_the_length_of_its_update(case):
     ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=SCHEDULE))
     stock, theirs = made(hosts.stock(case.name, **case.arguments))
     assert_windows_equal_big_batches(ours, stock, mine, theirs, gradients(LENGTHS))
+    assert_branches(ours, mine)
 
 
 X, Y = (np.concatenate([array, array])[: 2 * sum(LENGTHS)] for array in data())

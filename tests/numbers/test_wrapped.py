@@ -93,6 +93,14 @@ def test_several_equal_the_big_batch():
 
 
 @has_several
+def test_each_of_several_has_the_weights():
+    """Without a callback: a short batch, and windows that end with the epoch."""
+    arrays = [array[:-1] for array in training.data()]
+    ours = train(several(accum_iters=LENGTH, reduction="weighted"), MICRO, arrays=arrays)
+    training.assert_equal(ours.weights, train(several(), BIG, arrays=arrays).weights)
+
+
+@has_several
 @pytest.mark.parametrize("by_function", [False, True])
 def test_partial_windows_of_all_are_closed(by_function):
     length = 5  # doesn't divide the micro-batches of an epoch
@@ -104,7 +112,7 @@ def test_partial_windows_of_all_are_closed(by_function):
 
 
 @has_several
-@pytest.mark.parametrize("name", ["AccumulationMonitor", "MicroBatchWeights", "PythonGate"])
+@pytest.mark.parametrize("name", ["AccumulationMonitor", "PythonGate"])
 def test_callbacks_for_one_optimizer_refuse_several(name):
     model = compiled(dense_model(), several(accum_iters=LENGTH))
     with pytest.raises(TypeError, match=f"{name} needs.*one optimizer.*MultiOptimizer"):

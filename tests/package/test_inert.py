@@ -53,7 +53,7 @@ import keras_accum, keras_accum.{hosts.HOST}
 print(*changes())
 model.compile(keras_accum.{hosts.HOST}.AdamAccumulate(accum_iters=2), "mse")
 print(*sorted({{*changes()}}))
-print(*model.optimizer._accumulation.port.are_frozen(model.weights))
+print(*model.optimizer._accumulation.store.are_frozen(model.weights))
 """
 
 
@@ -174,8 +174,8 @@ def test_several_optimizers(make):
     frozen = model.layers[1]
     frozen.trainable = False
     for optimizer in found if length else []:
-        port = optimizer._accumulation.port
-        assert len(port.variables) == 2 and port.are_frozen([frozen.kernel]) == [True]
+        store = optimizer._accumulation.store
+        assert len(store.variables) == 2 and store.are_frozen([frozen.kernel]) == [True]
 
 
 def fails(*arguments):

@@ -53,8 +53,38 @@ def test_missing_package(monkeypatch, capsys):
     assert main.main() == 2
     said = capsys.readouterr()
     assert ("standalone Keras 2" if hosts.IS_KERAS2 else "sklearn") in said.err
-    assert "The demo needs Keras 3 or tf_keras" in said.err and said.out == ""
-    assert "pip install 'keras_accum[" in said.err
+    assert "The demo needs scikit-learn, and Keras 3 or tf_keras" in said.err and said.out == ""
+    assert "pip install '.[tensorflow,demo]'" in said.err
+
+
+@once_on_keras3
+@pytest.mark.parametrize("remedy", ["set KERAS_BACKEND=jax", "`pip install tf_keras`"])
+def test_a_remedy_is_the_only_one(remedy, monkeypatch, capsys):
+    """JAX without TensorFlow needs a variable, and no `pip install`."""
+
+    def fail(demo):
+        raise ImportError(remedy)
+
+    monkeypatch.setattr(main.Demo, "__init__", fail)
+    assert main.main() == 2 and capsys.readouterr().err == f"{remedy}\n"
+
+
+INTERRUPTED = """
+import runpy
+from keras_accum import host
+
+def interrupt():
+    raise KeyboardInterrupt
+
+host.module_name = interrupt
+runpy.run_module("keras_accum", run_name="__main__")
+"""
+
+
+@once_on_keras3
+def test_an_interruption_prints_no_traceback():
+    job = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert job.returncode == 1 and job.stderr.strip() == "Interrupted."
 
 
 @once_on_keras3

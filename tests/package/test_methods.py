@@ -21,9 +21,10 @@ WHEN = {
         _transform_loss _valid_dtypes apply_gradients minimize""",
     "first": """_create_all_weights _create_hypers _create_slots _restore_slot_variable
         _create_slots_for_sharded_variables add_slot add_weight""",
-    "refused": """_resource_apply_sparse _resource_apply_sparse_duplicate_indices
-        _transform_unaggregated_gradients""",
-    "others": """_call_if_callable _create_or_restore_slot_variable _dense_apply_args
+    "refused": "_transform_unaggregated_gradients",
+    # `_resource_apply_sparse` is refused when a sparse gradient comes: see test_accumulating.py.
+    "others": """_resource_apply_sparse _resource_apply_sparse_duplicate_indices
+        _call_if_callable _create_or_restore_slot_variable _dense_apply_args
         _distribution_strategy_scope _fallback_apply_state _get_hyper _init_set_name
         _resource_scatter_add _resource_scatter_update _serialize_hyperparameter _set_hyper
         _sparse_apply_args clipnorm clipvalue from_config get_config get_gradients get_slot
@@ -65,6 +66,9 @@ if hosts.IS_KERAS3:
             set_weights stateless_apply transpose_last_axis update_step variables
             zeropower_via_newtonschulz5""",
     }
+    if hasattr(optimizers.Optimizer, "_is_excluded_from_weight_decay"):  # since Keras 3.16
+        WHEN["first"] += " _is_excluded_from_weight_decay"
+        WHEN["others"] += " _backend_maybe_overwrite_model_variables"
     if hosts.IS_TENSORFLOW:
         WHEN["update"] += " _distributed_tf_update_step assign_add assign_sub update_step"
     else:
@@ -133,7 +137,7 @@ def test_when_an_overridden_method_is_called(when, name, how):
 
     whole = "apply" if hosts.IS_KERAS3 else "apply_gradients"
     if name == whole and how == "accumulating":  # the stock optimizer's whole update
-        when = "refused" if hosts.IS_LEGACY else "update"
+        when = "update"
     if when == "refused":
         with pytest.raises(TypeError, match=f"Adam.* overrides `{name}`"):
             ours()

@@ -60,11 +60,13 @@ def test_import_registers_the_classes_of_a_keras_that_is_imported(tmp_path):
     compiled(dense_model(), optimizer, hosts.mean_squared_error()).save(file)
     name = hosts.keras.__name__.partition(".")[0]
     dtype = "keras.config.dtype_policy().name" if hosts.IS_KERAS3 else "keras.backend.floatx()"
-    program = (
-        f"import {name} as keras, keras_accum; keras.backend.set_floatx('float64'); "
-        f"print(keras.models.load_model({file!r}).optimizer.accum_iters, {dtype})"
-    )
-    assert python(program)[-1] == "2 float64"
+    imports = f"import {name} as keras, keras_accum", f"import keras_accum, {name} as keras"
+    for either_order in imports:
+        program = (
+            f"{either_order}; keras.backend.set_floatx('float64'); "
+            f"print(keras.models.load_model({file!r}).optimizer.accum_iters, {dtype})"
+        )
+        assert python(program)[-1] == "2 float64"
 
 
 def test_the_environment_chooses_tf_keras(monkeypatch):
@@ -79,16 +81,61 @@ def test_the_environment_chooses_tf_keras(monkeypatch):
 NAMES = [name for name in WHERE if name in vars(hosts.accum)]
 
 
+def is_here(where):
+    """True if this Keras has what `WHERE` says: None where that depends on its version."""
+    if where == "every Keras":
+        return True
+    if hosts.IS_KERAS2:
+        return False
+    if hosts.IS_TF_KERAS:
+        return None if "since" in where else where.startswith("Keras 3 and tf_keras")
+    return None if "newer" in where else where.startswith("Keras 3")
+
+
 def test_names():
-    assert {*WHERE} <= {*dir(keras_accum)}
+    module = importlib.import_module(f"keras_accum.{hosts.HOST}")
+    found = [name for name in WHERE if name in vars(module)]
+    assert sorted(module.__all__) == sorted(found) == sorted(dir(module))
+    shown = {name for name in dir(keras_accum) if name[0] != "_"}
+    assert shown == {*WHERE, "callbacks", "optimizers", "keras3", "tf_keras", "keras2"}
     for name in NAMES:
         assert getattr(keras_accum, name) is getattr(hosts.accum, name)
         assert getattr(hosts.accum, name).__doc__, f"{name} has no docstring"
-    for name in WHERE:
-        is_offered = WHERE[name] == "every Keras" or hosts.IS_KERAS3 or "tf_keras" in WHERE[name]
-        assert name in NAMES or hosts.IS_KERAS2 or not is_offered or "newest" in WHERE[name]
+    for name, where in WHERE.items():
+        stock = getattr(hosts.keras.optimizers, name.partition("Accumulate")[0], None)
+        expected = is_here(where)
+        assert (name in NAMES) == (bool(stock) if expected is None else expected), name
     with pytest.raises(AttributeError, match="no_such_name"):
         keras_accum.no_such_name  # noqa: B018
+
+
+@pytest.mark.skipif(hosts.IS_NEW_STYLE, reason="whose names are the tests'")
+def test_modules_named_as_in_keras():
+    """`keras_accum.callbacks` and `keras_accum.optimizers`; no name is in neither."""
+    parts = [importlib.import_module(f"keras_accum.{part}") for part in ("callbacks", "optimizers")]
+    for part in parts:
+        found = {}
+        exec(f"from {part.__name__} import *", {}, found)
+        assert found and {name for name in dir(part) if name in NAMES} == {*found}
+        assert all(found[name] is getattr(hosts.accum, name) for name in found)
+        with pytest.raises(AttributeError, match="no attribute 'Other'"):
+            part.Other  # noqa: B018
+    callback = hosts.keras.callbacks.Callback
+    found = {name for name in NAMES if name in dir(parts[0])}
+    classes = {n for n in NAMES if isinstance(getattr(hosts.accum, n), type)}
+    assert found == {n for n in classes if issubclass(getattr(hosts.accum, n), callback)}
+    rest = {*NAMES} - {*dir(parts[0]), *dir(parts[1])}
+    assert rest <= {"StateError", "Comparison", "compare_with_big_batch"}
+
+
+@pytest.mark.parametrize("module", ["", ".optimizers", f".{hosts.HOST}"])
+def test_a_stock_name(module):
+    """The error says which class accumulates."""
+    said = rf"keras_accum{module} has no Adam\. Use AdamAccumulate\."
+    with pytest.raises(ImportError, match=said):
+        exec(f"from keras_accum{module} import Adam", {})
+    with pytest.raises(AttributeError, match=said):
+        importlib.import_module(f"keras_accum{module}").Adam  # noqa: B018
 
 
 def test_names_that_this_keras_does_not_have():

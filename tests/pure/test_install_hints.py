@@ -23,7 +23,7 @@ def module(name, version, **members):
 
 def hinted(error):
     """The extras in a message, each quoted for the shell."""
-    return re.findall(r"'keras_accum\[(\w+)\]'", str(error.value))
+    return re.findall(r"'\.\[(\w+)\]'", str(error.value))
 
 
 def test_no_keras(monkeypatch):
@@ -39,9 +39,8 @@ def test_no_keras(monkeypatch):
 def test_no_tf_keras(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", module("tensorflow", "2.16.1"))
     monkeypatch.setitem(sys.modules, "tf_keras", None)  # its import fails
-    with pytest.raises(ImportError, match="needs the package tf_keras.*2.16.1") as error:
+    with pytest.raises(ImportError, match="needs the package tf_keras.*pip install tf_keras.*2.16"):
         host.import_keras_2()
-    assert hinted(error) == ["legacy"]
 
 
 def test_tensorflow_before_2_8(monkeypatch):
@@ -111,7 +110,7 @@ def test_nothing_is_installed():
     said = subprocess.check_output(job, env={**os.environ, **path}).decode().splitlines()
     for name, line in zip(("keras3", "tf_keras", "keras2"), said):
         assert line.startswith(f"keras_accum.{name} found no ")
-        assert "pip install 'keras_accum[tensorflow]'" in line
+        assert "pip install '.[tensorflow]'" in line
     assert len(said) == 3
 
 

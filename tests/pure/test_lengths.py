@@ -1,5 +1,7 @@
 """A schedule of windows: the lengths, how many updates they make, and its check."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -18,13 +20,20 @@ def test_the_length_of_each_window():
 
 
 def test_updates_are_counted():
-    for micro_batches in range(ENDS[-1] + 1):
-        assert FOUND.updates_in(micro_batches) == (ENDS <= micro_batches).sum()
+    """Also of a schedule with one length, and beyond its last key."""
+    found = [FOUND.updates_in(micro_batches) for micro_batches in range(ENDS[-1] + 1)]
+    assert found == [(ENDS <= micro_batches).sum() for micro_batches in range(ENDS[-1] + 1)]
+    assert found[-1] == len(EACH) and found[0] == 0
+    assert FOUND.updates_in(ENDS[-1] + 3 * 1000) == len(EACH) + 1000
+    assert AccumulationSchedule({0: 4}).updates_in(11) == 2
 
 
 def test_a_config_makes_an_equal_schedule():
     pairs = AccumulationSchedule(list(LENGTHS.items())[::-1])
-    for other in (pairs, AccumulationSchedule.from_config(FOUND.get_config())):
+    config = json.loads(json.dumps(FOUND.get_config()))  # as a file holds it
+    for other in (pairs, AccumulationSchedule.from_config(config)):
+        assert [other(n) for n in range(12)] == EACH
+        assert other.get_config() == FOUND.get_config()
         assert repr(other) == "AccumulationSchedule({0: 2, 3: 1, 4: 5, 9: 3})"
 
 

@@ -47,7 +47,7 @@ def test_the_counters_are_those_of_the_package(reduction):
 
 
 def test_the_picture_is_what_its_script_draws():
-    script = [sys.executable, str(DOCS / "draw_window.py")]
+    script = [sys.executable, str(DOCS / "site" / "draw_window.py")]
     drawn = subprocess.run(script, stdout=subprocess.PIPE, check=True).stdout
     kept = (DOCS / "images" / "window.svg").read_bytes()
     assert drawn.decode().splitlines() == kept.decode().splitlines(), "draw it again"

@@ -20,12 +20,15 @@ def test_the_citation_is_of_this_version():
 
 def test_one_place_has_the_url_of_the_repository():
     """The long description, the site, its links for editing and those to Colab read it there."""
-    url = re.search(r'^REPOSITORY = "(.+)"', read("setup.py"), re.M).group(1)
+    url = ast.literal_eval(re.search(r"^REPOSITORY = (.+)", read("setup.py"), re.M).group(1))
     patterns = "*.*", "docs/**/*.*", "notebooks/*.*", ".github/**/*.*", "keras_accum/**/*.*"
     kinds = {".md", ".py", ".yml", ".html", ".toml", ".cff", ".ipynb", ".txt"}
     files = {path for pattern in patterns for path in PROJECT.glob(pattern) if path.suffix in kinds}
     assert len(files) > 100
-    assert [path.name for path in files if url in path.read_text("utf-8")] == ["setup.py"]
+    texts = {path.name: path.read_text("utf-8") for path in files}
+    assert [name for name in texts if url and url in texts[name]] == ["setup.py"] * bool(url)
+    placeholder = re.compile(r"\bexample\.(invalid|com|org)\b|\bOWNER/")
+    assert [name for name in texts if placeholder.search(texts[name])] == []
 
 
 def test_the_workflows_run_sessions_that_exist():
@@ -44,12 +47,24 @@ def test_commits_are_checked_by_the_ruff_of_the_lint_session():
     assert version in read(".pre-commit-config.yaml")
 
 
-def test_each_promise_has_its_tests():
-    promises = re.findall(r"^- .*`(.+)::(.+)`$", read("tests/promises.md"), re.M)
-    assert len(promises) > 150
-    for file, names in promises:
-        tests = re.findall(r"^ *def test_(\w+)", read(f"tests/{file}"), re.M)
-        assert set(names.split(", ")) <= set(tests), file
+# In promises.md: the tests that a line names, as (file, names).
+NAMED = re.compile(r"`([\w/]+\.py)::([\w, ]+)`")
+
+
+def test_each_promise_has_its_tests_and_each_test_its_promise():
+    lines = re.findall(r"^- .*", read("tests/promises.md"), re.M)
+    assert len(lines) > 150
+    promised, tests = set(), set()
+    for line in lines:
+        found = NAMED.findall(line)
+        assert found and len(found) == line.count("::"), line
+        promised |= {f"{file}::{name}" for file, names in found for name in names.split(", ")}
+    for path in (PROJECT / "tests").rglob("*.py"):
+        file = path.relative_to(PROJECT / "tests").as_posix()
+        names = re.findall(r"^ *def test_(\w+)", path.read_text("utf-8"), re.M)
+        tests |= {f"{file}::{name}" for name in names}
+    assert promised - tests == set()
+    assert tests - promised == set()
 
 
 RISKY = {

@@ -11,7 +11,7 @@ import keras_accum
 PROJECT = Path(__file__).resolve().parents[2]
 DOCS = PROJECT / "docs"
 
-spec = importlib.util.spec_from_file_location("check_site", DOCS / "check_site.py")
+spec = importlib.util.spec_from_file_location("check_site", DOCS / "site" / "check_site.py")
 check_site = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(check_site)
 

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 
 import hosts
 import pytest
@@ -9,6 +10,8 @@ import steps
 from cases import NO_DECAY, arguments_of, every_name, keras2_has_no, needs_decay, once_on_keras3
 from formats import assert_same
 from hosts import accum, keras
+
+from keras_accum import convert
 
 pytestmark = once_on_keras3
 
@@ -99,3 +102,31 @@ def test_clipnorm_in_a_config():
         with pytest.warns(UserWarning, match="didn't save accum_iters"):
             found = getattr(accum, f"{name}Accumulate").from_config(config).get_config()
         assert found["global_clipnorm"] == 0.5 and found.get("clipnorm") is None
+
+
+class Watched(accum.AdamAccumulate):
+    """Tells what a step in another thread would see while the config is read."""
+
+    def get_config(self):
+        def step():
+            seen = [self.window_transforms, self.accum_iters]
+            with pytest.raises(ValueError, match="A config or a file can't hold a function"):
+                accum.AdamAccumulate.get_config(self)
+            self.seen.append(seen)
+
+        thread = threading.Thread(target=step)
+        thread.start()
+        thread.join()
+        return super().get_config()
+
+
+def test_a_copy_changes_nothing_in_another_thread():
+    optimizer = Watched(accum_iters=3, window_transforms=[half])
+    vars(optimizer)["seen"] = []
+    arguments = convert.get_arguments(optimizer)
+    assert vars(optimizer)["seen"] == [[(half,), 3]]
+    assert arguments["window_transforms"] == (half,) and arguments["accum_iters"] == 3
+
+
+def half(gradients, variables):
+    return [gradient / 2 for gradient in gradients]

@@ -56,7 +56,7 @@ def follow(block, optimizer="Adam", **names):
 def test_all_blocks_are_tested():
     assert set(BLOCKS) == {
         "before", "after", "an old file", "a stock optimizer", "on Keras 2.2 or 2.3",
-        "on tf_keras", "on Keras 3", "a Sequential on Keras 3",
+        "on tf_keras", "on Keras 3", "the copied class on Keras 3", "a Sequential on Keras 3",
     }  # fmt: skip
     before, after = (BLOCKS[name].splitlines() for name in ("before", "after"))
     assert before[1:] == after[1:] and before[0] != after[0], "one line is changed"
@@ -74,6 +74,15 @@ def test_where_the_code_runs_now(tmp_path, monkeypatch):
     model = go_on(compiled(dense_model(), hosts.stock("Adam")), 0, 3)
     model = go_on(follow("a stock optimizer", model=model), 3, 5)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (3, 2)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="a block for Keras 3")
+def test_a_file_of_the_copied_class(tmp_path, monkeypatch):
+    file = hosts.TESTS / "files" / "keras_2_2_4" / "adamaccumulate_boundary.h5"
+    shutil.copy(file, tmp_path / "old.h5")
+    monkeypatch.chdir(tmp_path)
+    optimizer = follow("the copied class on Keras 3").optimizer
+    assert (optimizer.completed_updates, optimizer.accum_iters) == (2, 5)
 
 
 @thorough

@@ -31,7 +31,7 @@ def test_continues_in_a_new_process(tmp_path):
         end = everything(go_on(model, STOP))
         np.savez(tmp_path / row / "end.npz", **{str(name): value for name, value in end.items()})
         assert_moved(start, weights(model), by=0.005)
-    command = [sys.executable, hosts.TESTS / "formats.py", tmp_path]
+    command = [sys.executable, hosts.SUPPORT / "formats.py", tmp_path]
     process = subprocess.run(command, env=os.environ, stderr=subprocess.PIPE, text=True)
     assert process.returncode == 0, process.stderr
 

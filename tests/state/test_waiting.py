@@ -281,3 +281,17 @@ def test_weights_of_another_model(length, tmp_path):
     again.load_weights(path, skip_mismatch=True)
     assert again.optimizer.get_state().keys() == old.optimizer.get_state().keys()
     assert again.optimizer.completed_updates == old.optimizer.completed_updates
+
+
+NEVER = {
+    "Missing: completed_updates; Not known here: a": {"a": 1},
+    "Not known here: Other.momentum.0": {"completed_updates": 3, "Other.momentum.0": np.ones(2)},
+}
+
+
+@pytest.mark.parametrize("message", NEVER)
+def test_a_state_that_fits_no_variables_is_refused_at_once(message):
+    optimizer = hosts.ours("Adam", accum_iters=LENGTH)
+    with pytest.raises(accum.StateError, match=re.escape(message)):
+        optimizer.set_state(NEVER[message])
+    assert optimizer.completed_updates == 0

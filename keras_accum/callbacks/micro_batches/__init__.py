@@ -1,7 +1,7 @@
 """The callback `MicroBatches`, for Keras 3 only.
 
 `step` is the train step in slices, `losses` scales their losses, `halving` finds a size that fits,
-and `jax`, `tensorflow` and `torch` loop over slices.
+`jax`, `tensorflow` and `torch` loop over slices, and `of_keras` lists Keras's private members.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Literal
 import keras
 
 from keras_accum.callbacks.base import find_own_methods
+from keras_accum.callbacks.micro_batches import of_keras
 from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import accumulates, inner
 
@@ -40,10 +41,11 @@ class MicroBatches(InTrainFunction):
     samples: an output or loss with a mask, or `reduction="mean_with_sample_weight"` with sample
     weights. Use `loss="batch"` there.
 
-    With `loss="batch"`, the model first runs on all slices without gradients. The loss on the
-    joined outputs, kept in memory, gives their gradient. Then the model runs on each slice again,
-    with the same dropout draws. At the price of a second forward pass, this is exact for any loss
-    on `(y_true, y_pred)`, such as a contrastive loss:
+    With `loss="batch"`, known as GradCache, the model first runs on all slices without gradients.
+    The loss on the joined outputs, kept in memory, gives their gradient. Then the model runs on
+    each slice again, with the same dropout draws. At the price of a second forward pass, this is
+    exact for any loss on `(y_true, y_pred)`, such as a contrastive loss. With PyTorch's
+    DistributedDataParallel, it's the loss of one process's samples:
 
         gradient = sum_s (d outputs_s / d weights)^T (d loss / d outputs_s)
                          + (n_s / n) d penalties_s / d weights
@@ -56,7 +58,9 @@ class MicroBatches(InTrainFunction):
     might differ from the whole batch, you get a ValueError.
 
     Args:
-        size: Integer >= 1, or "auto" (default). The number of samples per slice, and per replica.
+        size: Integer >= 1, or "auto" (default). The number of samples per slice. On JAX, a slice is
+            for all devices together, so use a multiple of their number; on TensorFlow, it is for
+            one replica.
         loss: "sample" (default) or "batch": whether the loss is computed per sample or per batch.
 
     Example:
@@ -102,6 +106,7 @@ class MicroBatches(InTrainFunction):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
+        of_keras.check(self.model)
         self._check_model()
         if self._step is None or self._step.model is not self.model:
             self._step = Step(self.model, self._size, self._loss)

@@ -6,17 +6,24 @@ from keras.utils import unpack_x_y_sample_weight
 
 from keras_accum.callbacks.base import normalizes_batches
 from keras_accum.callbacks.micro_batches.halving import Halving
-from keras_accum.callbacks.micro_batches.losses import get_mask, in_parts
+from keras_accum.callbacks.micro_batches.losses import in_parts
+from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask
 
-_LENGTHS = (
+LENGTHS = (
     "MicroBatches slices samples: the first dimension of all arrays in a batch must be the number "
     "of samples. Received first dimensions: {}"
 )
 _SEVERAL = (
-    'MicroBatches("auto") can\'t be used with several devices or replicas: a step that failed on '
-    "one of them can't be undone. Give a size. Received: {}"
+    'MicroBatches("auto") can\'t be used with several devices, replicas or processes: a step that '
+    "failed on one of them can't be undone. Give a size. Received: {}"
 )
 _NO_LOSS = "MicroBatches(loss='batch') needs a model that is compiled with a loss."
+_NO_SAMPLES = (
+    "MicroBatches(loss='batch') joins outputs of slices: the first dimension of each must be the "
+    "number of samples. Repeat an output that all samples share, such as a scale, as in "
+    "`keras.ops.repeat(scale[None], keras.ops.shape(x)[0], axis=0)`. Received: a slice of {} "
+    "samples and an output of shape {}"
+)
 _NORMALIZES = (
     "MicroBatches(loss='batch') can't be used with batch normalization that trains: a sample's "
     "output depends on its slice. Freeze the layer with `trainable=False`. Received: {!r}"
@@ -71,7 +78,7 @@ class StepInSlices(Halving):
         arrays = [array for array in keras.tree.flatten(batch) if array is not None]
         counts = {array.shape[0] if len(array.shape) else 1 for array in arrays}
         if len(counts - {None}) > 1:
-            raise ValueError(_LENGTHS.format(counts))
+            raise ValueError(LENGTHS.format(counts))
         return None if None in counts else counts.pop()
 
     def replicas(self):
@@ -103,18 +110,25 @@ class StepInSlices(Halving):
         stop = start + count
         return keras.tree.map_structure(lambda a: None if a is None else a[start:stop], data)
 
+    def called(self):
+        """Return what Keras's train step calls: the model, or a wrapper around it."""
+        return self.model
+
     def call(self, x):
-        return self.model(x, training=True) if self.model._call_has_training_arg else self.model(x)
+        called = self.called()
+        return called(x, training=True) if self.model._call_has_training_arg else called(x)
 
     def penalties(self, share):
         """Return a slice's share in the losses added by layers."""
         losses = map(self.model._aggregate_additional_loss, self.model.losses)
         return _share(sum(losses, ops.zeros(())), share)
 
-    def track(self, loss, rows, x, y, y_pred, sample_weight):
+    def track(self, loss, rows, y, y_pred, sample_weight):
         """Update the metrics with a slice or batch."""
         self.model._loss_tracker.update_state(loss * self.replicas(), sample_weight=rows)
-        self.model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        # Not `compute_metrics`, whose results would be reduced over processes in each slice.
+        if self.model._compile_metrics is not None:
+            self.model._compile_metrics.update_state(y, y_pred, sample_weight)
 
     def gradients(self, data, rows):
         """Return a batch's gradients, updating all variables but the weights."""
@@ -137,7 +151,7 @@ class StepInSlices(Halving):
             return self.optimizer.scale_loss(_share(loss, share)), (loss, y_pred)
 
         gradients, (loss, y_pred) = self.compute_gradients(objective)
-        self.track(loss, count, x, y, y_pred, sample_weight)
+        self.track(loss, count, y, y_pred, sample_weight)
         return gradients
 
     def _differentiate_part(self, data, count, rows):
@@ -147,8 +161,6 @@ class StepInSlices(Halving):
 
     def _differentiate_loss(self, data, rows):
         """Return the gradients with respect to the joined outputs of all slices."""
-        from keras.src.backend import set_keras_mask
-
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         structure, masked = [], []
 
@@ -156,6 +168,10 @@ class StepInSlices(Halving):
             """Return the sum of penalties, and outputs with the masks that exist."""
             y_pred = self.call(unpack_x_y_sample_weight(data)[0])
             arrays = keras.tree.flatten(y_pred)
+            for shape in (tuple(array.shape) for array in arrays):
+                known = isinstance(count, int) and shape[:1] != (None,)
+                if not shape or known and shape[0] != count:
+                    raise ValueError(_NO_SAMPLES.format(count, shape))
             masks = list(map(get_mask, arrays))
             structure[:] = [keras.tree.map_structure(lambda _: None, y_pred)]
             masked[:] = [i for i, mask in enumerate(masks) if mask is not None]
@@ -168,13 +184,13 @@ class StepInSlices(Halving):
 
         def objective(arrays):
             for i, mask in zip(masked, found[count:]):
-                set_keras_mask(arrays[i], mask)
+                set_mask(arrays[i], mask)
             y_pred = keras.tree.pack_sequence_as(structure[0], arrays)
             loss = self.model._compile_loss(y, y_pred, sample_weight) + penalties
             return self.optimizer.scale_loss(loss), (loss, y_pred)
 
         gradients, (loss, y_pred) = self.compute_gradients(objective, found[:count])
-        self.track(loss, rows, x, y, y_pred, sample_weight)
+        self.track(loss, rows, y, y_pred, sample_weight)
         return gradients
 
     def _differentiate_outputs(self, data, count, rows):

@@ -1,0 +1,27 @@
+"""Print the table of docs/works_with.md: `python rows_of_works_with.py tensorflow.json ...`.
+
+`nox -s works_with` runs the tests of tests/works_with, which write a file for each backend, and
+then this script.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+BACKENDS["addons"] = "TensorFlow 2.15"
+
+
+def table(files):
+    """The rows of all files, with the backends that had the same result."""
+    found = {}  # one line for all tests of a row
+    for file in map(Path, files):
+        for row in json.loads(file.read_text("utf-8")):
+            found.setdefault(tuple(row), {})[BACKENDS[file.stem]] = None
+    rows = [(*row, ", ".join(backends)) for row, backends in found.items()]
+    head = "package", "version", "what", "result", "on"
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *sorted(rows)))
+
+
+if __name__ == "__main__":
+    print(table(sys.argv[1:]))

@@ -1,0 +1,57 @@
+"""A Keras version as the callbacks see it, and a callback's class for it."""
+
+import inspect
+from typing import Type, TypeVar
+
+Shared = TypeVar("Shared")
+
+# The first lines of the examples in docstrings.
+SET_UP = """\
+>>> import numpy as np
+>>> {import_keras}
+>>> model = keras.Sequential([keras.layers.Dense(1)])
+>>> x, y = np.ones((100, 3)), np.ones((100, 1))"""
+
+
+class Host:
+    """A Keras version as the callbacks see it. Each version has a subclass.
+
+    ops: an object with `cast`, `maximum` and `ones_like` as in `keras.ops`.
+    added_losses: the number of losses that layers added to a step, without weight penalties.
+    flatten: lists the leaves in a nested structure.
+    get_mask, set_mask: read and write the mask on a layer's output, which may be None.
+    find_losses: returns Keras's container of a model's losses or None, the name of their list in
+        it, and a function that replaces the loss in an item by the result of another function.
+    make_sum_loss: returns a loss without `call`, with reduction "sum".
+    least_weight: the least weight of a micro-batch in `fit`.
+    read: returns a variable or tensor as a NumPy array.
+    is_traced: False if train steps run eagerly, so Python sees every value.
+    """
+
+    name = keras = ops = flatten = get_mask = read = None
+    import_keras = "import keras"
+    is_traced = True
+    # Not 0: a window in which all is masked has the average gradient, as the big batch.
+    least_weight = 1e-25
+
+    def hides_train_steps(self):
+        """Return True if Keras ignores a replaced train step."""
+        return False
+
+    def counts_by_itself(self, callback):
+        """Return True if a Keras callback ignores the batch numbers it is given."""
+        return False
+
+    def waits(self, model):
+        """Return False if train steps are still running when Keras calls the callbacks."""
+        return True
+
+    def steps_per_execution(self, model):
+        return model.steps_per_execution
+
+    def callback(self, shared: Type[Shared], **members) -> Type[Shared]:
+        """Return a callback's class for this Keras, with the fields in its docstring filled in."""
+        doc = inspect.cleandoc(shared.__doc__).replace("{set_up}", SET_UP)
+        doc = doc.format(host=self.name, import_keras=self.import_keras)
+        members.update(host=self, __module__=f"keras_accum.{self.name}", __doc__=doc)
+        return type(shared.__name__, (shared, self.keras.callbacks.Callback), members)

@@ -1,0 +1,139 @@
+"""The calls of a model's losses in a train step, and what Keras divides each loss by."""
+
+import contextlib
+
+from keras_accum.callbacks.train_function import attribute
+
+BY_SAMPLE_WEIGHT = "mean_with_sample_weight"  # a loss reduction, dividing by the sample weights
+
+
+@contextlib.contextmanager
+def watching(host, model, guard=contextlib.nullcontext):
+    """Yield a list, to which each call of a compiled loss adds a LossCall within this scope.
+
+    `guard` returns a scope for looking at a call.
+    """
+    calls = []
+
+    def note(*arguments):
+        with guard():
+            calls.append(LossCall(host, *arguments))
+
+    def watch(loss):
+        return Watched(loss, note)
+
+    container, name, replace = host.find_losses(model)
+    with contextlib.nullcontext() if container is None else _replaced(
+        container, name, lambda item: replace(item, watch)
+    ):
+        yield calls
+
+
+@contextlib.contextmanager
+def _replaced(container, name, replace):
+    """Replace the items of a list in Keras's container of losses, which may not be built yet."""
+    members, kept = vars(container), []
+
+    def install():
+        kept.append(members[name])
+        members[name] = list(map(replace, members[name]))
+
+    def build(*arguments, **keywords):
+        type(container).build(container, *arguments, **keywords)
+        install()
+
+    if container.built:
+        install()
+    try:
+        with attribute(container, "build", build):
+            yield
+    finally:
+        if kept:
+            members[name] = kept[0]
+
+
+class Watched:
+    """Stands for a loss that a container calls, and notes the call."""
+
+    def __init__(self, loss, note):
+        self._loss, self._note = loss, note
+        # `loss` may be watched already.
+        self.watched = loss.watched if isinstance(loss, Watched) else loss
+
+    def __getattr__(self, name):
+        return getattr(self._loss, name)
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        found, call = [], self.watched.call
+
+        def call_and_keep(*arguments, **keywords):
+            found.append(call(*arguments, **keywords))
+            return found[-1]
+
+        with attribute(self.watched, "call", call_and_keep):
+            result = self._loss(y_true, y_pred, sample_weight=sample_weight)
+        self._note(self.watched, found, y_true, y_pred, sample_weight)
+        return result
+
+
+class LossCall:
+    """A call of a loss.
+
+    values: what its `call` returned, None if it has another `__call__` than Keras's.
+    shape: the shape of `values`; empty if unknown.
+    is_per_sample: True if `values` has a row for each sample.
+    masks: the masks on the output and on `values`, each may be None.
+    """
+
+    def __init__(self, host, loss, found, y_true, y_pred, sample_weight):
+        self._host, self.loss = host, loss
+        is_of_keras = type(loss).__call__ is host.keras.losses.Loss.__call__
+        self.values = found[0] if is_of_keras and len(found) == 1 else None
+        self.shape = _read_shape(self.values)
+        self.is_per_sample = bool(self.shape) and (
+            self.shape[0] in (None, *_read_shape(host.flatten(y_true)[0])[:1])
+        )
+        self.masks = [host.get_mask(y_pred), host.get_mask(self.values)]
+        self.divides_by_weights = loss.reduction == BY_SAMPLE_WEIGHT and sample_weight is not None
+        self._sample_weight = sample_weight
+
+    @property
+    def has_mask(self):
+        return any(mask is not None for mask in self.masks)
+
+    def find_divisor(self, dtype):
+        """Return what Keras divided by: its own reduction of ones to a sum."""
+        host, ops = self._host, self._host.ops
+        ones = [ops.ones_like(self.values, dtype=dtype) for _ in range(2)]
+        for each, mask in zip(ones, self.masks):
+            if mask is not None:
+                host.set_mask(each, mask)
+        weights = self._sample_weight
+        if weights is not None:
+            # A copy, because Keras on PyTorch multiplies in place. In a mean only its shape counts.
+            weights = ops.ones_like(weights) * (weights if self.divides_by_weights else 1)
+        count = host.make_sum_loss(dtype)
+        count.call = lambda *_: ones[1]
+        return count(ones[0], ones[0], sample_weight=weights)
+
+    def find_kind(self):
+        """Return a value that is equal for calls whose divisors have one ratio in each batch.
+
+        Integers are the number of elements per sample.
+        """
+        parts = [*self.masks, self._sample_weight if self.divides_by_weights else None]
+        parts = [part for part in parts if part is not None]
+        if parts:
+            return tuple(map(id, parts))
+        count = 1
+        for size in self.shape[1:]:
+            if size is None:
+                return (id(self.values),)
+            count *= size
+        return count
+
+
+def _read_shape(array):
+    shape = getattr(array, "shape", ())
+    # TensorFlow may not know the rank.
+    return () if getattr(shape, "rank", 0) is None else tuple(shape)

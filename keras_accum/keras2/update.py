@@ -1,0 +1,169 @@
+"""An update on Keras 2: a rule with the update switch in its scalars."""
+
+import re
+
+import keras
+import tensorflow as tf
+
+from keras_accum import parts
+from keras_accum.keras2.order import Keras2Replicas, Keras2Values, Order, after
+from keras_accum.keras2.store import Keras2Store, get_scalar_dtype
+from keras_accum.tensorflow.values import add_in_place
+from keras_accum.window import is_certain
+
+K = keras.backend
+
+
+class Keras2Update(parts.Update):
+    """An update on Keras 2 and TensorFlow 1, in the `order` of a train step."""
+
+    step_is_fixed = True
+
+    def __init__(self, order, *arguments):
+        super().__init__(*arguments)
+        self._order = order
+
+    def start_model(self):
+        """Prepare for a new train step."""
+        self.replicas.closing = None
+        self._rate = self.optimizer.learning_rate  # another step may get a tensor
+
+    def make_step(self, loss, gradients, micro_batch):
+        """Return the operation of a train step, whose writes `micro_batch()` makes."""
+        if self.options.accumulates:
+            instead = "`decay`, or set the rate in a callback"
+            found = self._find_written([], [self._rate])
+            self._refuse_writes(found, "the tensor given as learning rate", instead)
+        self._order.computed = [loss, *gradients]
+        step = self._order.group(micro_batch)
+        self._order.computed = ()
+        return step
+
+    def check_between_steps(self):
+        self.store.check_other_windows()
+
+    def add(self, step, sums, gradients, variables):
+        # Grouped, so that each read of an accumulator has one edge.
+        self._order.writes.append(tf.group(*map(self.add_to, sums, gradients, variables)))
+
+    def add_to(self, target, gradient, variable):
+        return add_in_place(target, gradient)
+
+    def branch(self, step, update):
+        order = self._order
+        with after([order.computed, order.writes, step]):
+            operation = tf.cond(step.switch > 0, lambda: order.group(update, step), tf.no_op)
+        order.writes.append(operation)
+
+    def run(self, step, average, variables, switches):
+        averages = self._clip(average())
+        averages = [tf.cast(a, v.dtype.base_dtype) for a, v in zip(averages, variables)]
+        dtypes, rule = {average.dtype for average in averages}, self.store.rule
+        scalars = {dtype: self._scalars(step.switch, dtype) for dtype in dtypes}
+        with after([self._order.computed, averages, list(scalars.values()), step]):
+            for place, (variable, average) in enumerate(zip(variables, averages)):
+                slots = self.store.get_slots(place)
+                written = rule.apply(scalars[average.dtype], average, variable, slots)
+                self._order.writes += written + self._constrain(step.switch, variable, written)
+        if not is_certain(step.switch):
+            # What computes gradients and the switch does run in each micro-batch.
+            given = [self._order.computed, step, self._rate]
+            found = self._find_written(given, self._order.writes)
+            what = "a constraint or a function of `window_transforms`", "gate='conditional'"
+            self._refuse_writes(found, *what)
+
+    def _refuse_writes(self, found, what, instead):
+        """Raise a TypeError for the name of a variable that each micro-batch would write."""
+        if found:
+            raise TypeError(
+                f"The variable {found} is written by {what}, and would be in each micro-batch. "
+                f"Construct {type(self.optimizer).__name__} with {instead}."
+            )
+
+    def _find_written(self, given, values):
+        """Return the name of a variable that is neither the optimizer's nor a weight, but written.
+
+        given, values: nested tensors and operations. The search goes from `values` up to `given`.
+        """
+        store = self.store
+        held = [*store.variables, *store.slots.values(), *store.of_window]
+        own = {getattr(variable, "handle", variable).op for variable in held}
+        seen, left = set(_list_operations(given)), _list_operations(values)
+        while left:
+            operation = left.pop()
+            if operation not in seen:
+                seen.add(operation)
+                left += _list_operations([*operation.inputs, operation.control_inputs])
+                if _writes(operation) and operation.inputs[0].op not in own:
+                    return operation.inputs[0].op.name
+        return None
+
+    def _clip(self, gradients):
+        """Clip gradients as stock optimizers do, but without a conditional."""
+        # Keras 2.0 to 2.3 has these attributes only if they were given.
+        clipnorm, clipvalue = (getattr(self.optimizer, n, 0) for n in ("clipnorm", "clipvalue"))
+        if clipnorm > 0:
+            norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients]))
+            factor = self.values.ops.where(norm >= clipnorm, clipnorm / norm, tf.ones_like(norm))
+            gradients = [factor * gradient for gradient in gradients]
+        if clipvalue > 0:
+            gradients = [tf.clip_by_value(g, -clipvalue, clipvalue) for g in gradients]
+        return gradients
+
+    def _scalars(self, switch, dtype):
+        """Return an update's scalars, with the switch, for one data type."""
+        optimizer, rule = self.optimizer, self.store.rule
+        updates, rate = tf.cast(self.store.updates, dtype), tf.cast(self._rate, dtype)
+        if optimizer.initial_decay > 0:
+            rate = rate / (1 + tf.cast(optimizer.decay, dtype) * updates)
+        hyperparameters = {  # RMSprop has no momentum here
+            name: self.values.cast(getattr(optimizer, name, 0.0), dtype)
+            for name in rule.hyperparameters
+        }
+        switch = tf.cast(switch, dtype)
+        return rule.scalars(switch, rate, updates + 1, **hyperparameters)
+
+    def _constrain(self, switch, variable, written):
+        """Return operations that constrain a variable after `written`."""
+        constraint = getattr(variable, "constraint", None)  # native variables have none
+        if constraint is None:
+            return []
+        with tf.control_dependencies(written):
+            value = variable.read_value()
+            constrained = constraint(value)
+            if not is_certain(switch):
+                constrained = self.values.ops.where(switch > 0, constrained, value)
+            return [variable.assign(constrained)]
+
+    def keep(self, step, totals, sums, variables):
+        with self.after_writes():  # the update has read the accumulators
+            super().keep(step, totals, sums, variables)
+
+    def after_writes(self):
+        return self._order.after_writes()
+
+    def count_updates(self, switch):
+        updates = self.store.updates
+        self._order.writes.append(K.update_add(updates, K.cast(switch, K.dtype(updates))))
+
+
+def _list_operations(values):
+    """Return the operations that compute nested values."""
+    found = (getattr(value, "op", value) for value in tf.nest.flatten(values))
+    return [operation for operation in found if isinstance(operation, tf.Operation)]
+
+
+def _writes(operation):
+    """Return True for a TensorFlow operation that writes the variable in its first input."""
+    kinds = [t.dtype for t in operation.inputs][:1]
+    is_variable = any(kind == tf.resource or kind._is_ref_dtype for kind in kinds)
+    return is_variable and bool(re.search("Assign|Apply|Scatter|CountUpTo", operation.type))
+
+
+def make_parts(optimizer, options):
+    """Return the parts of an optimizer."""
+    order = Order()
+    values, replicas = Keras2Values(get_scalar_dtype(), order), Keras2Replicas(order)
+    store = Keras2Store(optimizer)
+    update = Keras2Update(order, optimizer, options, values, replicas, store)
+    return parts.Parts(values, replicas, store, update)

@@ -1,0 +1,205 @@
+"""An update on Keras 3: the stock optimizer's own `apply`, whose writes go through a filter.
+
+Where the switch is 0, a filter keeps the old value. `SelectWrites` filters each value before it is
+written. `SelectAfter` restores old values after the update, so no write can bypass it, but it needs
+a second copy. Both are scopes of one update:
+
+switch: The update's switch. If it is certain, every write counts.
+own: {index: switch} for weights whose gradients are missing in this micro-batch, and their slots.
+following_the_update(): A scope that ignores the missing gradients.
+"""
+
+import contextlib
+
+import keras
+from keras import ops
+
+from keras_accum import parts
+from keras_accum.window import is_certain
+
+
+class Keras3Update(parts.Update):
+    """An update on Keras 3. Each backend has a subclass.
+
+    returned: While `stateless_apply` runs, the ids of the variables that it returns.
+    """
+
+    returned = None
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._filters = {}  # by replica, during its update
+
+    @property
+    def loss_scale(self):
+        return self.optimizer.loss_scale_factor or 1.0
+
+    @property
+    def filter(self):
+        """The filter of the current update, or None. Across replicas, that of any replica."""
+        found = self._filters
+        return found.get(self.replicas.index()) or next(iter(found.values()), None)
+
+    @property
+    def is_updating(self):
+        return self.filter is not None
+
+    def make_filter(self, switch, own):
+        """Return the filter for an update."""
+        return SelectAfter(self, switch, own)
+
+    def run(self, step, average, variables, switches):
+        own = {
+            self.store.index(variable): switch
+            for variable, switch in zip(variables, switches)
+            if switch is not step.switch
+        }
+        if own:
+            self._check_norm()
+        replica, selection = self.replicas.index(), self.make_filter(step.switch, own)
+        self._filters[replica] = selection
+        try:
+            with selection:
+                self.store.stock.apply(self.optimizer, average(), variables)
+        finally:
+            del self._filters[replica]
+
+    def _check_norm(self):
+        """Raise a TypeError if a missing gradient could count in the global norm."""
+        clip, methods = self.optimizer.global_clipnorm, ("apply", "_clip_gradients")
+        stock = self.store.stock
+        if clip and any(
+            getattr(stock, name) is not getattr(keras.optimizers.Optimizer, name)
+            for name in methods
+        ):
+            raise TypeError(
+                f"A gradient is missing in a micro-batch, and {stock.__name__} could change "
+                "its zero, which would then count in the global norm. Change gradients in the "
+                f"train step, or leave `global_clipnorm` out. Received: global_clipnorm={clip}"
+            )
+
+    def refusing_lost_writes(self):
+        """Return a scope that raises a TypeError for a write that `stateless_apply` would lose."""
+        if self.returned is None:
+            return contextlib.nullcontext()
+        return RefuseOthers(self.optimizer, self.returned)
+
+    def list_written(self, by_weight):
+        """Return (owner, variable) for each write of an update, without owners if not asked."""
+        store = self.store
+        owners = store.owners() if by_weight else {}
+        variables = [*store.variables, *store.by_name().values()]
+        return [(owners.get(store.key(variable)), variable) for variable in variables]
+
+    def count_updates(self, switch):
+        """Do nothing: the stock optimizer counts its updates."""
+
+    def add_to(self, target, gradient, variable):
+        total = self.values.value(target)
+        if self.store.overwrites(variable):  # float8's scales: the maximum, as in Keras's own
+            target.assign(ops.maximum(total, gradient))
+        else:
+            target.assign(total + ops.cast(gradient, total.dtype))
+
+
+class SelectWrites(keras.StatelessScope):
+    """Filter each assignment through the switch of its owner."""
+
+    def __init__(self, update, switch, own):
+        super().__init__()
+        self._values, self._store = update.values, update.store
+        self.switch, self.own = switch, own
+        self._owners = self._store.owners() if own else {}
+
+    def get_switch(self, variable):
+        """Return the switch of a variable's owner."""
+        return self.own.get(self._owners.get(self._store.key(variable)), self.switch)
+
+    @contextlib.contextmanager
+    def following_the_update(self):
+        own, self.own = self.own, {}
+        yield
+        self.own = own
+
+    def select(self, value, variable):
+        """Return the value to write to a variable."""
+        switch = self.get_switch(variable)
+        if is_certain(switch):
+            return value
+        old = self._values.value(variable)
+        return ops.where(switch > 0, ops.cast(value, old.dtype), old)
+
+    # Keras calls these on a scope. `original_scope` is the scope of `stateless_apply`, if any.
+
+    def get_current_value(self, variable):
+        outer = self.original_scope
+        return None if outer is None else outer.get_current_value(variable)
+
+    def add_update(self, update):
+        variable, value = update
+        value = self.select(value, variable)
+        if self.original_scope is None:
+            variable._direct_assign(value)
+        else:
+            self.original_scope.add_update((variable, value))
+
+
+class RefuseOthers(keras.StatelessScope):
+    """Raise a TypeError for a write that the scope around it, of `stateless_apply`, would lose."""
+
+    def __init__(self, optimizer, returned):
+        super().__init__()
+        self._optimizer, self._returned = optimizer, returned
+
+    def get_current_value(self, variable):
+        return self.original_scope.get_current_value(variable)
+
+    def add_update(self, update):
+        variable = update[0]
+        if id(variable) not in self._returned:
+            raise TypeError(
+                f"A train step of {type(self._optimizer).__name__} writes the variable "
+                f"{variable.path}, whose new value `stateless_apply`, and `fit` on JAX, would "
+                "lose: they return the trainable weights and the optimizer's variables. Make it "
+                "one of these before `build`: `optimizer.add_variable(shape, name=...)`, or for an "
+                "existing one, such as a SeedGenerator's `state`, `optimizer.some_name = variable`."
+            )
+        self.original_scope.add_update(update)
+
+
+class SelectAfter:
+    """Restore old values where the switch is 0, at the end of the scope.
+
+    written: (owner, variable) pairs; None for all variables of the optimizer and the model.
+    """
+
+    def __init__(self, update, switch, own, written=None):
+        self._update, self.switch, self.own = update, switch, own
+        if is_certain(switch) and not own:
+            self._written = []
+        else:
+            self._written = update.list_written(bool(own)) if written is None else written
+
+    def __enter__(self):
+        pairs = [(variable, self.own.get(owner, self.switch)) for owner, variable in self._written]
+        self._held = [
+            (variable, switch, ops.copy(self._update.values.value(variable)))
+            for variable, switch in pairs
+            if not is_certain(switch)
+        ]
+
+    def __exit__(self, *error):
+        self._update.take_back(self._held)
+
+    @contextlib.contextmanager
+    def following_the_update(self):
+        own = self.own
+        self._restart({})  # moving averages must see the weights that count
+        yield
+        self._restart(own)
+
+    def _restart(self, own):
+        if self.own != own:
+            self.__exit__()
+            self.own = own
+            self.__enter__()

@@ -1,0 +1,47 @@
+"""The values of Keras 3 in `keras.ops`, for JAX and PyTorch."""
+
+import numbers
+
+import keras
+from keras import ops
+
+from keras_accum import parts
+
+
+class Keras3Values(parts.Values):
+    """The values of `keras.ops`. Each backend has a subclass."""
+
+    ops = ops
+
+    def value(self, variable):
+        return variable.value
+
+    def one_after(self, gradients):
+        return 1
+
+    def count_if(self, condition):
+        return _count(ops.cast(condition, "bool"))
+
+    def cast(self, value, dtype):
+        return ops.cast(value, dtype)
+
+    def times(self, value, factor):
+        return ops.where(factor == 0, 0.0, value * factor)
+
+    def all_finite(self, gradients):
+        return _count(ops.all(ops.stack([ops.all(ops.isfinite(g)) for g in gradients])))
+
+    def norm(self, tensors):
+        # A cast would drop the imaginary part of a complex number.
+        sizes = [ops.abs(t) if "complex" in str(t.dtype) else t for t in tensors]
+        return ops.sqrt(sum(ops.sum(ops.square(ops.cast(s, self.scalar_dtype))) for s in sizes))
+
+    def without_gradient(self, value):
+        if isinstance(value, numbers.Real):
+            return value
+        return ops.stop_gradient(ops.convert_to_tensor(value))
+
+
+def _count(condition):
+    """Return a count in the dtype of Keras's counters."""
+    return ops.cast(condition, keras.backend.standardize_dtype("int"))

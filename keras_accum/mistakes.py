@@ -1,0 +1,85 @@
+"""Calls that people make by mistake: errors that name the remedy. No Keras is imported here."""
+
+import itertools
+from typing import TYPE_CHECKING
+
+from keras_accum.host import is_of_keras
+from keras_accum.schedule import is_count
+
+# Parts of other packages' names for `accum_iters`.
+_OTHER_NAMES = "accum", "per_update", "update_freq", "update_every", "every_k", "backward_passes"
+# Stock arguments whose names have these words never take integers of 2 or more.
+_SMALL = "clip", "decay", "epsilon", "name"
+
+
+def check_call(cls, args, kwargs, rate):
+    """Raise an error for a constructor call of `cls` that can't be meant so.
+
+    rate: The learning rate among the arguments, or None.
+    """
+    _check_rate(cls, rate)
+    parameters = cls._signature.parameters
+    places = [p for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    _check_positions(cls, places, args)
+    for name in kwargs:
+        if name in cls._fixed:
+            raise ValueError(f"Argument(s) not recognized: {cls.__name__} has {cls._fixed}.")
+        if name not in parameters and any(part in name for part in _OTHER_NAMES):
+            wrong = {name: kwargs[name]}
+            raise ValueError(f"Argument(s) not recognized: {wrong}. Did you mean `accum_iters`?")
+
+
+def _check_rate(cls, value):
+    """Raise a TypeError if the learning rate is an optimizer or an optimizer class."""
+    kind = value if isinstance(value, type) else type(value)
+    if any(base.__name__ in ("Optimizer", "OptimizerV2") for base in kind.__mro__):
+        raise TypeError(
+            "`learning_rate` must be a number, not an optimizer. Write "
+            f"{cls.__name__}(0.001, accum_iters=5), or to convert an optimizer, "
+            f"{cls.__name__}.from_optimizer(optimizer, accum_iters=5). "
+            f"Received: learning_rate={value!r}"
+        )
+
+
+def _check_positions(cls, places, args):
+    """Raise a ValueError for a positional `accum_iters`, last in the widely copied class."""
+    for place, value in itertools.zip_longest(places, args):
+        if is_count(value, 2) and (place is None or _is_small(cls, place)):
+            given = value if place is None else f"{place.name}={value}"
+            raise ValueError(
+                f"`{given}` by position: did you mean `accum_iters={value}`? If not, give the "
+                f"argument by its name. Received: {cls.__name__}{args}"
+            )
+
+
+def _is_small(cls, place):
+    """Return True for a Keras argument that is a fraction, a flag, a clip or a decay."""
+    default, is_named = place.default, any(part in place.name for part in _SMALL)
+    is_fraction = isinstance(default, float) and 0 <= default < 1
+    return is_of_keras(cls._stock_class) and (is_named or is_fraction or isinstance(default, bool))
+
+
+class NotACallback:
+    """Members of an optimizer for who gives it to the wrong Keras, or to `callbacks`."""
+
+    def __str__(self):
+        """Text shown in Keras's errors: names the right import."""
+        other = {"keras3": "tf_keras", "tf_keras": "keras3"}.get(self._host)
+        if other is None:
+            return repr(self)
+        remedy = f"from keras_accum.{other} import {type(self).__name__}"
+        return f"{self!r}, for models of {self._host}. For {other} models: `{remedy}`"
+
+    if not TYPE_CHECKING:  # `fit` looks these up on its callbacks
+
+        @property
+        def set_model(self):
+            raise AttributeError(
+                f"{type(self).__name__} is an optimizer: give it to `compile`, and not to "
+                "`callbacks`"
+            )
+
+        on_batch_end = set_model
+
+    def __dir__(self):
+        return [n for n in super().__dir__() if n not in ("set_model", "on_batch_end")]

@@ -1,0 +1,465 @@
+"""The four parts of a Keras that the engine works with. No Keras is imported here.
+
+`Values` does the framework's mathematics, `Replicas` reaches the devices that share a micro-batch,
+`Store` has the optimizer's variables and their names, and `Update` writes a micro-batch. An update
+calls the other three; values and replicas know no other part.
+
+Each optimizer has its own parts, put together by a function `make_parts` of its Keras.
+"""
+
+import abc
+import contextlib
+import itertools
+from collections import namedtuple
+
+from keras_accum.window import is_certain, scale, step_for_variable
+
+Parts = namedtuple("Parts", "values replicas store update")
+
+
+class Values(abc.ABC):
+    """The values in a train step: tensors of a framework.
+
+    A *count* is a 0 or 1 in the dtype of the counters: a tensor, or a number that Python knows.
+    scalar_dtype: The dtype for weights and norms, float64 if Keras's floatx is.
+    """
+
+    def __init__(self, scalar_dtype="float32"):
+        self.scalar_dtype = scalar_dtype
+
+    @property
+    @abc.abstractmethod
+    def ops(self):
+        """A namespace with `where`, `logical_and`, `zeros_like` and `ones_like`."""
+
+    @property
+    def counts_with(self):
+        """A namespace for counters, with `where`, `equal`, `maximum` and `ones_like`."""
+        return self.ops
+
+    @abc.abstractmethod
+    def traces(self):
+        """Return the programs being traced, the innermost first; none if steps run eagerly."""
+
+    def is_traced(self):
+        """Return True in a traced function."""
+        return bool(self.traces())
+
+    @abc.abstractmethod
+    def value(self, variable):
+        """Read a variable."""
+
+    def read_counter(self, counter):
+        """Read a counter, for `counts_with`."""
+        return self.value(counter)
+
+    @abc.abstractmethod
+    def one_after(self, gradients):
+        """Return a count of 1 that exists only once all gradients do."""
+
+    @abc.abstractmethod
+    def count_if(self, condition):
+        """Return the count 1 if a user's condition is true, else 0."""
+
+    @abc.abstractmethod
+    def cast(self, value, dtype):
+        """Convert a value to a tensor of this dtype."""
+
+    @abc.abstractmethod
+    def times(self, value, factor):
+        """Multiply; a factor of zero gives zero, even for infinity and NaN."""
+
+    @abc.abstractmethod
+    def all_finite(self, gradients):
+        """Return the count 1 if all elements are finite, else 0."""
+
+    @abc.abstractmethod
+    def norm(self, tensors):
+        """Return the global norm."""
+
+    def dense(self, gradient):
+        """Convert a gradient that may be sparse to a dense tensor."""
+        return gradient
+
+    def without_gradient(self, value):
+        """Stop the gradient of a value."""
+        return value
+
+    def zero_unless(self, gradients, counted):
+        """Return the gradients, or zeros if `counted` is 0."""
+        return [self.times(g, self.cast(counted, g.dtype)) for g in gradients]
+
+    def mask(self, values, switches):
+        """Return the values, with zeros where the switch is 0."""
+        return [
+            value if is_certain(switch) else self.times(value, self.cast(switch, value.dtype))
+            for value, switch in zip(values, switches)
+        ]
+
+
+class Replicas:
+    """The devices that share a micro-batch. This class is for a single one.
+
+    On TensorFlow each replica runs a train step, and variables are written once for all replicas:
+    `across` enters the cross-replica context, and `on` reaches a variable's copies there.
+    """
+
+    def index(self):
+        """Return the index of the current replica."""
+        return 0
+
+    def count(self):
+        """Return the number of replicas that share a micro-batch."""
+        return 1
+
+    def reduce(self, tensors, variables):
+        """Sum tensors, one for each variable, over replicas."""
+        return tensors
+
+    def in_any(self, count):
+        """Return 1 if the count is 1 in any replica, else 0."""
+        return count
+
+    def across(self, function, *tensors):
+        """Call a function once for all replicas, with the tensors of each."""
+        function(*tensors)
+
+    def on(self, variable, function, *tensors):
+        """Call `function(variable, target, *tensors)` for each copy (target) of a variable."""
+        function(variable, variable, *tensors)
+
+    def on_each(self, variables, function, *lists):
+        """Call `on` for each variable, across replicas, with its tensor from each list."""
+
+        def across(*tensors):
+            for index, variable in enumerate(variables):
+                self.on(variable, function, *tensors[index :: len(variables)])
+
+        self.across(across, *itertools.chain(*lists))
+
+    def between_steps(self, function):
+        """Call a function of a train step from outside of a train step."""
+        function()
+
+
+class Store(abc.ABC):
+    """The variables of one optimizer, their names in a state, and its stock optimizer.
+
+    variables: The trainable variables that the optimizer was built for, in the model's order.
+    to_build: In messages: how to create an optimizer's variables.
+    """
+
+    variables = ()
+    to_build = "call `optimizer.build(model.trainable_variables)`"
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    # -- the model's variables ---------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def key(self, variable):
+        """Return a hashable key, the same for each reference to a variable."""
+
+    @abc.abstractmethod
+    def are_frozen(self, variables):
+        """Return for each variable True if its layer is frozen now."""
+
+    def get_name(self, variable):
+        """Return a variable's name, for messages."""
+        return variable.name
+
+    def overwrites(self, variable):
+        """Return True if a gradient is the variable's next value; such gradients aren't summed."""
+        return False
+
+    def check_once(self, variables):
+        """Raise a ValueError if a variable occurs twice."""
+        keys = list(map(self.key, variables))
+        if len(set(keys)) < len(keys):
+            twice = next(v for i, v in enumerate(variables) if keys[i] in keys[:i])
+            raise ValueError(
+                "Each variable must be there once in a call of the optimizer. Add up its gradients "
+                "first. For layers that several models share, "
+                "`{id(v): v for v in variables}.values()` has each variable once. "
+                f"Received twice: {self.get_name(twice)}"
+            )
+
+    # -- the optimizer's variables -----------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def updates(self):
+        """The variable that counts updates."""
+
+    @abc.abstractmethod
+    def by_name(self):
+        """Return the stock optimizer's variables by their names in a state, in file order.
+
+        `completed_updates` is there before `build`, and `learning_rate` if it is a variable.
+        """
+
+    @abc.abstractmethod
+    def add_counter(self, name, value, shape=()):
+        """Create an integer variable of the window."""
+
+    @abc.abstractmethod
+    def add_scalar(self, name, value):
+        """Create a floating-point scalar of the window."""
+
+    @abc.abstractmethod
+    def add_sum(self, variable):
+        """Create an accumulator in the variable's dtype, or float32 for half precision."""
+
+    # -- the state, between train steps ------------------------------------------------------------
+
+    @abc.abstractmethod
+    def read(self, variable):
+        """Return a variable's value as a NumPy array."""
+
+    @abc.abstractmethod
+    def write(self, variable, value):
+        """Write a NumPy array to a variable."""
+
+    def rate(self):
+        """Return the learning rate as a float, None if it isn't a number."""
+        variable = self.by_name().get("learning_rate")
+        return None if variable is None else float(self.read(variable))
+
+    def write_rate(self, rate):
+        """Set a learning rate that is a number."""
+        self.write(self.by_name()["learning_rate"], rate)
+
+    def rate_in_use(self):
+        """Return the next update's learning rate as a float."""
+        return float(self.read(self.optimizer.learning_rate))
+
+    def start_training(self):
+        """Prepare the variables for a call of `fit`."""
+
+    @staticmethod
+    def in_custom_objects(name):
+        """Return the object that is registered under this name while a file is loaded, or None."""
+
+    # -- stock optimizers with the same state ------------------------------------------------------
+
+    @property
+    def stock(self):
+        """The stock class."""
+        return type(self.optimizer)._stock_class
+
+    @property
+    def rule_name(self):
+        """The name of the rule in a state. AdamW is Adam with a different weight decay."""
+        if getattr(self.optimizer, "amsgrad", False):
+            return "AMSGrad"
+        name = self.stock.__name__
+        return "Adam" if name == "AdamW" else name
+
+    @classmethod
+    def stock_classes(cls, stock):
+        """Return the stock classes that `from_optimizer` accepts for our class of `stock`."""
+        return {stock}
+
+    @staticmethod
+    @abc.abstractmethod
+    def stock_arguments(optimizer):
+        """Return a stock optimizer's constructor arguments, as our classes take them."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def rate_argument(optimizer):
+        """Return {"learning_rate": ...} if a config would serialize a callable."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def stock_variables(optimizer):
+        """Return the variables that a stock optimizer was built for, if it knows them."""
+
+    @abc.abstractmethod
+    def stock_state(self, optimizer):
+        """Read a stock optimizer's state, with this optimizer's names."""
+
+    @abc.abstractmethod
+    def write_stock(self, optimizer):
+        """Write this state to a stock optimizer that is built for the same variables."""
+
+    def make_stock(self, config):
+        """Create the stock optimizer of a config."""
+        return self.stock.from_config(config)
+
+    @staticmethod
+    def build(optimizer, variables):
+        """Create a stock optimizer's variables."""
+        optimizer.build(variables)
+
+
+class Update(abc.ABC):
+    """The writes of one optimizer's micro-batch.
+
+    In a train step the engine calls, in this order, `add`, `totals`, `averages`, `run`, `keep` and
+    `assign`.
+
+    step_is_fixed: True if a user can't change the train step.
+    steps_return_state: True if `fit` passes the state functionally.
+    is_updating: True while the stock optimizer makes its update.
+    """
+
+    step_is_fixed = steps_return_state = is_updating = False
+
+    def __init__(self, optimizer, options, values, replicas, store):
+        self.optimizer, self.options = optimizer, options
+        self.values, self.replicas, self.store = values, replicas, store
+
+    # -- adding ------------------------------------------------------------------------------------
+
+    def add(self, step, sums, gradients, variables):
+        """Add gradients in place to the accumulators of their variables."""
+
+        def add(total, target, gradient):
+            self.add_to(target, gradient, of_sum[id(total)])
+
+        of_sum = {id(total): variable for total, variable in zip(sums, variables)}
+        self.replicas.on_each(sums, add, gradients)
+
+    @abc.abstractmethod
+    def add_to(self, target, gradient, variable):
+        """Add a gradient in place to a copy of its accumulator."""
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    def prefers_branch(self):
+        """Return True if gate="auto" means a branch in the current context."""
+        return False
+
+    @abc.abstractmethod
+    def branch(self, step, update):
+        """Call `update(step)` in a branch that runs if the switch is 1."""
+
+    def find_steps(self, step, absent):
+        """Return {index: step} for variables whose gradients are missing in a micro-batch."""
+        return {index: step_for_variable(step, index) for index in absent}
+
+    # -- updating ----------------------------------------------------------------------------------
+
+    @property
+    def loss_scale(self):
+        """The factor by which the stock optimizer divides gradients in an update."""
+        return 1.0
+
+    def totals(self, sums, variables):
+        """Return the values of accumulators, after `add`, for an update."""
+        return list(map(self.values.value, sums))
+
+    def averages(self, totals, variables, steps):
+        """Return the gradients for an update: scaled sums, or zeros inside a window."""
+        values, found = self.values, {}
+
+        def average(total, variable, step):
+            if self.store.overwrites(variable):
+                return total
+            key = id(step), total.dtype
+            if key not in found:  # each scale is computed once
+                found[key] = scale(
+                    values.ops,
+                    step,
+                    self.options.reduction,
+                    lambda value: values.cast(value, total.dtype),
+                )
+            return values.times(total, found[key])
+
+        return list(map(average, totals, variables, steps))
+
+    @abc.abstractmethod
+    def run(self, step, average, variables, switches):
+        """Make the stock optimizer's update, and change nothing where a switch is 0.
+
+        `average()` returns the gradients. `switches` has one for each variable; everything else has
+        the step's switch.
+        """
+
+    def take_back(self, held):
+        """Restore old values where a switch is 0. `held` has (variable, switch, old value)."""
+        values = self.values
+
+        def select(variable, target, switch, old):
+            return target.assign(values.ops.where(switch > 0, values.value(target), old))
+
+        if held:
+            variables, switches, old = zip(*held)
+            self.replicas.on_each(variables, select, switches, old)
+
+    def check_is_update(self, method):
+        """Raise a RuntimeError if something else than our update calls a part of it."""
+        if not self.is_updating:
+            name, stock = type(self.optimizer).__name__, self.store.stock.__name__
+            raise RuntimeError(
+                f"`{method}` of {name} was called from outside, as by an optimizer that wraps it: "
+                "the update would use a single micro-batch. Write the wrapper as a subclass of "
+                f"{stock}, and pass that to `accumulating`."
+            )
+
+    def keep(self, step, totals, sums, variables):
+        """Write what remains in the accumulators: all inside a window, zeros after its end."""
+        cast = self.values.cast
+        factors = {total.dtype: cast(1 - step.switch, total.dtype) for total in totals}
+        holds = [factors[total.dtype] for total in totals]
+        of_variable = {id(variable): total for variable, total in zip(variables, sums)}
+
+        def write(variable, target, total, hold):
+            return of_variable[id(variable)].assign(self.remainder(total, hold, target))
+
+        self.replicas.on_each(variables, write, totals, holds)
+
+    def remainder(self, total, hold, written):
+        """Return the new accumulator value, sequenced after `written`, its variable."""
+        return self.values.times(total, hold)
+
+    # -- counting ----------------------------------------------------------------------------------
+
+    def after_writes(self):
+        """Return a scope for writes that come after all earlier ones in the train step."""
+        return contextlib.nullcontext()
+
+    def assign(self, variable, value):
+        """Write a variable, in the cross-replica context."""
+        self.replicas.on(variable, lambda variable, target, value: target.assign(value), value)
+
+    @abc.abstractmethod
+    def count_updates(self, switch):
+        """Add the switch to the number of updates, unless `run` does."""
+
+    # -- a step that fails -------------------------------------------------------------------------
+
+    def snapshot(self, sums):
+        """Return what `restore` needs if the step fails; None unless Python runs it."""
+        if self.values.is_traced() or self.step_is_fixed or self.replicas.count() > 1:
+            return None
+        return [self.values.value(variable) for variable in [*sums, self.store.updates]]
+
+    def is_made(self, snapshot):
+        """Return True if the update was made since the snapshot."""
+        return int(self.values.value(self.store.updates)) != int(snapshot[-1])
+
+    def is_added(self, snapshot, sums):
+        """Return True if gradients were added since the snapshot, and `restore` can't undo it."""
+        return False
+
+    def restore(self, snapshot, sums):
+        """Undo the additions of a step that failed."""
+        for variable, value in zip([*sums, self.store.updates], snapshot):
+            variable.assign(value)
+
+    def clear(self, total):
+        """Set a sum to zero."""
+        total.assign(self.values.ops.zeros_like(total))
+
+    # -- between train steps -----------------------------------------------------------------------
+
+    def check_between_steps(self):
+        """Raise an error if a window can't be closed now."""
+        if self.values.is_traced():
+            raise RuntimeError(
+                "`apply_partial_window` can't be called in a traced function (tf.function, "
+                "jax.jit, torch.compile): call it between train steps."
+            )

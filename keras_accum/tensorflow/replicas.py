@@ -1,0 +1,182 @@
+"""Where TensorFlow 2 writes: in replicas, in branches, and nowhere unseen. Imports no Keras."""
+
+import contextlib
+
+import tensorflow as tf
+
+from keras_accum import parts
+from keras_accum.tensorflow.values import as_written, list_graphs
+from keras_accum.window import is_certain
+
+
+class TensorFlowReplicas(parts.Replicas):
+    """The replicas of a `tf.distribute` strategy.
+
+    native(variable): The TensorFlow variable inside a Keras variable.
+    """
+
+    def __init__(self, optimizer, native=lambda variable: variable):
+        self.optimizer, self.native = optimizer, native
+
+    @property
+    def strategy(self):
+        """The strategy in use when the optimizer was constructed."""
+        return self.optimizer._distribution_strategy
+
+    def index(self):
+        context = tf.distribute.get_replica_context()
+        number = None if context is None else tf.get_static_value(context.replica_id_in_sync_group)
+        return 0 if number is None else int(number)
+
+    def count(self):
+        return tf.distribute.get_strategy().num_replicas_in_sync
+
+    def reduce(self, tensors, variables):
+        if self.count() == 1:
+            return tensors
+        replicas = tf.distribute.get_replica_context()
+        return replicas.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
+
+    def in_any(self, count):
+        if self.count() == 1:
+            return count
+        replicas = tf.distribute.get_replica_context()
+        return tf.minimum(replicas.all_reduce(tf.distribute.ReduceOp.SUM, count), 1)
+
+    def across(self, function, *tensors):
+        return tf.__internal__.distribute.interim.maybe_merge_call(
+            lambda strategy, *values: function(*values), tf.distribute.get_strategy(), *tensors
+        )
+
+    def on(self, variable, function, *tensors):
+        return tf.distribute.get_strategy().extended.update(
+            self.native(variable),
+            lambda target, *values: function(variable, target, *values),
+            args=tensors,
+            group=False,
+        )
+
+    def between_steps(self, function):
+        outside = not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context()
+        if self.strategy is not None and outside:
+            self.strategy.run(as_written(function))
+        else:
+            function()
+
+    # -- branches ----------------------------------------------------------------------------------
+
+    def prefers_branch(self, runs_user_code):
+        """Return True if an update should run in a branch here; a user's code may do anything."""
+        if not tf.inside_function():
+            return self.count() == 1  # Python reads the switch
+        return bool(runs_user_code) or (
+            not tf.distribute.has_strategy()
+            and not is_compiled_by_xla()
+            and all(device.device_type == "CPU" for device in tf.config.get_visible_devices())
+        )
+
+    def branch(self, step, update):
+        """Make one branch for all replicas, because a replica's own couldn't write."""
+
+        def across(step):
+            strategy = tf.distribute.get_strategy()
+            if not tf.distribute.in_cross_replica_context():
+                run_if(step.switch, lambda: update(step))
+                return
+
+            def in_replicas():
+                strategy.extended.call_for_each_replica(update, (step,))
+
+            switch = strategy.experimental_local_results(step.switch)[0]  # the same on all
+            run_if(switch, in_replicas)
+
+        try:
+            self.across(across, step)
+        except ValueError as error:
+            if type(error).__name__ != "InaccessibleTensorError":
+                raise
+            cls = type(self.optimizer)
+            raise TypeError(
+                f"An update of {cls._stock_class.__name__} can't run in a conditional: its code, "
+                "or a schedule's or constraint's, keeps a tensor for later. Construct "
+                f"{cls.__name__} with gate='select'."
+            ) from error
+
+    # -- writes that nobody sees -------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def refusing_other_writes(self, switch, list_held):
+        """Scope that raises a TypeError if its graph writes a variable that isn't protected.
+
+        list_held(): At the end, the variables protected while the switch is 0.
+        """
+        if is_certain(switch) or not tf.inside_function():
+            yield
+            return
+        graph = tf.compat.v1.get_default_graph()
+        made = len(graph.get_operations())
+        yield
+        held = map(self.native, list_held())
+        handles = {id(v.handle) for each in held for v in getattr(each, "values", None) or [each]}
+        captures = [{id(inner): outer for outer, inner in g.captures} for g in list_graphs()]
+        for operation in graph.get_operations()[made:]:
+            for handle in find_written(operation, captures):
+                if id(handle) not in handles:
+                    found = handle._handle_data.shape_and_type[0]
+                    cls = type(self.optimizer)
+                    raise TypeError(
+                        f"An update of {cls._stock_class.__name__} writes a variable that Keras "
+                        f"doesn't track, of shape {tf.TensorShape(found.shape)} and "
+                        f"{tf.as_dtype(found.dtype)!r}, by {operation.name}. Without a "
+                        "conditional, each micro-batch would write it. Construct "
+                        f"{cls.__name__} with gate='conditional'."
+                    )
+
+
+def find_written(operation, captures):
+    """Return handles of the variables that an operation writes.
+
+    captures: {id of a tensor: the tensor outside} for each graph, the innermost first.
+    """
+    from tensorflow.python.framework import auto_control_deps_utils as utils
+
+    found = []
+    for handle in utils.get_read_write_resource_inputs(operation)[1]:
+        for outside in captures:
+            handle = outside.get(id(handle), handle)
+        # Other resources, such as summary writers, have no data type.
+        if getattr(handle, "_handle_data", None) and handle._handle_data.is_set:
+            found.append(handle)
+    return found
+
+
+def is_compiled_by_xla():
+    """Return True if XLA compiles the current trace."""
+    from tensorflow.python.ops import control_flow_util
+
+    graph = tf.compat.v1.get_default_graph() if tf.inside_function() else None
+    return graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def run_if(switch, function):
+    """Call a function in a branch that runs if the switch is 1."""
+
+    def branch():
+        function()
+        return tf.no_op()
+
+    def trip(trips):
+        function()
+        return trips + 1
+
+    if is_compiled_by_xla():  # which copies variables in a conditional, but not in a loop
+        zero = tf.zeros_like(switch)
+        tf.while_loop(lambda trips: trips < switch, trip, [zero], parallel_iterations=1)
+    else:
+        tf.cond(switch > 0, branch, tf.no_op)
+
+
+def write(variable, value):
+    """Write a variable copy by copy, so that a single replica's thread may call this."""
+    for copy in getattr(variable, "values", None) or [variable]:
+        copy.assign(tf.cast(value, copy.dtype))

@@ -1,0 +1,47 @@
+"""A micro-batch on tf_keras, whose gradients may be summed over replicas in advance."""
+
+from keras_accum.tf_keras.library import utilities
+
+# For each method that sums: the argument of `apply_gradients` for gradients that aren't summed.
+_FOR_UNSUMMED = {
+    "_aggregate_gradients": "experimental_aggregate_gradients=True",
+    "aggregate_gradients": "skip_gradients_aggregation=False",
+}
+
+
+def process(optimizer, pairs, is_summed):
+    """Process a micro-batch's (gradient, variable) pairs."""
+    accumulation = optimizer._accumulation
+    options, replicas = accumulation.options, accumulation.replicas
+    optimizer.build([variable for _, variable in pairs])
+    gradients, variables = map(list, zip(*utilities.filter_empty_gradients(pairs)))
+    if not is_summed:
+        accumulation.micro_batch(gradients, variables)
+        return
+    is_wrapped = vars(optimizer).get("_is_wrapped_by_loss_scale_optimizer", False)
+    needs_pairs = options.weighs or is_wrapped and options.accumulates
+    weights, replica = accumulation.update.weights_already_summed, replicas.index()
+    if needs_pairs and replica not in weights:
+        raise ValueError(
+            "reduction='weighted' and a LossScaleOptimizer need the gradients before they are "
+            f"summed over replicas: leave {_FOR_UNSUMMED[replicas.method]}."
+        )
+    accumulation.take(gradients, weights.pop(replica, None), variables)
+
+
+def sum_in_advance(optimizer, pairs):
+    """Sum pairs for a LossScaleOptimizer, which checks them before `apply_gradients`."""
+    accumulation = optimizer._accumulation
+    options, replicas = accumulation.options, accumulation.replicas
+    is_ours = getattr(type(optimizer), replicas.method).__module__.startswith("keras_accum.")
+    is_late = options.weighs and not is_ours  # already summed
+    if not options.accumulates or is_late or replicas.is_summing:
+        return replicas.sum_pairs(pairs)
+    optimizer.build([variable for _, variable in pairs])
+    pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
+    if not pairs:  # no trainable weights
+        return []
+    with replicas.in_method():
+        sums, weight = accumulation.reduce(*map(list, zip(*pairs)))
+    accumulation.update.weights_already_summed[replicas.index()] = weight
+    return [(total, variable) for total, (_, variable) in zip(sums, pairs)]

@@ -1,0 +1,48 @@
+"""Sums over replicas on tf_keras, by the optimizer's own method."""
+
+import contextlib
+
+from keras_accum.tensorflow.replicas import TensorFlowReplicas
+from keras_accum.tf_keras.library import key_of
+
+
+class TfKerasReplicas(TensorFlowReplicas):
+    """The replicas of a strategy, whose gradients the optimizer sums.
+
+    method: The name of the optimizer's method that sums (gradient, variable) pairs. A subclass such
+        as Horovod's may override it.
+    """
+
+    def __init__(self, optimizer, method):
+        super().__init__(optimizer)
+        self.method = method
+        self._summing = set()  # replicas inside the method
+
+    @property
+    def is_summing(self):
+        """True inside the method that sums."""
+        return self.index() in self._summing
+
+    @contextlib.contextmanager
+    def in_method(self):
+        """Scope of the method: in it, `reduce` calls the stock optimizer's."""
+        replica = self.index()
+        self._summing.add(replica)
+        try:
+            yield
+        finally:
+            self._summing.discard(replica)
+
+    def sum_pairs(self, pairs):
+        """Return pairs summed by the stock optimizer."""
+        return getattr(type(self.optimizer)._stock_class, self.method)(self.optimizer, pairs)
+
+    def reduce(self, tensors, variables):
+        pairs = list(zip(tensors, variables))
+        if self.is_summing:
+            pairs = self.sum_pairs(pairs)
+        else:
+            with self.in_method():
+                pairs = getattr(self.optimizer, self.method)(pairs)
+        sums = {key_of(variable): total for total, variable in pairs}
+        return [sums[key_of(variable)] for variable in variables]

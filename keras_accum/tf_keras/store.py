@@ -1,0 +1,239 @@
+"""The variables of tf_keras optimizers, legacy and newer, and their names in a state."""
+
+import abc
+import contextlib
+
+import tensorflow as tf
+
+from keras_accum import parts
+from keras_accum.tensorflow.replicas import write
+from keras_accum.tf_keras import models, stock
+from keras_accum.tf_keras.library import keras, key_of, legacy
+from keras_accum.window import COUNTERS, MISSING, WEIGHT
+
+SUMS = "window_accumulator"  # the accumulators' name in checkpoints
+_OURS = {"state_format", *COUNTERS, WEIGHT, MISSING, SUMS}
+
+
+def get_scalar_dtype():
+    return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
+
+
+class TfKerasStore(parts.Store):
+    """The variables of an optimizer. Each style has a subclass.
+
+    kept: the stock optimizer's variables, {(name, weight key): variable}; see `stock.find_kept`.
+    """
+
+    kept = {}
+    # True while the stock optimizer creates its variables.
+    is_creating = False
+    key = staticmethod(key_of)
+    in_custom_objects = staticmethod(keras.utils.get_registered_object)
+    read = staticmethod(keras.backend.get_value)
+    write = staticmethod(write)
+    rate_argument = staticmethod(stock.rate_argument)
+
+    def __init__(self, optimizer):
+        super().__init__(optimizer)
+        self.created = {}  # id: (name, weight key or None, variable), created by Keras's methods
+        self._order_in_stock = []  # variable keys, in the order of a stock optimizer's slots
+
+    # -- the model's variables ---------------------------------------------------------------------
+
+    def are_frozen(self, variables):
+        return models.are_frozen(self.optimizer, variables)
+
+    def sort_variables(self, var_list):
+        """Return the variables to build for, in the model's order if the model is known."""
+        if any(isinstance(variable, tf.Tensor) for variable in var_list):
+            raise NotImplementedError("Updating a `Tensor` is not implemented: give the variable.")
+        variables = models.list_variables(self.optimizer, var_list)
+        keys, order = list(map(self.key, variables)), self._order_in_stock
+        if order and keys != order and set(order) <= set(keys):
+            raise ValueError(
+                f"{type(self.optimizer).__name__} was made from an optimizer that met its "
+                "variables in another order, or not all of them. Call `optimizer.build(variables)` "
+                "first, with the same variables in the same order. "
+                f"Received: {', '.join(map(self.get_name, variables))}"
+            )
+        return variables
+
+    def check_known(self, var_list):
+        """Raise a ValueError for variables unknown to `build`."""
+        known = set(map(self.key, self.variables))
+        new = [self.get_name(v) for v in var_list if self.key(v) not in known]
+        if new:
+            raise ValueError(
+                f"{type(self.optimizer).__name__} was built for {len(known)} variables, and these "
+                f"are others: {', '.join(new)}. Call `optimizer.build(variables)` before the first "
+                "step, with all variables that it will ever update. For a copy of the model, or if "
+                "layers were unfrozen, compile the model with a new optimizer; "
+                "`new.set_state(optimizer.get_state())` continues the training."
+            )
+
+    # -- the stock optimizer's variables -----------------------------------------------------------
+
+    def record(self, name, variable, weight=None):
+        """Note a variable that the stock optimizer creates for a weight, or for all."""
+        if self.is_creating:
+            key = None if weight is None else self.key(weight)
+            _, key, _ = self.created.get(id(weight), ("", key, None))  # a slot of a slot
+            self.created.setdefault(id(variable), (name, key, variable))
+
+    @contextlib.contextmanager
+    def creating(self):
+        """Scope for the stock optimizer to create its variables; it ends with naming them."""
+        self.is_creating = True
+        try:
+            yield
+        finally:
+            self.is_creating = False
+        for taken in _OURS & {name for name, *_ in self.created.values()}:
+            raise ValueError(
+                f"{self.stock.__name__} makes a variable called {taken!r}, which is a name that "
+                "this package uses: rename it."
+            )
+        self.kept = stock.find_kept(self.optimizer, self.created.values())
+
+    # -- the state, between train steps ------------------------------------------------------------
+
+    @property
+    def updates(self):
+        return self.optimizer.iterations
+
+    def by_name(self):
+        keys = list(map(self.key, self.variables))
+        return self._name_variables(self.optimizer, self.kept, keys)
+
+    def _name_variables(self, optimizer, kept, keys):
+        """Return an optimizer's variables for the weights with these keys, by state name."""
+        places = {None: "", **{key: f".{place}" for place, key in enumerate(keys)}}
+        # Newer SGD has slots even without momentum.
+        unused = () if vars(optimizer).get("momentum", True) else ("momentum",)
+        found = {"completed_updates": optimizer.iterations}
+        for (name, key), variable in kept.items():
+            if key in places and name not in unused:
+                prefix = "" if name == "moving_average" else f"{self.rule_name}."
+                found[f"{prefix}{name}{places[key]}"] = variable
+        return found
+
+    def rate(self):
+        rate = stock.get_rate(self.optimizer)
+        return None if rate is None or callable(rate) else self.read(rate)
+
+    def write_rate(self, rate):
+        self.optimizer.learning_rate = float(rate)
+
+    # -- stock optimizers --------------------------------------------------------------------------
+
+    @staticmethod
+    def stock_variables(optimizer):
+        return []  # a stock optimizer doesn't know its model
+
+    def _named_in_stock(self, optimizer):
+        """Return a stock optimizer's variables by the names in our state."""
+        kept, keys = stock.find_kept(optimizer), list(map(self.key, self.variables))
+        if not keys:
+            keys = self._order_in_stock = list(dict.fromkeys(key for _, key in kept if key))
+        return self._name_variables(optimizer, kept, keys)
+
+    def stock_state(self, optimizer):
+        # A stock optimizer lacks slots for variables that never had a gradient.
+        found = {**self.by_name(), **self._named_in_stock(optimizer)}
+        return {name: self.read(variable) for name, variable in found.items()}
+
+    def write_stock(self, optimizer):
+        own = self.by_name()
+        for name, variable in self._named_in_stock(optimizer).items():
+            self.write(variable, self.read(own[name]))
+
+    # -- the variables of a window -----------------------------------------------------------------
+
+    @abc.abstractmethod
+    def add_variable(self, name, value, dtype, shape):
+        """Create an optimizer variable on every replica."""
+
+    def add_counter(self, name, value, shape=()):
+        return self.add_variable(name, value, tf.int64, shape)
+
+    def add_scalar(self, name, value):
+        return self.add_variable(name, value, get_scalar_dtype(), ())
+
+    def variable_scope(self):
+        """Scope for creating variables."""
+        strategy = self.optimizer._distribution_strategy
+        if strategy is None or tf.distribute.has_strategy():
+            return contextlib.nullcontext()
+        return strategy.scope()
+
+    def dtype_scope(self, variable):
+        """Scope for creating a variable's accumulator in our dtype, not Keras's."""
+
+        def creator(next_creator, **arguments):
+            # A sum of many half precision gradients overflows or stalls in half precision.
+            arguments.update(initial_value=lambda: tf.zeros(variable.shape), dtype=tf.float32)
+            return next_creator(**arguments)
+
+        is_half = get_dtype(variable) in (tf.float16, tf.bfloat16)
+        return tf.variable_creator_scope(creator) if is_half else contextlib.nullcontext()
+
+
+class LegacyStore(TfKerasStore):
+    """The variables of a legacy optimizer."""
+
+    stock_arguments = staticmethod(stock.get_legacy_arguments)
+
+    def rate_in_use(self):
+        optimizer = self.optimizer
+        is_nadam = self.stock is legacy.Nadam  # its `decay` is for the momentum
+        rate = optimizer.learning_rate if is_nadam else optimizer._decayed_lr(get_scalar_dtype())
+        return float(self.read(rate))
+
+    @classmethod
+    def stock_classes(cls, optimizer_class):
+        if optimizer_class not in (legacy.SGD, legacy.Adam, legacy.RMSprop):
+            return {optimizer_class}
+        # Since TensorFlow 2.11, a newer class has the same name.
+        return {optimizer_class, getattr(keras.optimizers, optimizer_class.__name__)}
+
+    @staticmethod
+    def build(optimizer, variables):
+        optimizer._create_all_weights(variables)
+
+    def add_sum(self, variable):
+        return self.optimizer.add_slot(variable, SUMS)
+
+    def add_variable(self, name, value, dtype, shape):
+        arguments = {"shape": shape, "dtype": dtype, "trainable": False}
+        arguments["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
+        with self.variable_scope():
+            initializer = keras.initializers.Constant(value)
+            return self.optimizer.add_weight(name, initializer=initializer, **arguments)
+
+
+class NewStyleStore(TfKerasStore):
+    """The variables of an optimizer of the newer style."""
+
+    stock_arguments = staticmethod(stock.get_arguments)
+
+    def rate_in_use(self):
+        rate = stock.get_rate(self.optimizer)
+        if not isinstance(rate, tf.Variable):
+            rate = rate(tf.constant(self.optimizer.completed_updates, tf.int64))
+        return float(self.read(rate))
+
+    def add_sum(self, variable):
+        with self.variable_scope(), self.dtype_scope(variable):
+            return self.optimizer.add_variable_from_reference(variable, SUMS)
+
+    def add_variable(self, name, value, dtype, shape):
+        with self.variable_scope():
+            initializer = keras.initializers.Constant(value)
+            return self.optimizer.add_variable(shape, dtype, initializer, name=name)
+
+
+def get_dtype(variable):
+    """Return a variable's own dtype, not the dtype that mixed precision casts to."""
+    # Only mixed precision variables have a `true_dtype`.
+    return getattr(variable, "true_dtype", variable.dtype).base_dtype

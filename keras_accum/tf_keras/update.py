@@ -1,0 +1,222 @@
+"""An update on tf_keras: the stock optimizer's own, after which old values are restored.
+
+SGD, Adam and RMSprop of the legacy style run fused kernels instead, with the update switch in their
+scalars; then nothing is restored.
+"""
+
+import abc
+import functools
+
+import tensorflow as tf
+
+from keras_accum import parts
+from keras_accum.host import find_user_classes, runs_code_of_keras
+from keras_accum.tensorflow import rules
+from keras_accum.tensorflow.values import TensorFlowValues, add_in_place, after
+from keras_accum.tf_keras.library import keras, legacy
+from keras_accum.tf_keras.replicas import TfKerasReplicas
+from keras_accum.tf_keras.store import LegacyStore, NewStyleStore, get_dtype, get_scalar_dtype
+from keras_accum.window import is_certain
+
+# Rules that compute the same numbers as these stock classes.
+_RULES = {
+    legacy.SGD: lambda o: rules.SGD(momentum=o._momentum, nesterov=o.nesterov),
+    legacy.Adam: lambda o: rules.AMSGrad() if o.amsgrad else rules.Adam(),
+    # The stock optimizer's momentum kernels put epsilon under the root, its other code doesn't.
+    legacy.RMSprop: lambda o: rules.RMSprop(o._momentum, o.centered, epsilon_in_root=o._momentum),
+}
+
+
+class TfKerasUpdate(parts.Update):
+    """An update on Keras 2 and TensorFlow 2. Each style has a subclass.
+
+    weights_already_summed: {replica: the micro-batch's weight or None}, after gradients were summed
+        for a LossScaleOptimizer.
+    """
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.weights_already_summed = {}
+        self._updates_begun = 0  # replicas inside an update
+        self._updates_before = None  # a number, if Python runs the step
+        self._runs_code_of_keras = runs_code_of_keras(type(self.optimizer))
+
+    @abc.abstractmethod
+    def run_stock(self, averages, variables, switches):
+        """Make the stock optimizer's update, without summing over replicas."""
+
+    def add_to(self, target, gradient, variable):
+        return add_in_place(target, gradient)
+
+    def prefers_branch(self):
+        functions = getattr(self.optimizer, "gradient_transformers", None)
+        runs_user_code = (
+            functions or self.options.window_transforms or not self._runs_code_of_keras
+        )
+        return self.replicas.prefers_branch(runs_user_code)
+
+    def branch(self, step, update):
+        self.replicas.branch(step, update)
+
+    def list_written(self, variables, switches, switch):
+        """Return (variable, switch) pairs for all variables that an update may write.
+
+        `switch` is for the optimizer's variables shared by all weights.
+        """
+        store = self.store
+        switch_by_key = {None: switch, **dict(zip(map(store.key, variables), switches))}
+        pairs = list(zip(variables, switches))
+        for (_, key), each in store.kept.items():
+            _, owner, _ = store.created.get(id(each), (None, None, None))
+            if (owner or key) in switch_by_key:
+                pairs.append((each, switch_by_key[owner or key]))
+        return [(each, switch) for each, switch in pairs if not is_certain(switch)]
+
+    def run(self, step, average, variables, switches):
+        written = self.list_written(variables, switches, step.switch)
+        written.append((self.store.updates, 0))  # the engine counts updates, after all other writes
+        checked = self.replicas.refusing_other_writes(step.switch, self._list_held)
+        # A step that finds no more data must not decay weights: wait for the gradients.
+        with after([step.divisor]), checked:
+            held = [(variable, switch, self.values.value(variable)) for variable, switch in written]
+            self._updates_begun += 1
+            try:
+                averages = [tf.cast(a, get_dtype(v)) for a, v in zip(average(), variables)]
+                self.run_stock(averages, variables, switches)
+                self._is_made = True
+            finally:
+                self._updates_begun -= 1
+                self._is_made = self._is_made or self._is_counted(variables)
+                self.take_back(held)
+
+    def _list_held(self):
+        """Return the variables protected while the switch is 0."""
+        store = self.store
+        # The newer style's rate follows the updates, although each step writes it.
+        rate = vars(self.optimizer).get("_current_learning_rate")
+        held = [*store.variables, store.updates, *store.kept.values()]
+        return held if rate is None else [*held, rate]
+
+    @property
+    def is_updating(self):
+        return self._updates_begun > 0
+
+    def count_updates(self, switch):
+        def count(variable, target, switch):
+            switch = tf.cast(switch, target.dtype)
+            if self._updates_before is None:
+                return target.assign_add(switch)
+            return target.assign(self._updates_before + switch)  # also if called twice
+
+        self.replicas.on(self.store.updates, count, switch)
+
+    def snapshot(self, sums):
+        found = super().snapshot(sums)
+        self._is_made, self._updates_before = False, found and found[-1]
+        return found
+
+    def is_made(self, snapshot):
+        return self._is_made or self._is_counted(self.store.variables)
+
+    def _is_counted(self, variables):
+        """Return True if the stock optimizer has counted an update since Python began the step.
+
+        It does so after its other writes, but in the newer style before constraints.
+        """
+        is_last = all(getattr(variable, "constraint", None) is None for variable in variables)
+        before = self._updates_before
+        return is_last and before is not None and bool(self.store.updates != before)
+
+
+class LegacyUpdate(TfKerasUpdate):
+    """An update of a legacy optimizer."""
+
+    @property
+    def rule(self):
+        """The rule that replaces the stock optimizer's code, or None."""
+        is_plain = self._runs_code_of_keras and self.store.stock in _RULES
+        is_complex = any(variable.dtype.is_complex for variable in self.store.variables)
+        if not is_plain or is_complex or self.optimizer.gradient_transformers:
+            return None
+        return _RULES[self.store.stock](self.optimizer)
+
+    def list_written(self, variables, switches, switch):
+        if self.rule is None:
+            return super().list_written(variables, switches, switch)
+        constrained = [pair for pair in zip(variables, switches) if pair[0].constraint is not None]
+        return [pair for pair in constrained if not is_certain(pair[1])]
+
+    def run_stock(self, averages, variables, switches):
+        optimizer, stock, key = self.optimizer, self.store.stock, self.store.key
+        if any("apply_gradients" in vars(base) for base in find_user_classes(stock)):
+            pairs = list(zip(averages, variables))
+            stock.apply_gradients(optimizer, pairs, experimental_aggregate_gradients=False)
+            return
+        if self.rule is None:
+            apply_state = optimizer._prepare(variables)
+        else:
+            apply_state = self._compute_scalars(variables, switches)
+        pairs = list(optimizer._transform_gradients(list(zip(averages, variables))))
+        if not {key(v) for _, v in pairs} <= set(map(key, variables)):
+            raise ValueError(
+                "`gradient_transformers` must return pairs of the variables that they are given. "
+                f"Received: {[v.name for _, v in pairs]}"
+            )
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            functools.partial(optimizer._distributed_apply, apply_state=apply_state, name=None),
+            tf.distribute.get_strategy(),
+            pairs,
+        )
+
+    def _compute_scalars(self, variables, switches):
+        """Compute the rule's scalars, by variable key; equal ones are computed once."""
+        optimizer, rule, computed, found = self.optimizer, self.rule, {}, {}
+        for variable, switch in zip(variables, switches):
+            dtype = variable.dtype.base_dtype
+            if (id(switch), dtype) not in computed:
+                given = {
+                    name: optimizer._get_hyper(name, dtype)
+                    if name in optimizer._hyper
+                    else tf.convert_to_tensor(vars(optimizer)[name], dtype)  # `cast` rounds first
+                    for name in rule.hyperparameters
+                }
+                rate, update = optimizer._decayed_lr(dtype), tf.cast(self.store.updates + 1, dtype)
+                gated = rule.scalars(tf.cast(switch, dtype), rate, update, **given)
+                computed[id(switch), dtype] = gated
+            found[self.store.key(variable)] = computed[id(switch), dtype]
+        return found
+
+
+class NewStyleUpdate(TfKerasUpdate):
+    """An update of an optimizer of the newer style."""
+
+    def run_stock(self, averages, variables, switches):
+        optimizer, stock, clip = self.optimizer, self.store.stock, self.optimizer.global_clipnorm
+        is_missing = any(switch is not switches[0] for switch in switches)
+        is_changed = stock.apply_gradients is not keras.optimizers.Optimizer.apply_gradients
+        if is_missing and is_changed and clip is not None:
+            raise TypeError(
+                f"A gradient is missing in a micro-batch, and `apply_gradients` of "
+                f"{stock.__name__} could change its zero, which would count in the global "
+                "norm: change gradients in the train step, or leave `global_clipnorm` out. "
+                f"Received: global_clipnorm={clip}"
+            )
+        pairs = list(zip(averages, variables))
+        stock.apply_gradients(optimizer, pairs, skip_gradients_aggregation=True)
+
+
+def make_parts(optimizer, options):
+    """Return the parts of an optimizer, whose style is that of its stock class."""
+    is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+    if not (is_eager or options.is_stock):
+        raise ValueError(
+            f"{type(optimizer).__name__} needs TensorFlow 2's eager execution, but "
+            "`model_to_estimator` and `tf.compat.v1.disable_eager_execution()` switch it off: "
+            "train with `fit`, without either."
+        )
+    if isinstance(optimizer, legacy.Optimizer):
+        method, store, cls = "_aggregate_gradients", LegacyStore(optimizer), LegacyUpdate
+    else:
+        method, store, cls = "aggregate_gradients", NewStyleStore(optimizer), NewStyleUpdate
+    values, replicas = TensorFlowValues(get_scalar_dtype()), TfKerasReplicas(optimizer, method)
+    return parts.Parts(values, replicas, store, cls(optimizer, options, values, replicas, store))
