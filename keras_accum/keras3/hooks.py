@@ -246,7 +246,7 @@ def _check_at_once(load_weights):
         try:
             model.optimizer.build(model.trainable_variables)
         except StateError as error:
-            if not (skip_mismatch or state.is_of_others(state.waiting)):
+            if not (skip_mismatch or state.is_of_others(state.waiting.raw)):
                 raise StateError(
                     f"{error} To load the weights and start a new optimizer, call "
                     "`load_weights(path, skip_mismatch=True)`, or load before you compile."
