@@ -81,9 +81,9 @@ def test_callbacks_for_one_optimizer():
     model = trained(sgd(2), sgd(), [accum.OnUpdates([each]), accum.AccumulationMonitor()])
     assert model.first.completed_updates == 2 and len(seen) == 2
     assert model.history.history["completed_updates"] == [2]
-    two, several = (sgd(2), sgd(2)), "has several.*'first': .*'more': "
+    several = "has several.*'first': .*'more': "
     for callback in (accum.OnUpdates([each]), accum.AccumulationMonitor()):
         with pytest.raises(TypeError, match=several):
-            trained(*two, [callback])
+            trained(sgd(2), sgd(2), [callback])
     with pytest.raises(TypeError, match=r"given to `compile`.*`optimizer.decide.*'first'"):
         trained(sgd(2), sgd(), [accum.PythonGate()])
