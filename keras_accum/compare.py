@@ -117,8 +117,10 @@ def compare_with_big_batch(
     `fit` trains your model as you compiled it: in micro-batches, with all samples in one batch, and
     as a control with these in another order. An optimizer that only keeps gradients takes the place
     of yours, so learning rate, clipping, decay, moving averages and `window_transforms` take no
-    part: they act once per update. Then everything is put back: weights, states of layers, metrics,
-    seeds, and your optimizer. If the window differs, the other options of this package are tried.
+    part: they act once per update. If the window differs, other options of this package are tried.
+
+    Then everything is put back: weights, states of layers, metrics, seeds, and your optimizer. Only
+    eager dropout of tf_keras goes on with other draws.
 
     The big batch must fit in memory. If it doesn't, compare `x[:10]` with `batch_size=2`.
 

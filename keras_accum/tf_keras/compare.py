@@ -78,9 +78,14 @@ class Subject(compare.Subject):
         return list(map(self.read, recorder.list_gradients(self.model.trainable_variables)))
 
     def list_states(self):
-        model = self.model
+        model, own = self.model, self.model.optimizer
         found = [*model.weights, *(v for metric in model.metrics for v in metric.variables)]
-        found += [v for v in vars(model).values() if isinstance(v, tf.Variable)]  # counters
+        for value in vars(model).values():
+            if isinstance(value, tf.Variable):  # counters
+                found.append(value)
+            elif isinstance(value, (StockOptimizer, legacy.Optimizer)) and value is not own:
+                variables = value.variables
+                found += variables() if callable(variables) else variables
         for layer in model._flatten_layers():
             generators = [getattr(layer, "_random_generator", None), *vars(layer).values()]
             generators = [getattr(g, "_generator", g) for g in generators]

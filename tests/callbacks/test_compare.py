@@ -6,11 +6,11 @@ import re
 import hosts
 import numpy as np
 import pytest
-from cases import quick_once, skip_file_on_keras2
+from cases import once_by_torch, skip_file_on_keras2, thorough
 from hosts import keras
 
 skip_file_on_keras2("compare_with_big_batch")
-pytestmark = [quick_once, pytest.mark.usefixtures("float32")]
+pytestmark = pytest.mark.usefixtures("float32")
 
 SIZE, LENGTH = 4, 3
 layers, accum = keras.layers, hosts.accum
@@ -209,7 +209,22 @@ def compare_row(name):
     return compare(model, data, size, callbacks=callbacks)
 
 
-@pytest.mark.parametrize("name", ROWS)
+# The kinds run everywhere. On JAX, where compiling is slow, the last ones are left to the others.
+KINDS = "plain", "batch normalization", "short", "dropout"
+NOT_ON_JAX = (
+    *("two inputs", "sample weights", "a schedule of lengths", "short, weighted", "a sum of sums"),
+    *("bfloat16", "embedding", "slices of a window", "an added sum", "noise", "our callbacks"),
+)
+not_on_jax = pytest.mark.once_by("tensorflow", "torch")
+
+
+def mark(name):
+    if name in NOT_ON_JAX:
+        return thorough, not_on_jax
+    return () if name in KINDS else thorough
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=mark(name)) for name in ROWS])
 def test_verdict(name):
     found, (verdict, text, *_) = compare_row(name), ROWS[name]
     assert found.verdict == verdict, str(found)
@@ -220,6 +235,7 @@ def test_verdict(name):
     assert found.by_variable == sorted(found.by_variable, key=lambda each: -each.distance)
 
 
+@thorough
 def test_rounding_of_a_gradient_that_is_zero_in_theory_does_not_count():
     """As of the bias of attention's keys, which Adam would amplify."""
     found = compare_row("attention")
@@ -257,8 +273,8 @@ def fitted(is_eager=True, epochs=1):
     return model
 
 
-@pytest.mark.parametrize("is_interrupted", [False, True])
-@pytest.mark.parametrize("epochs", [0, LENGTH + 1])
+@pytest.mark.parametrize("is_interrupted", [pytest.param(False, marks=thorough), True])
+@pytest.mark.parametrize("epochs", [pytest.param(0, marks=thorough), LENGTH + 1])
 def test_nothing_moves(epochs, is_interrupted):
     model = fitted(epochs=epochs)
     arrays, objects = values(model)
@@ -274,6 +290,7 @@ def test_nothing_moves(epochs, is_interrupted):
         np.testing.assert_array_equal(array, before)
 
 
+@thorough
 @pytest.mark.parametrize(
     "compares", [compare, lambda model: compare(model, callbacks=[Interrupt()])]
 )
@@ -281,7 +298,7 @@ def test_a_training_after_it_is_the_same(compares):
     """Traced, with another order of the samples and dropout."""
 
     def train(before):
-        hosts.set_random_seed()
+        keras.utils.set_random_seed(0)  # TensorFlow's, too
         model = fitted(is_eager=False, epochs=0)
         try:
             before(model)
@@ -300,6 +317,7 @@ def test_a_model_without_weights_is_built():
     assert compare(model).verdict == "equal" and model.built
 
 
+@thorough
 def test_traced():
     """Several steps in one call, and a callback that changes the train function."""
     model = network()
@@ -310,6 +328,7 @@ def test_traced():
     assert compare(model, callbacks=[accum.PythonGate()]).verdict == "equal"
 
 
+@thorough
 def test_half_precision_with_a_loss_scale_that_overflows():
     model = mixed("mixed_float16")()
     model.compile(ours(), "mse", run_eagerly=True)
@@ -317,6 +336,7 @@ def test_half_precision_with_a_loss_scale_that_overflows():
     assert found.verdict == "equal" and HALF in str(found)
 
 
+@thorough
 def test_other_optimizers_of_the_model_are_put_back():
     class Two(OwnStep):
         def train_step(self, *arguments):
@@ -370,6 +390,7 @@ BAD = {
 }
 
 
+@once_by_torch
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input(name):
     text, build, options, data, *more = BAD[name]
@@ -379,6 +400,7 @@ def test_bad_input(name):
         compare(model, data, **{"batch_size": SIZE, **dict(*more)})
 
 
+@once_by_torch
 def test_models_that_are_refused():
     model = network()
     with pytest.raises(ValueError, match="must be compiled: call"):

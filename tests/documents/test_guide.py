@@ -138,8 +138,7 @@ def test_the_updates_of_a_training():
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_a_fair_comparison(capsys):
-    from_ours = {name: getattr(accum, name) for name in ("AdamAccumulate", "ApplyPartialWindow")}
-    run("a fair comparison", keras=keras, make_model=dense_model, x=X, y=Y, **from_ours)
+    run("a fair comparison", make_model=dense_model, x=X, y=Y)
     assert 0 < float(capsys.readouterr().out.split()[-1]) < 1e-6
 
 

@@ -667,15 +667,168 @@ def is_average(name):
     return name.endswith("_average") or name.startswith(("moving_average", "average/"))
 
 
+# -- a subclassed model with two optimizers ------------------------------------------------------
+
+
+class Pair(keras.Model):
+    """Two layers, each with an optimizer of its own, which is an attribute as in a GAN."""
+
+    def __init__(self):
+        super().__init__(name="pair")
+        for name, columns in LAYERS.items():
+            setattr(self, name, keras.layers.Dense(columns.stop - columns.start, name=name))
+
+    def compile(self, optimizers, loss, **arguments):
+        super().compile(**arguments)
+        self.of_a, self.of_b = optimizers
+        self.loss_of = loss
+
+    def call(self, x, training=False):
+        return keras.layers.concatenate([self.a(x), self.b(x)])
+
+    def train_step(self, batch):
+        x, y, *_ = batch
+        pairs = (self.of_a, self.a.weights), (self.of_b, self.b.weights)
+        if hosts.IS_TORCH:
+            self.zero_grad()
+            loss = self.loss_of(y, self(x, training=True))
+            loss.backward()
+            for optimizer, weights in pairs:
+                optimizer.apply([w.value.grad for w in weights], weights)
+            return {"loss": loss}
+        with hosts.tf.GradientTape(persistent=True) as tape:
+            loss = self.loss_of(y, self(x, training=True))
+        for optimizer, weights in pairs:
+            optimizer.apply_gradients(list(zip(tape.gradient(loss, weights), weights)))
+        return {"loss": loss}
+
+
+which = st.sampled_from(sorted(LAYERS))
+
+
+class TwoOptimizers(RuleBasedStateMachine):
+    """A random training of such a model, whose layers don't know of each other."""
+
+    @initialize(plans=st.tuples(plans(), plans()))
+    def compile(self, plans):
+        self.plans = dict(zip(LAYERS, plans))
+        for plan in plans:  # the model, and what `fit` weighs, are common to both
+            plan.update(counts=False, constraint=False, transforms=False)
+            plan["ours"].pop("window_transforms", None)
+            if plan["ours"]["reduction"] == "weighted":
+                plan["ours"]["reduction"] = "mean"
+        self.big_batches = {head: BigBatch(plan, head) for head, plan in self.plans.items()}
+        self.optimizers = {head: ours(plan) for head, plan in self.plans.items()}
+        self.model = Pair()
+        self.model(np.zeros((1, ROWS, ROWS), hosts.FLOATX))
+        initialized(self.model)
+        self.compile_again()
+        for head, optimizer in self.optimizers.items():
+            optimizer.build(self.model.get_layer(head).weights)
+
+    @rule()
+    def compile_again(self):
+        optimizers = [self.optimizers[head] for head in LAYERS]
+        self.model.compile(optimizers, Linear(), run_eagerly=not self.plans["a"]["traced"])
+
+    @rule(
+        seeds=st.lists(seed, min_size=1, max_size=6),
+        batch_size=st.integers(1, 3),
+        epochs=st.integers(1, 2),
+    )
+    def fit(self, seeds, batch_size, epochs):
+        targets = random_targets(seeds)
+        self.model.fit(*inputs(targets), batch_size=batch_size, epochs=epochs, **ONE_AT_A_TIME)
+        for batch in in_batches(targets, batch_size) * epochs:
+            self.take(batch)
+
+    @rule(seed=seed)
+    def train_on_batch(self, seed):
+        targets = random_targets([seed])
+        self.model.train_on_batch(*inputs(targets))
+        self.take(targets)
+
+    def take(self, batch):
+        for head, big_batch in self.big_batches.items():
+            big_batch.micro_batch(gradients_of(batch, head))
+
+    @rule(head=which, seed=seed, closes=st.sampled_from([None, True, False]))
+    def apply(self, head, seed, closes):
+        """A step of one of them alone."""
+        optimizer, big_batch = self.optimizers[head], self.big_batches[head]
+        if big_batch.skips or not big_batch.accumulates:
+            closes = None
+        if closes is not None:
+            optimizer.decide(closes)
+        found = gradients_of(random_targets([seed]), head)
+        apply(optimizer, weights_of(self.model), found)
+        big_batch.micro_batch(found, closes=closes)
+
+    @rule(head=which, accum_iters=st.integers(1, 9))
+    def set_accum_iters(self, head, accum_iters):
+        big_batch = self.big_batches[head]
+        assume(big_batch.accumulates and not callable(self.plans[head]["ours"]["accum_iters"]))
+        self.optimizers[head].accum_iters = big_batch.set_accum_iters = accum_iters
+
+    @rule(head=which)
+    def apply_partial_window(self, head):
+        self.optimizers[head].apply_partial_window()
+        self.big_batches[head].update()
+
+    @rule(head=which)
+    def copy_the_state(self, head):
+        new = ours(self.plans[head])
+        new.build(self.model.get_layer(head).weights)
+        new.set_state(self.optimizers[head].get_state())
+        self.optimizers[head] = new
+        self.compile_again()
+
+    @invariant()
+    def equal_to_the_big_batches(self):
+        for head, big_batch in self.big_batches.items():
+            optimizer = self.optimizers[head]
+            assert optimizer.completed_updates == big_batch.updates
+            assert optimizer.window_position == len(big_batch.window)
+            actual, expected = (
+                {v: hosts.array(w) for v, w in zip(NAMES, weights_of(model)) if v.startswith(head)}
+                for model in (self.model, big_batch.model)
+            )
+            assert_equal(actual, expected, **TOLERANCE)
+
+
+MACHINES = {"one": Training}
+if hosts.BACKEND != "jax":  # where `fit` knows the variables of one optimizer
+    MACHINES["two optimizers"] = TwoOptimizers
+# The same in a process of `torch.distributed`, which may change how `fit` trains.
+DISTRIBUTED = [False, True] if hosts.IS_TORCH else [False]
+
+
+@pytest.fixture
+def processes(request, tmp_path):
+    if not request.param:
+        yield
+        return
+    import torch
+
+    file = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", file, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
 @pytest.mark.skipif(
     not (NEW_CASES or hosts.IS_TORCH), reason="elsewhere `nox -s fuzz` runs new cases each week"
 )
-def test_random_trainings():
+@pytest.mark.parametrize("processes", DISTRIBUTED, indirect=True, ids=lambda d: f"group={d}")
+@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+def test_random_trainings(machine, processes):
+    share = len(MACHINES) * len(DISTRIBUTED)
     options = {"max_examples": CASES_OF_A_CHANGE, "stateful_step_count": STEPS, "derandomize": True}
     if NEW_CASES:
         options = {"max_examples": NEW_CASES, "stateful_step_count": 2 * STEPS, "print_blob": True}
+    options["max_examples"] = -(-options["max_examples"] // share)
     run_state_machine_as_test(
-        Training,
+        machine,
         settings=settings(
             database=None,
             deadline=None,
