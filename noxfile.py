@@ -101,8 +101,13 @@ WEEKLY = {
 WORKS_WITH = (
     *("keras==3.15.1", "tensorflow==2.21.0", "keras-hub==0.32.0"),
     *("mlflow-skinny==3.17.2", "pandas==3.1.1", "orbax-checkpoint==0.12.8"),
+    "jax-privacy==2.0.0",
     *("wandb==0.31.0", "keras-tuner==1.4.8", "tensorboard==2.21.0"),  # which the tuner imports
 )
+# tensorflow-addons has ended; these are the last versions that fit each other.
+ADDONS = "tensorflow-cpu==2.15.1", "tensorflow-addons==0.23.0"
+BACKENDS = ["tensorflow", "jax", "torch"]
+SAY_VERSION = "import keras; print(keras.__version__)"
 # What compiles for an NVIDIA GPU without one, for `accelerators`.
 FOR_A_GPU = "jax==0.10.2", "jax-cuda12-plugin==0.10.2", "jax-cuda12-pjrt==0.10.2", "optax==0.2.8"
 nox.options.sessions = ["pure", "keras3_tensorflow", "keras3_jax", "summary"]
@@ -129,10 +134,18 @@ def keras3_jax(session):
 
 
 @nox.session
-@nox.parametrize("backend", ["tensorflow", "jax"], ids=["tensorflow", "jax"])
+@nox.parametrize("backend", BACKENDS, ids=BACKENDS)
 def keras_nightly(session, backend):
-    """The second tier on Keras's nightly, which a weekly workflow runs."""
-    check_host(session, "keras3", "", "keras-nightly", backend, KERAS_BACKEND=backend)
+    """The second tier on Keras's nightly, weekly and before a release."""
+    session.install("--no-compile", str(PROJECT), *group("test"), "keras-nightly", backend)
+    # A package that needs Keras may have put the released one in its place.
+    version = session.run("python", "-c", SAY_VERSION, silent=True).split()[-1]
+    if "dev" not in version:
+        session.error(f"not a nightly, but keras {version}")
+    check(session, "keras3", ".", *EACH_HOST, KERAS_BACKEND=backend)
+    if backend == "torch":  # `fit` with DistributedDataParallel, which no released Keras has
+        chosen = "-m", "thorough", "-k", "two_processes_of_torch or equals_one_device"
+        check(session, "keras3", ".", *chosen, KERAS_BACKEND=backend)
 
 
 @nox.session
@@ -190,6 +203,19 @@ def works_with(session):
         settings = {"KERAS_BACKEND": backend, "KERAS_ACCUM_TEST_WORKS_WITH": str(rows[backend])}
         check(session, "keras3", "works_with", "-m", "thorough", posargs=(), **settings)
     session.run("python", "docs/site/rows_of_works_with.py", *map(str, rows.values()))
+
+
+@nox.session(python=find_python("3.11", "3.10", "3.9"))
+def works_with_addons(session):
+    """tensorflow-addons on TensorFlow 2.15. Prints its rows of docs/works_with.md."""
+    if not session.python:
+        skip(session, "TensorFlow 2.15 needs Python 3.9, 3.10 or 3.11; none is installed")
+    session.install("--no-compile", str(PROJECT), *group("test"), *ADDONS)
+    rows = Path(session.create_tmp(), "addons.json").resolve()
+    rows.unlink(missing_ok=True)
+    test = "works_with/test_addons.py", "-m", "thorough"
+    check(session, "tf_keras", *test, KERAS_ACCUM_TEST_WORKS_WITH=str(rows))
+    session.run("python", "docs/site/rows_of_works_with.py", str(rows))
 
 
 @nox.session

@@ -204,7 +204,7 @@ class Accumulation:
         except BaseException:
             if snapshot is None:
                 raise
-            is_made = update.is_made(snapshot)
+            is_made = bool(step.switch) and update.is_made(snapshot)
             for total in sums if is_made else ():
                 update.clear(total)
             if is_made or is_written or update.is_added(snapshot, sums):

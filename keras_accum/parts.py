@@ -447,8 +447,8 @@ class Update(abc.ABC):
 
     def restore(self, snapshot, sums):
         """Undo the additions of a step that failed."""
-        for total, value in zip(sums, snapshot):
-            total.assign(value)
+        for variable, value in zip([*sums, self.store.updates], snapshot):
+            variable.assign(value)
 
     def clear(self, total):
         """Set a sum to zero."""

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+BACKENDS["addons"] = "TensorFlow 2.15"
 
 
 def table(files):
     """The rows of all files, with the backends that had the same result."""
-    found = {}
+    found = {}  # one line for all tests of a row
     for file in map(Path, files):
         for row in json.loads(file.read_text("utf-8")):
             found.setdefault(tuple(row), {})[BACKENDS[file.stem]] = None

@@ -118,8 +118,8 @@ def _impossible(state):
     found = [f"Not numbers: {_shorten(wrong)}"] if wrong else []
     state = {name: array for name, array in state.items() if name not in wrong}
     most = {**dict.fromkeys(INTEGERS, 2**31 - 1), "state_format": FORMAT}
-    if "window_length" in state and state["window_length"].ndim == 0:
-        most["window_position"] = np.maximum(state["window_length"] - 1, 0)
+    if "window_length" in state and not np.any(state["window_length"]):
+        most["window_position"] = 0  # `decide` may go past any other length
     allowed = {}
     for name in filter(state.__contains__, INTEGERS):
         array = state[name]

@@ -86,6 +86,7 @@ class TfKerasUpdate(parts.Update):
                 self._is_made = True
             finally:
                 self._updates_begun -= 1
+                self._is_made = self._is_made or self._is_counted(variables)
                 self.take_back(held)
 
     def _list_held(self):
@@ -115,7 +116,16 @@ class TfKerasUpdate(parts.Update):
         return found
 
     def is_made(self, snapshot):
-        return self._is_made  # `updates` is written after the sums
+        return self._is_made or self._is_counted(self.store.variables)
+
+    def _is_counted(self, variables):
+        """Return True if the stock optimizer has counted an update since Python began the step.
+
+        It does so after its other writes, but in the newer style before constraints.
+        """
+        is_last = all(getattr(variable, "constraint", None) is None for variable in variables)
+        before = self._updates_before
+        return is_last and before is not None and bool(self.store.updates != before)
 
 
 class LegacyUpdate(TfKerasUpdate):

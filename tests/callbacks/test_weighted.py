@@ -362,8 +362,8 @@ def test_inside_a_window(how):
     assert_equal(weights(model), expected)
 
 
-def test_a_training_without_accumulated_weights_is_as_before():
-    """Nothing is left in the model's loss, and `train_on_batch` names the remedy."""
+def test_nothing_is_left_after_a_training():
+    """Nothing in the model's loss, so `train_on_batch` names the remedy."""
     model = compiled(training.dense_model(), hosts.ours("SGD", accum_iters=2, reduction="weighted"))
     fit(model, MICRO, short(), epochs=1)
     assert all("call" not in vars(loss) for loss in hosts.list_losses(model))

@@ -50,7 +50,7 @@ def test_tables_are_those_of_their_results(tmp_path, monkeypatch):
     assert len(pyplot.gca().containers) == 3 and all(pyplot.gca().containers)
 
 
-@pytest.mark.skipif(not hosts.IS_TORCH, reason="of PyTorch")
+@pytest.mark.skipif(not hosts.IS_TORCH or hosts.IS_KERAS_3_16, reason="PyTorch and Keras 3.15's")
 def test_where_pytorch_waits():
     from accelerators import tables, waits
 

@@ -31,10 +31,13 @@ ROWS = {
     "MirroredStrategy": ("tensorflow", 1, -1),
     "MirroredStrategy, tf_keras": ("tf_keras", 1, -1),
     "MultiWorkerMirroredStrategy": ("tensorflow", 2, -1),
+    "DistributedDataParallel, fit": (
+        "torch" if hosts.IS_KERAS_3_16 else "torch on a newer Keras", 2, snippet.UPDATES,
+    ),
     "DistributedDataParallel, no_sync": ("torch", 2, snippet.UPDATES),
     "DistributedDataParallel": ("torch", 2, snippet.UPDATES * 8),
     "Horovod": ("keras2", 2, -1) if HAS_HOROVOD else ("keras2", 1, 1),  # once in the graph
-}
+}  # fmt: skip
 # What the page says of several processes: `ModelParallel` in place of `DataParallel`.
 LAYOUT = re.search(r"(?m)^mesh(.*\n)+parallel.*\n", BLOCKS["ModelParallel"])[0]
 BLOCKS["ModelParallel, several processes"] = re.sub(

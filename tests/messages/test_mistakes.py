@@ -22,7 +22,10 @@ def test_a_callback_in_the_place_of_an_optimizer():
 
 
 def test_the_name_of_an_optimizer():
-    with pytest.raises(ValueError, match=r"no place for accum_iters.*`AdamAccumulate\(accum_iters"):
+    said = r"no place for accum_iters.*`AdamAccumulate\(accum_iters"
+    if hosts.IS_KERAS_3_16:  # which doesn't look for a name among registered classes
+        said = "Could not interpret optimizer identifier: adamaccumulate"
+    with pytest.raises(ValueError, match=said):
         dense_model().compile("adamaccumulate", "mse")
 
 

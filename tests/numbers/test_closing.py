@@ -1,6 +1,9 @@
 """The caller closes windows: between train steps, in a train step by a tensor, or in Python."""
 
+import copy
 import json
+import pickle
+import warnings
 
 import hosts
 import numpy as np
@@ -98,6 +101,57 @@ def test_a_decided_window_may_be_longer_than_its_length_and_counters_go_on_from_
     assert (ours.completed_updates, ours.window_position) == (0, 3)
     stepper(ours, mine)(window[3])  # the counters decide: the window is full
     assert (ours.completed_updates, ours.window_position) == (1, 0)
+
+
+PAST = {"decided": (2, {}, 3), "decided, shorter": (3, {"accum_iters": 1}, 3)}
+PAST.update({"none": (None, {}, 3), "shorter": (4, {"accum_iters": 2}, 3)})
+
+
+@pytest.mark.parametrize("length, set_to, count", PAST.values(), ids=PAST)
+def test_a_window_at_or_past_its_length_can_be_saved(length, set_to, count):
+    """And loaded: as a state, a list, a pickle and a copy, which continue equally."""
+    if hosts.IS_KERAS2 and length in (2, 3):
+        pytest.skip("Keras 2 has no `decide`")
+    ours, mine = made(hosts.ours("SGD", learning_rate=0.5, accum_iters=length))
+    micro_batches = gradients([count + 1])[0]
+    for grads in micro_batches[:count]:
+        if length in (2, 3):
+            ours.decide(False)
+        hosts.apply(ours, grads, mine)
+        for name, value in set_to.items():
+            setattr(ours, name, value)
+    saved, arrays = ours.get_state(), [hosts.array(v) for v in hosts.listed(ours)]
+    start = [hosts.array(v) for v in mine]
+
+    def as_list():
+        other = hosts.ours("SGD", learning_rate=0.5, accum_iters=length)
+        other.set_weights(arrays)
+        return other
+
+    def as_state():
+        other = hosts.ours("SGD", learning_rate=0.5, accum_iters=length)
+        hosts.build_on(other, mine)
+        other.set_state(saved)
+        return other
+
+    by_pickle = lambda: pickle.loads(pickle.dumps(ours))  # noqa: E731
+    copies = [lambda: copy.deepcopy(ours), by_pickle, as_state, as_list]
+    ends = []
+    for make in copies:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a length that was set
+            other = make()
+            hosts.build_on(other, mine)
+        assert other.window_position == count
+        for v, value in zip(mine, start):
+            hosts.assign(v, value)
+        other.apply_partial_window()
+        ends.append([hosts.array(v) for v in mine])
+        assert (other.completed_updates, other.window_position) == (1, 0)
+    for end in ends:
+        for value, first, before in zip(end, ends[0], start):
+            np.testing.assert_array_equal(value, first)
+            assert np.abs(value - before).min() > 0
 
 
 @thorough

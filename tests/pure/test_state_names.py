@@ -82,7 +82,7 @@ MISFITS = [
     (state(Adam__velocity__1=np.zeros(3, "V2")), "Not numbers: Adam.velocity.1"),
     (state(Adam__velocity__1=np.zeros(3, ">f4")), "Not numbers: Adam.velocity.1"),
     (state(Adam__momentum__0=np.zeros((3, 2))), "Adam.momentum.0 is (3, 2), not (2, 3)"),
-    (state(window_position=5), "window_position = 5, must be an integer from 0 to 4"),
+    (state(window_position=-5), "window_position = -5, must be an integer from 0 to 2147483647"),
     (state(accum_iters=-1), "accum_iters = -1, must be an integer from 0 to 2147483647"),
     (state(window_length=0), "window_position = 2, must be an integer from 0 to 0"),
     (state(state_format=2), "state_format = 2, must be at most 1: install a newer"),

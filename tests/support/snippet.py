@@ -4,6 +4,7 @@ The environment has the number of PROCESSES and an ADDRESS. See documents/test_d
 """
 
 import functools
+import importlib
 import importlib.util
 import os
 import sys
@@ -32,22 +33,10 @@ def make_model():
 
 
 def names_of_torch(rank, processes, x, y):
-    """Return `loader`, and let `torch` count its reductions."""
+    """Return `loader`, and the class that counts reductions."""
     import torch
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+    from count_reductions import Counting
 
-    class Counting(torch.nn.parallel.DistributedDataParallel):
-        reductions = 0
-
-        def __init__(self, module):
-            super().__init__(module)
-            self.register_comm_hook(None, self.reduce)
-
-        def reduce(self, state, bucket):
-            Counting.reductions += 1
-            return allreduce_hook(state, bucket)
-
-    torch.nn.parallel.DistributedDataParallel = Counting
     rows = [range(i + rank, i + MICRO, processes) for i in range(0, len(x), MICRO)]
     loader = [[torch.tensor(a[r], dtype=torch.float32) for a in (x, y)] for r in rows]
     return {"loader": loader, "Counting": Counting}
@@ -80,6 +69,8 @@ def main(script, result, rank):
     x, y = data()
     names = {"make_model": make_model, "x": x, "y": y, "address": os.environ["ADDRESS"]}
     names.update(rank=rank, processes=processes)
+    if os.environ.get("KERAS_BACKEND") == "torch":
+        importlib.import_module("count_reductions")  # before Keras
     if "TF_CONFIG" not in os.environ:  # else the strategy comes before other uses of TensorFlow
         import hosts
 

@@ -67,6 +67,27 @@ def test_orbax_on_updates(tmp_path):
     assert saved(tmp_path) == list(range(EVERY, EPOCH + 1, EVERY))
 
 
+@pytest.mark.row(
+    "tensorboard",
+    "`TensorBoard(update_freq=2)`, and the same in `OnUpdates`: its event files",
+    "counts micro-batches, and in `OnUpdates` updates; `evaluation_..._vs_iterations` has updates",
+)
+@pytest.mark.parametrize("on_updates", [True, False])
+def test_tensorboard(tmp_path, on_updates):
+    board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False, update_freq=EVERY)
+    callback = hosts.accum.OnUpdates([board]) if on_updates else board
+    trained = model(accum_iters=2)
+    fit(trained, MICRO, epochs=2, validation_data=data(), callbacks=[callback])
+    steps = {}
+    for path in tmp_path.glob("*/events*"):
+        for event in hosts.tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                steps.setdefault(value.tag, []).append(event.step)
+    counted = 2 * EPOCH // (2 if on_updates else 1)
+    assert steps["batch_loss"] == list(range(EVERY, counted + 1, EVERY))
+    assert steps["evaluation_loss_vs_iterations"] == [EPOCH // 2, EPOCH]
+
+
 # -- trackers --------------------------------------------------------------------------------------
 
 

@@ -41,10 +41,11 @@ class MicroBatches(InTrainFunction):
     samples: an output or loss with a mask, or `reduction="mean_with_sample_weight"` with sample
     weights. Use `loss="batch"` there.
 
-    With `loss="batch"`, the model first runs on all slices without gradients. The loss on the
-    joined outputs, kept in memory, gives their gradient. Then the model runs on each slice again,
-    with the same dropout draws. At the price of a second forward pass, this is exact for any loss
-    on `(y_true, y_pred)`, such as a contrastive loss:
+    With `loss="batch"`, known as GradCache, the model first runs on all slices without gradients.
+    The loss on the joined outputs, kept in memory, gives their gradient. Then the model runs on
+    each slice again, with the same dropout draws. At the price of a second forward pass, this is
+    exact for any loss on `(y_true, y_pred)`, such as a contrastive loss. With PyTorch's
+    DistributedDataParallel, it's the loss of one process's samples:
 
         gradient = sum_s (d outputs_s / d weights)^T (d loss / d outputs_s)
                          + (n_s / n) d penalties_s / d weights
