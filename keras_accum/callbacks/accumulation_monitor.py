@@ -1,7 +1,6 @@
 """The callback `AccumulationMonitor`."""
 
 from keras_accum.callbacks.base import Callback
-from keras_accum.convert import inner
 
 # Logs to show as they are, without averaging.
 _LOGS = (
@@ -57,7 +56,7 @@ class AccumulationMonitor(Callback):
         self._add_to(logs)
 
     def _accumulation(self):
-        return inner(self.model.optimizer)._accumulation  # on JAX, `model` syncs the variables
+        return self._find_optimizer()._accumulation
 
     def _add_to(self, logs):
         accumulation = self._accumulation()

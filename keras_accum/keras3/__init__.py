@@ -61,7 +61,7 @@ host.check_members(keras, keras.Model, ["_flatten_layers"])  # called in the cal
 if keras.backend.backend() == "jax":
     from keras_accum.keras3.jax import HOOKS
 else:
-    HOOKS = []
+    from keras_accum.keras3.hooks import HOOKS
 patches.plan(HOST.name, together.look_at_trainings(HOST), *HOOKS)
 
 AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)

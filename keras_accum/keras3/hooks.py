@@ -7,10 +7,10 @@ import keras
 from keras import ops
 
 from keras_accum import host, schedule
-from keras_accum.convert import Convertible
+from keras_accum.convert import Convertible, accumulates, inner
 from keras_accum.keras3.store import Keras3Store
 from keras_accum.options import unchangeable
-from keras_accum.state import LOADER
+from keras_accum.state import LOADER, StateError
 from keras_accum.warn import warn
 
 # The members of Keras's own class that are overridden here or called by a private name.
@@ -226,3 +226,37 @@ class Hooks(MovingAverages):
         if not self._is_stock:
             self._accumulation.update.check_is_update("update_step")
         super().update_step(gradient, variable, learning_rate)
+
+
+def _check_at_once(load_weights):
+    """Return a `load_weights` that creates the optimizer's variables, to check its state at once.
+
+    Otherwise the first train step would, which can't know of `skip_mismatch`.
+    """
+
+    def load_and_check(model, filepath, skip_mismatch=False, **keywords):
+        optimizer = inner(getattr(model, "optimizer", None))
+        if not accumulates(optimizer) or optimizer.built:
+            return load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
+        state, rate = optimizer._accumulation.state, optimizer._accumulation.store.rate()
+        before = state.waiting
+        load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
+        if state.waiting is before or not model.trainable_variables:
+            return None
+        try:
+            model.optimizer.build(model.trainable_variables)
+        except StateError as error:
+            if not (skip_mismatch or state.is_of_others(state.waiting.raw)):
+                raise StateError(
+                    f"{error} To load the weights and start a new optimizer, call "
+                    "`load_weights(path, skip_mismatch=True)`, or load before you compile."
+                ) from None
+            state.skip(rate)
+            warn(f"Skipping the optimizer's state in {filepath}: {error}")
+        return None
+
+    return load_and_check
+
+
+host.check_members(keras, keras.Model, ["load_weights"])
+HOOKS = [(keras.Model, "load_weights", _check_at_once)]

@@ -240,6 +240,49 @@ def test_a_checkpoint_of_a_custom_loop(tmp_path):
     assert_same(other.get_state(), optimizer.get_state())
 
 
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="its files of weights hold no optimizer")
+@pytest.mark.skipif(hosts.IS_LEGACY, reason="stock files of weights hold no legacy optimizer")
+@pytest.mark.parametrize("length", [LENGTH, 1])
+def test_weights_of_another_model(length, tmp_path):
+    """With `skip_mismatch` the optimizer starts afresh; else the error comes at loading."""
+
+    def model_of(width, rate, name="Adam", trains=True):
+        optimizer = hosts.ours(name, learning_rate=rate, accum_iters=length)
+        first = keras.layers.Dense(3, name="a", trainable=trains)
+        layers = [first, keras.layers.Dense(width, name="b")]
+        return compiled(hosts.sequential((3,), layers), optimizer)
+
+    old, path = model_of(4, 0.5), str(tmp_path / "old.weights.h5")
+    x, y = data()
+    go_on(old, 0, 3, (x, np.tile(y, 2)))
+    old.save_weights(path)
+    with pytest.raises(accum.StateError, match="skip_mis" if hosts.IS_KERAS3 else "doesn't fit"):
+        model_of(4, 0.25, "SGD").load_weights(path)
+    new = model_of(2, 0.25)
+    with pytest.warns(UserWarning):
+        new.load_weights(path, skip_mismatch=True)
+    found = [new]
+    if length > 1:
+        found.append(model_of(4, 0.25, trains=False))
+        with pytest.warns(UserWarning, match="Skipping"):
+            found[1].load_weights(path)
+    for model in found:
+        np.testing.assert_array_equal(model.get_weights()[0], old.get_weights()[0])
+        assert model.optimizer.completed_updates == 0
+        assert hosts.array(model.optimizer.learning_rate) == 0.25
+    reference = model_of(2, 0.25)
+    reference.set_weights(new.get_weights())
+    for model in (new, reference):
+        go_on(model)
+    for value, expected in zip(new.get_weights(), reference.get_weights()):
+        np.testing.assert_array_equal(value, expected)
+    # The same model continues, skipping nothing.
+    again = model_of(4, 0.25)
+    again.load_weights(path, skip_mismatch=True)
+    assert again.optimizer.get_state().keys() == old.optimizer.get_state().keys()
+    assert again.optimizer.completed_updates == old.optimizer.completed_updates
+
+
 NEVER = {
     "Missing: completed_updates; Not known here: a": {"a": 1},
     "Not known here: Other.momentum.0": {"completed_updates": 3, "Other.momentum.0": np.ones(2)},

@@ -1,0 +1,89 @@
+"""Optimizers that a model keeps as attributes, as GANs in Keras's guides do."""
+
+import warnings
+
+import hosts
+import numpy as np
+import pytest
+from hosts import accum, keras
+from training import data
+
+if hosts.IS_KERAS2 or hosts.BACKEND == "jax":
+    pytest.skip("a train step that calls several optimizers", allow_module_level=True)
+
+
+class Two(keras.Model):
+    """Two halves, each with its own optimizer: one is an attribute, the other in a dictionary."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.a, self.b = (keras.layers.Dense(2, use_bias=False) for _ in range(2))
+        self.first, self.more = first, {"second": second}
+
+    def call(self, x):
+        return self.a(x) + self.b(x)
+
+    def train_step(self, batch):
+        x, y = batch
+        pairs = ((self.a, self.first), (self.b, self.more["second"]))
+        variables = [v for layer, _ in pairs for v in layer.trainable_variables]
+        if hosts.IS_TORCH:
+            self.zero_grad()
+            loss = keras.ops.mean(keras.ops.square(self(x) - y))
+            loss.backward()
+            gradients = [v.value.grad for v in variables]
+        else:
+            with hosts.tf.GradientTape() as tape:
+                loss = hosts.tf.reduce_mean(hosts.tf.square(self(x) - y))
+            gradients = tape.gradient(loss, variables)
+        for (_, optimizer), gradient, variable in zip(pairs, gradients, variables):
+            optimizer.apply_gradients([(gradient, variable)])
+        return {"loss": loss}
+
+
+def trained(first, second, callbacks=()):
+    model, (x, y) = Two(first, second), data()
+    model(x[:1])
+    for layer in (model.a, model.b):
+        layer.set_weights([np.full((3, 2), 0.5)])
+    for optimizer, layer in ((first, model.a), (second, model.b)):
+        hosts.build_on(optimizer, layer.trainable_variables)
+    model.compile()
+    model.fit(x[:10], y[:10], batch_size=2, shuffle=False, verbose=0, callbacks=list(callbacks))
+    return model
+
+
+def sgd(length=None):
+    if length is None:
+        return hosts.stock("SGD", learning_rate=0.25)
+    return hosts.ours("SGD", learning_rate=0.25, accum_iters=length)
+
+
+def test_apply_partial_window_closes_all():
+    first, second = sgd(2), sgd(3)
+    trained(first, second, [accum.ApplyPartialWindow()])
+    assert (first.completed_updates, first.window_position) == (3, 0)
+    assert (second.completed_updates, second.window_position) == (2, 0)
+
+
+def test_fit_warns():
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        trained(sgd(2), sgd(8))
+    said = " ".join(str(warning.message) for warning in found)
+    assert "An epoch ended inside a window, after 1 of its 2" in said
+    assert "no update: 5 of 8" in said
+
+
+def test_callbacks_for_one_optimizer():
+    seen = []
+    each = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *given: seen.append(given))
+    model = trained(sgd(2), sgd(), [accum.OnUpdates([each]), accum.AccumulationMonitor()])
+    assert model.first.completed_updates == 2 and len(seen) == 2
+    assert model.history.history["completed_updates"] == [2]
+    two, several = (sgd(2), sgd(2)), "has several.*'first': .*'more': "
+    for callback in (accum.OnUpdates([each]), accum.AccumulationMonitor()):
+        with pytest.raises(TypeError, match=several):
+            trained(*two, [callback])
+    with pytest.raises(TypeError, match=r"given to `compile`.*`optimizer.decide.*'first'"):
+        trained(sgd(2), sgd(), [accum.PythonGate()])
