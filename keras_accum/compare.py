@@ -297,7 +297,6 @@ class Subject:
         """Train the model with this optimizer from now on."""
         model, train_step = self.model, self.model.train_step
         vars(model)["optimizer"] = recorder  # without Keras's tracking
-        inner(recorder).build(model.trainable_variables)
         # A new function, because JAX's jit cache is keyed by function.
         with attribute(model, "train_step", lambda *arguments: train_step(*arguments)):
             model.make_train_function(force=True)

@@ -51,7 +51,9 @@ class Subject(compare.Subject):
 
     def make_recorder(self, options, scale):
         with self.scope():
-            return accumulating(Recorder)(loss_scale_factor=scale, **vars(options))
+            recorder = accumulating(Recorder)(loss_scale_factor=scale, **vars(options))
+            recorder.build(self.model.trainable_variables)  # JAX's devices need to know its state
+            return recorder
 
     def read_gradients(self, recorder):
         return list(map(self.read, recorder.gradients))

@@ -36,7 +36,7 @@ def arrays(samples, x=(3,), y=(2,)):
     return [random.uniform(1, 2, (samples, *shape)).astype(hosts.FLOATX) for shape in (x, y)]
 
 
-def ours(**arguments):
+def sgd(**arguments):
     return hosts.ours("SGD", **{"learning_rate": 0.01, "accum_iters": LENGTH, **arguments})
 
 
@@ -217,7 +217,7 @@ KINDS = "a short micro-batch", "a mask", "an ignored class", "batch normalizatio
 @pytest.mark.parametrize("row", over(ROWS, KINDS))
 def test_what_is_said_once(row):
     expected, build, data, options, arguments, *loss = row
-    model = eager(build(), ours(**options), *(make() for make in loss))
+    model = eager(build(), sgd(**options), *(make() for make in loss))
     found = said(model, data, **arguments)
     assert len(found) == bool(expected) and (expected or "") in "".join(found)
     assert (REMEDY in "".join(found)) == (expected in (MASK, SHORT, WEIGHTS))
@@ -250,7 +250,7 @@ LEFT_OVER = {
 @pytest.mark.parametrize("row", over(LEFT_OVER, ["at the end of an epoch"]))
 def test_micro_batches_that_are_left_over(row):
     expected, batches, options, arguments = row
-    model, data = eager(dense_model(), ours(**options)), arrays(batches * SIZE)
+    model, data = eager(dense_model(), sgd(**options)), arrays(batches * SIZE)
     found = said(model, data, texts=["An epoch ended inside a window"], **arguments)
     assert len(found) == bool(expected) and (expected or "") in "".join(found)
     others = "give `fit` `callbacks=[ApplyPartialWindow()]`"
@@ -260,13 +260,13 @@ def test_micro_batches_that_are_left_over(row):
 
 @once_by_torch
 def test_a_training_of_one_window_goes_on_in_the_next_training():
-    model, arguments = eager(dense_model(), ours()), {"texts": ["inside a window"], **ONE}
+    model, arguments = eager(dense_model(), sgd()), {"texts": ["inside a window"], **ONE}
     assert [said(model, arrays(2 * SIZE), **arguments) for _ in range(4)] == [[]] * 4
     assert len(said(model, arrays(6 * SIZE), **arguments)) == 1
 
 
 def in_windows_of(accum_iters, **more):
-    return eager(dense_model(), ours(accum_iters=accum_iters, **more))
+    return eager(dense_model(), sgd(accum_iters=accum_iters, **more))
 
 
 def test_a_training_without_an_update_points_at_the_line_of_the_user():
@@ -295,7 +295,7 @@ def test_which_trainings_warn_of_no_update():
     other.optimizer.set_state({**model.optimizer.get_state(), "window_length": 100})
     assert other.optimizer.completed_updates == 2
     assert count(other) == 1
-    assert count(eager(dense_model(), hosts.loss_scaled(ours(accum_iters=100), 4.0))) == 1
+    assert count(eager(dense_model(), hosts.loss_scaled(sgd(accum_iters=100), 4.0))) == 1
 
 
 def to_the_mean(y_true, y_pred):
@@ -329,7 +329,7 @@ if hosts.IS_KERAS3:
 def test_a_loss_that_compares_samples(is_said, loss, data, options):
     last = [layers.Dense(162), layers.Reshape((9, 9, 2))] if data is MAP else [layers.Dense(2)]
     model = hosts.sequential((3,), [*last, layers.Activation("sigmoid")])
-    eager(model, ours(**options), loss())
+    eager(model, sgd(**options), loss())
     found = said(model, data, texts=["isn't a mean over samples", "is divided by"])
     assert len(found) == is_said
     assert not found or "`MicroBatches(..., loss='batch')` with the stock optimizer" in found[0]
@@ -348,7 +348,7 @@ def test_only_training_calls_a_loss(accum_iters, reduction):
             seen.append(float(y_true[0, 0]))
             return keras.losses.mean_squared_error(y_true, y_pred)
 
-    model = eager(dense_model(), ours(accum_iters=accum_iters, reduction=reduction), Loss())
+    model = eager(dense_model(), sgd(accum_iters=accum_iters, reduction=reduction), Loss())
     fit(model, SIZE, PAIR, epochs=1)
     # Keras itself may call it once, to find shapes.
     np.testing.assert_allclose(seen[-6:], PAIR[1][::SIZE, 0], rtol=1e-6)
@@ -356,12 +356,12 @@ def test_only_training_calls_a_loss(accum_iters, reduction):
 
 
 def test_without_accum_iters_it_is_said_once():
-    model, data = eager(dense_model(), ours(accum_iters=1)), arrays(SIZE)
+    model, data = eager(dense_model(), sgd(accum_iters=1)), arrays(SIZE)
     texts = ["has accum_iters=1"]
     (found,) = said(model, data, texts=texts)
     assert STOCK in found
     assert said(model, data, texts=texts) == []
-    assert said(eager(dense_model(), ours()), data, texts=texts) == []
+    assert said(eager(dense_model(), sgd()), data, texts=texts) == []
 
 
 @once_by_torch
@@ -389,10 +389,10 @@ def test_a_stock_optimizer_in_slices():
 def test_in_a_traced_step():
     """With callbacks of ours in it, and with several micro-batches in a call."""
     used = [hosts.accum.AccumulationMonitor(), hosts.accum.PythonGate()]
-    found = said(compiled(batch_norm()(), ours()), LESS, callbacks=used)
+    found = said(compiled(batch_norm()(), sgd()), LESS, callbacks=used)
     assert len(found) == 2 and BATCHES in found[0] and SHORT in found[1]
     if not hosts.IS_TORCH:  # Keras runs one step at a time there
-        model = compiled(dense_model(), ours(accum_iters=4), steps_per_execution=2)
+        model = compiled(dense_model(), sgd(accum_iters=4), steps_per_execution=2)
         assert said(model, arrays(6 * SIZE)) == []
         (found,) = said(model, arrays(6 * SIZE - 2))
         assert SHORT in found

@@ -218,7 +218,7 @@ def each_of(table):
     return pytest.mark.parametrize("name", [pytest.param(n, marks=m) for n, m in marks.items()])
 
 
-def adam():
+def stock_adam():
     return hosts.stock("Adam", learning_rate=0.01)
 
 
@@ -232,7 +232,7 @@ def train(case, callbacks=(), optimizer=None, batch_size=BATCH, epochs=2):
     hosts.set_random_seed()
     model, given = build(), in_compile() if callable(in_compile) else in_compile
     arguments = {"loss": "mse", **WITHOUT_XLA, **given}
-    model.compile(optimizer or adam(), **arguments)
+    model.compile(optimizer or stock_adam(), **arguments)
     history = model.fit(
         x, y, batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0,
         callbacks=list(callbacks), **in_fit,
@@ -245,7 +245,7 @@ def train(case, callbacks=(), optimizer=None, batch_size=BATCH, epochs=2):
     return model, found
 
 
-def assert_same(case, optimizer=adam, loss="sample", **arguments):
+def assert_same(case, optimizer=stock_adam, loss="sample", **arguments):
     """Train as a whole and in slices. Return the model that was trained in slices."""
     _, expected = train(case, [], optimizer(), **arguments)
     model, actual = train(case, [MicroBatches(SIZE, loss=loss)], optimizer(), **arguments)
@@ -310,11 +310,11 @@ def clipped():
     return hosts.stock("SGD", learning_rate=0.1, momentum=0.9, global_clipnorm=0.1)
 
 
-def ours():
+def accumulating_adam():
     return hosts.ours("Adam", learning_rate=0.01)
 
 
-@quick_first("optimizer", [scheduled, clipped, ours])
+@quick_first("optimizer", [scheduled, clipped, accumulating_adam])
 def test_optimizers(optimizer):
     model = assert_same(CASES["plain"], optimizer)
     assert int(model.optimizer.iterations) == 2 * -(-SAMPLES // BATCH)
@@ -543,7 +543,7 @@ def test_a_divisor_of_the_whole_batch_is_refused(name):
     build, (x, y), in_fit, _ = DIVIDED[name]
     model, _ = train(DIVIDED[name], epochs=1)
     model.trainable = True  # batch normalization, too
-    model.compile(adam(), model.loss, **WITHOUT_XLA)
+    model.compile(stock_adam(), model.loss, **WITHOUT_XLA)
     before = model.get_weights()
     with pytest.raises(ValueError, match=r"the loss '\w+', which is divided.*, loss='batch'\)"):
         model.fit(x, y, BATCH, verbose=0, callbacks=[MicroBatches(SIZE)], **in_fit)

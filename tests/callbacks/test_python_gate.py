@@ -4,9 +4,19 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import on_adam, on_each_kind_of_state, quick_first, quick_once, skip_file_on_keras2
+from cases import ADAM, on_adam, on_each_kind_of_state, quick_first, quick_once, skip_file_on_keras2
 from hosts import keras
-from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
+from training import (
+    LENGTH,
+    MICRO,
+    assert_equal,
+    compiled,
+    data,
+    dense_model,
+    fit,
+    in_windows,
+    weights,
+)
 
 from keras_accum.callbacks.python_gate import KnownCounters
 
@@ -17,10 +27,6 @@ skip_file_on_keras2("PythonGate")
 python_gate = hosts.accum.PythonGate
 picked = pytest.mark.skipif(hosts.IS_TORCH, reason="PythonGate does nothing on PyTorch")
 on_jax = pytest.mark.skipif(hosts.BACKEND != "jax", reason="elsewhere counters are always read")
-
-
-def adam(**arguments):
-    return hosts.ours("Adam", **{"accum_iters": LENGTH, "learning_rate": 2**-5, **arguments})
 
 
 def assert_big_batches(model, case, ends):
@@ -83,7 +89,7 @@ def test_equals_big_batch(case):
 @on_adam
 def test_other_train_steps(case, how):
     """With run_eagerly, too, PythonGate changes no number."""
-    actual = training.train(adam(), MICRO, compile={how: True}, callbacks=[python_gate()])
+    actual = training.train(in_windows(ADAM), MICRO, compile={how: True}, callbacks=[python_gate()])
     training.assert_same_training(actual, training.big_batch(case))
 
 
@@ -92,7 +98,7 @@ def test_each_function_is_traced_once():
     counts = []
     for callbacks in ([], [python_gate()]):
         model = Steps()
-        model.compile(adam(), "mse")
+        model.compile(in_windows(ADAM), "mse")
         fit(model, MICRO, callbacks=callbacks)
         traces = model.traces
         fit(model, MICRO, callbacks=callbacks)
@@ -105,22 +111,22 @@ def test_each_function_is_traced_once():
 @on_adam
 def test_changes_of_the_window_from_outside(case):
     """Partial windows are closed and accum_iters is changed, between epochs and inside one."""
-    model = compiled(dense_model(), adam())
+    model = compiled(dense_model(), in_windows(ADAM))
     callbacks = [python_gate(), Interferes(), hosts.accum.ApplyPartialWindow()]
     fit(model, MICRO, callbacks=callbacks)
     assert_big_batches(model, case, [4, 8, 11, 12, 15, 17, 20, 23, 24, 27, 30, 33, 36])
 
 
 def loss_scaled():
-    return hosts.loss_scaled(adam(), 4.0)
+    return hosts.loss_scaled(in_windows(ADAM), 4.0)
 
 
 REFUSED = {
-    "skip_nonfinite=True": (lambda: adam(skip_nonfinite=True), {}),
-    "skip_norm": (lambda: adam(skip_norm=1.0), {}),
-    "accum_iters=None": (lambda: adam(accum_iters=None), {}),
+    "skip_nonfinite=True": (lambda: in_windows(ADAM, skip_nonfinite=True), {}),
+    "skip_norm": (lambda: in_windows(ADAM, skip_norm=1.0), {}),
+    "accum_iters=None": (lambda: in_windows(ADAM, accum_iters=None), {}),
     "a LossScaleOptimizer": (loss_scaled, {}),
-    "steps_per_execution=3": (adam, {"steps_per_execution": 3}),
+    "steps_per_execution=3": (lambda: in_windows(ADAM), {"steps_per_execution": 3}),
 }
 
 
@@ -135,7 +141,7 @@ def test_what_only_the_device_knows(said):
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only Keras 2's fit has parameter servers")
 def test_parameter_servers_are_refused(monkeypatch):
-    model = compiled(dense_model(), adam())
+    model = compiled(dense_model(), in_windows(ADAM))
     strategy = object.__new__(hosts.tf.distribute.ParameterServerStrategy)
     monkeypatch.setattr(type(model), "distribute_strategy", strategy)
     callback = python_gate()
@@ -164,7 +170,7 @@ def test_a_train_step_that_sometimes_skips_the_optimizer_is_refused():
             return logs, jax.tree.map(lambda a, b: jax.numpy.where(is_good, a, b), new, state)
 
     model = Skips()
-    model.compile(adam(), "mse")
+    model.compile(in_windows(ADAM), "mse")
     x, y = data()
     x[MICRO : 2 * MICRO] = -1
     with pytest.raises(ValueError, match="PythonGate needs a train step that calls .* once"):
@@ -176,5 +182,5 @@ def test_counters_are_read_from_jax_only_when_new(monkeypatch):
     reads = []
     read = KnownCounters.read
     monkeypatch.setattr(KnownCounters, "read", staticmethod(lambda a: reads.append(1) or read(a)))
-    fit(compiled(dense_model(), adam()), MICRO, callbacks=[python_gate()], epochs=3)
+    fit(compiled(dense_model(), in_windows(ADAM)), MICRO, callbacks=[python_gate()], epochs=3)
     assert len(reads) == 1 + 3  # before the first micro-batch, and after each epoch

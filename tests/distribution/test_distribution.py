@@ -12,15 +12,22 @@ import training
 from cases import ADAM, CASES, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
 from processes import PARTIAL, run_together, two_free_ports, two_workers
-from training import BIG, LENGTH, MICRO, assert_equal, compiled, dense_model, fit, train, weights
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    assert_equal,
+    compiled,
+    dense_model,
+    fit,
+    in_windows,
+    train,
+    weights,
+)
 
 skip_file_on_keras2("tf.distribute strategies")
 
 tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="about tf.distribute")
-
-
-def adam(**more):
-    return hosts.ours("Adam", **{"accum_iters": LENGTH, **ADAM.arguments, **more})
 
 
 # -- MirroredStrategy --------------------------------------------------------------------------
@@ -61,7 +68,7 @@ def test_mirrored_strategy_with_fit(strategy, both, models, arrays):
     theirs = hosts.stock("Adam", **{**ADAM.arguments, **both})
     expected = train(theirs, BIG, models[0], arrays=arrays)
     with strategy.scope():
-        actual = train(adam(**both), MICRO, models[1], arrays=arrays)
+        actual = train(in_windows(ADAM, **both), MICRO, models[1], arrays=arrays)
     training.assert_same_training(actual, expected)
 
 
@@ -76,7 +83,7 @@ def test_mirrored_strategy_with_mixed_precision(strategy):
 
     expected = trained(hosts.stock("Adam", **ADAM.arguments), BIG)
     with strategy.scope():
-        actual = trained(adam(), MICRO)
+        actual = trained(in_windows(ADAM), MICRO)
     # Float16 rounds differently in other batches.
     training.assert_same_training(actual, expected, rtol=1e-2, atol=5e-3)
 
@@ -87,7 +94,7 @@ def test_reductions_in_two_windows():
     def reductions(**gate):
         strategy, executed = replicas.counting()
         with strategy.scope():
-            model = compiled(dense_model(), adam(**gate))
+            model = compiled(dense_model(), in_windows(ADAM, **gate))
         arrays = [array[: 2 * BIG] for array in training.data()]
         fit(model, MICRO, arrays, epochs=1)
         assert model.optimizer.completed_updates == 2
@@ -109,7 +116,7 @@ def test_a_checkpoint_in_a_window(strategy, tmp_path):
     middle, arrays = BIG + MICRO, [a[: training.WINDOWS * BIG] for a in training.data()]
 
     def begin():
-        model = compiled(dense_model(), adam(reduction="weighted"))
+        model = compiled(dense_model(), in_windows(ADAM, reduction="weighted"))
         return model, hosts.tf.train.Checkpoint(model=model, optimizer=model.optimizer)
 
     def fit_part(model, part, stops=False):
@@ -178,7 +185,7 @@ def test_gradients_that_are_summed_in_a_way_of_ones_own(how, request):
 def test_central_storage():
     devices = ["CPU:0", "CPU:1"]
     with hosts.tf.distribute.experimental.CentralStorageStrategy(devices, "CPU:0").scope():
-        actual = train(adam(), MICRO)
+        actual = train(in_windows(ADAM), MICRO)
     training.assert_same_training(actual, training.big_batch(ADAM))
 
 
@@ -238,7 +245,7 @@ def test_jax_model_parallel(callbacks, distributed):
     layout[".*hidden/kernel"] = (None, "model")
     layout[".*out/kernel"] = ("model", None)
     distributed(distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"))
-    optimizer = adam()
+    optimizer = in_windows(ADAM)
     actual = train(optimizer, MICRO, callbacks=[getattr(hosts.accum, n)() for n in callbacks])
     distributed(None)
     training.assert_same_training(actual, training.big_batch(ADAM))

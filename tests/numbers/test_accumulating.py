@@ -14,10 +14,10 @@ from hosts import accum, keras
 from steps import (
     assert_branches,
     assert_windows_equal_big_batches,
-    go_on,
     gradients,
     prepared,
     stepper,
+    take_steps,
     variables,
 )
 from training import LENGTH, assert_equal
@@ -238,7 +238,7 @@ def at(cls, stop, **arguments):
     """An optimizer after some micro-batches, and its variables."""
     arguments = {"learning_rate": 2**-4, "accum_iters": LENGTH, **arguments}
     ws = variables()
-    return go_on(accum.accumulating(cls)(**arguments), ws, 0, stop), ws
+    return take_steps(accum.accumulating(cls)(**arguments), ws, 0, stop), ws
 
 
 @pytest.mark.parametrize("cls", [cls for cls in NAMES if NAMES[cls]])
@@ -279,8 +279,8 @@ def test_another_optimizer_continues_in_the_window(cls, form):
     others = steps.copies_of(ws)
     new = form(old, type(old).from_config(old.get_config()), others)
     assert type(new) is type(old)
-    go_on(old, ws, STOP)
-    go_on(new, others, STOP)
+    take_steps(old, ws, STOP)
+    take_steps(new, others, STOP)
     for w, value in zip(others, ws):
         np.testing.assert_array_equal(hosts.array(w), hosts.array(value))
     assert_same(new.get_state(), old.get_state())

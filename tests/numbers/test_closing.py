@@ -25,7 +25,7 @@ from training import assert_equal, assert_moved, compiled, dense_model, go_on, w
 in_a_step = keras2_has_no("`close_window` and `decide`")
 
 
-def adam(**arguments):
+def endless(**arguments):
     return hosts.ours("Adam", **{**CASES["adam"].arguments, "accum_iters": None, **arguments})
 
 
@@ -68,7 +68,7 @@ def test_windows_equal_big_batches(case, accum_iters, way):
 
 @pytest.mark.usefixtures("every_gate")
 def test_without_an_open_window_nothing_is_applied():
-    ours = adam()
+    ours = endless()
     ours.apply_partial_window()  # no variables yet
     ours, mine = made(ours)
     hosts.apply(ours, gradients()[0][0], mine)
@@ -94,7 +94,7 @@ def test_a_dropped_micro_batch_closes_no_window():
 
 @in_a_step
 def test_a_decided_window_may_be_longer_than_its_length_and_counters_go_on_from_there():
-    ours, mine = made(adam(accum_iters=2))
+    ours, mine = made(endless(accum_iters=2))
     step, window = stepper_by("decide", ours, mine), gradients()[0]
     for grads in window[:3]:
         step(grads, False)
@@ -192,16 +192,16 @@ DECISIONS = {
 @pytest.mark.parametrize("arguments, decision, said", DECISIONS.values(), ids=DECISIONS)
 def test_a_decision_that_is_refused(arguments, decision, said):
     with pytest.raises((TypeError, ValueError), match=said):
-        adam(**arguments).decide(decision)
+        endless(**arguments).decide(decision)
     if "accum_iters" in arguments:
-        ours, mine = made(adam(**arguments))
+        ours, mine = made(endless(**arguments))
         stepper_by("decide", ours, mine)(gradients()[0][0], True)
         assert ours.completed_updates == 1
 
 
 @in_a_step
 def test_one_of_two_ways():
-    ours, mine = made(adam())
+    ours, mine = made(endless())
 
     def both(is_update):
         ours.decide(is_update)
@@ -215,7 +215,7 @@ def test_one_of_two_ways():
 @pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
 @pytest.mark.parametrize("way", ["close_window", "decide"])
 def test_outside_of_the_traced_function(way):
-    ours, mine = made(adam())
+    ours, mine = made(endless())
     getattr(ours, way)(True)
     with pytest.raises(ValueError, match=f"`{way}` was called outside of the traced function"):
         stepper(ours, mine)(gradients()[0][0])
@@ -233,7 +233,7 @@ def test_in_another_traced_function_than_the_optimizer(way, where, is_traced):
     """An inner function or a conditional. On JAX, an eager step can't know of the former."""
     if not is_traced and (hosts.BACKEND == "jax" or where == "conditional"):
         pytest.skip("a failed trace looks the same, or the conditional isn't traced")
-    ours, mine = made(adam(accum_iters=2, **WAYS_TO_SAY[way]))
+    ours, mine = made(endless(accum_iters=2, **WAYS_TO_SAY[way]))
 
     def call(value):
         getattr(ours, way)(True if way == "decide" else value)
@@ -262,7 +262,7 @@ def test_in_another_traced_function_than_the_optimizer(way, where, is_traced):
 @pytest.mark.parametrize("way", ["close_window", "decide"])
 def test_a_step_that_fails_says_nothing_to_the_next_one(way):
     """Whether the next one is traced or runs eagerly."""
-    ours, mine = made(adam(accum_iters=2))
+    ours, mine = made(endless(accum_iters=2))
     grads = gradients()[0][0]
 
     def fails(value):
@@ -282,11 +282,11 @@ def test_a_step_that_fails_says_nothing_to_the_next_one(way):
 @pytest.mark.parametrize("way, instead", [("close_window", "apply_partial"), ("decide", "gate=")])
 def test_keras_2_has_no_train_step(way, instead):
     with pytest.raises(RuntimeError, match=f"isn't available on Keras 2.*{instead}"):
-        getattr(adam(), way)(True)
+        getattr(endless(), way)(True)
 
 
 def test_none_is_part_of_a_config_and_of_a_file(tmp_path):
-    optimizer = adam()
+    optimizer = endless()
     config = json.loads(json.dumps(optimizer.get_config()))
     for other in (optimizer, type(optimizer).from_config(config)):
         assert other.accum_iters is None
@@ -306,7 +306,7 @@ def test_none_is_part_of_a_config_and_of_a_file(tmp_path):
 
 
 def test_none_can_be_set_and_replaced():
-    model = go_on(compiled(dense_model(), adam(accum_iters=2)), stop=1)
+    model = go_on(compiled(dense_model(), endless(accum_iters=2)), stop=1)
     optimizer = model.optimizer
     optimizer.accum_iters = None
     go_on(model, stop=4)  # closes the open window first, which keeps its length

@@ -11,20 +11,26 @@ import training
 from cases import ADAM, keras2_has_no, needs_decay, on_each_kind_of_state, thorough
 from hosts import keras
 from steps import assert_branches, assert_windows_equal_big_batches, made, stepper
-from training import BIG, LENGTH, MICRO, assert_same_training, big_batch, data, dense_model, train
+from training import (
+    BIG,
+    LENGTH,
+    MICRO,
+    assert_same_training,
+    big_batch,
+    data,
+    dense_model,
+    in_windows,
+    train,
+)
 
 pytestmark = pytest.mark.usefixtures("grappler")
-
-
-def ours(case, **arguments):
-    return hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **arguments})
 
 
 @pytest.mark.all_gates
 @pytest.mark.usefixtures("every_gate")
 @cases.on_each_rule
 def test_plain(case):
-    assert_same_training(train(ours(case), MICRO), big_batch(case))
+    assert_same_training(train(in_windows(case), MICRO), big_batch(case))
 
 
 # -- one feature at a time -----------------------------------------------------------------------
@@ -84,7 +90,7 @@ def test_one_feature(name):
     more = {**FEATURES, **LATER}[name]
     both, build = more.get("both", {}), more.get("build", dense_model)
     stock = hosts.stock("Adam", **{**ADAM.arguments, **both, **more.get("stock", {})})
-    accumulating = ours(ADAM, **{**both, **more.get("ours", {})})
+    accumulating = in_windows(ADAM, **{**both, **more.get("ours", {})})
     callbacks = more.get("callbacks", list)
     expected = train(stock, BIG, build, callbacks=callbacks())
     assert_same_training(train(accumulating, MICRO, build, callbacks=callbacks()), expected)
@@ -105,7 +111,7 @@ if hosts.IS_TF_KERAS:
 @pytest.mark.parametrize("more", ARGUMENTS.values(), ids=ARGUMENTS)
 def test_one_argument(more):
     """An argument needs no model: given gradients show each micro-batch."""
-    accumulating, mine = made(ours(ADAM, **more))
+    accumulating, mine = made(in_windows(ADAM, **more))
     stock, theirs = made(hosts.stock("Adam", **{**ADAM.arguments, **more}))
     assert_windows_equal_big_batches(accumulating, stock, mine, theirs)
     assert_branches(accumulating, mine)
@@ -118,13 +124,13 @@ def test_callback_sees_the_undecayed_rate():
     epochs = [i // training.WINDOWS for i in range(training.UPDATES)]
     rates = [RATE / 2 ** (1 + epoch) / (1 + 0.25 * i) for i, epoch in enumerate(epochs)]
     expected = train(hosts.stock("Adam", learning_rate=hosts.EachUpdate(rates)), BIG)
-    actual = train(ours(ADAM, decay=0.25), MICRO, callbacks=halve_each_epoch())
+    actual = train(in_windows(ADAM, decay=0.25), MICRO, callbacks=halve_each_epoch())
     assert_same_training(actual, expected)
 
 
 def test_sum():
     expected = train(hosts.stock("Adam", **ADAM.arguments), BIG, compile={"loss_weights": [LENGTH]})
-    assert_same_training(train(ours(ADAM, reduction="sum"), MICRO), expected)
+    assert_same_training(train(in_windows(ADAM, reduction="sum"), MICRO), expected)
 
 
 # -- kinds of variables ------------------------------------------------------------------------
@@ -145,7 +151,7 @@ def test_embedding_has_the_dense_gradient(case):
         for layer in (training.DenseEmbedding, keras.layers.Embedding)
     )
     expected = train(stock, BIG, dense, arrays=arrays)
-    assert_same_training(train(ours(case), MICRO, sparse, arrays=arrays), expected)
+    assert_same_training(train(in_windows(case), MICRO, sparse, arrays=arrays), expected)
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's optimizers have no float8 scales")
@@ -183,14 +189,14 @@ def test_mixed_precision(case):
 
     expected = trained(hosts.stock(case.name, **case.arguments), BIG)
     # The network's float16 rounds differently in batches of another size.
-    assert_same_training(trained(ours(case), MICRO), expected, rtol=1e-2, atol=5e-3)
+    assert_same_training(trained(in_windows(case), MICRO), expected, rtol=1e-2, atol=5e-3)
 
 
 @keras2_has_no("loss scaling")
 @cases.on_special_states
 def test_inside_a_loss_scale(case):
     """Keras 3 divides gradients by the scale when it applies them, tf_keras when it makes them."""
-    accumulating, stock = ours(case), hosts.stock(case.name, **case.arguments)
+    accumulating, stock = in_windows(case), hosts.stock(case.name, **case.arguments)
     # Keras 3 leaves Nadam's product out of the variables of an optimizer that is built so.
     (scaled, mine), (_, theirs) = (made(hosts.loss_scaled(o, 8.0)) for o in (accumulating, stock))
     run, scale = stepper(scaled, mine), 8 if hosts.IS_KERAS3 else 1
@@ -241,7 +247,7 @@ if hosts.IS_TORCH:  # jit_compile: see test_torch_compile
 @keras2_has_no("run_eagerly, jit_compile or steps_per_execution")
 @pytest.mark.parametrize("step, value", STEPS)
 def test_train_step(step, value):
-    actual = train(ours(ADAM), MICRO, compile={step: value})
+    actual = train(in_windows(ADAM), MICRO, compile={step: value})
     assert_same_training(actual, big_batch(ADAM))
 
 
@@ -253,7 +259,7 @@ def test_torch_compile(monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     counters = importlib.import_module("torch._dynamo.utils").counters
     counters.clear()
-    actual = train(ours(ADAM), MICRO, compile={"jit_compile": True})
+    actual = train(in_windows(ADAM), MICRO, compile={"jit_compile": True})
     assert_same_training(actual, big_batch(ADAM))
     assert 1 <= counters["stats"]["unique_graphs"] <= 4
 
@@ -263,7 +269,7 @@ def test_one_micro_batch_is_the_stock_optimizer(case):
     """To the bit where the formula is the stock one, and without any further variable."""
     compile = {} if hosts.IS_KERAS2 else {"run_eagerly": False}
     expected = train(hosts.stock(case.name, **case.arguments), BIG, compile=compile)
-    actual = train(ours(case, accum_iters=1), BIG, compile=compile)
+    actual = train(in_windows(case, accum_iters=1), BIG, compile=compile)
     assert set(actual.slots) == set(expected.slots)
     tolerance = {} if hosts.IS_KERAS2 else {"rtol": 0, "atol": 0}
     assert_same_training(actual, expected, **tolerance)

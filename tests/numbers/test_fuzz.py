@@ -222,7 +222,7 @@ def plans(draw):
     return plan
 
 
-def ours(plan):
+def optimizer_of(plan):
     return hosts.ours(plan["name"], **plan["ours"])
 
 
@@ -356,7 +356,7 @@ class Training(RuleBasedStateMachine):
 
     def fresh(self, optimizer=None):
         """A model whose optimizer has seen nothing, to train or to load something into."""
-        return compiled(model_of(self.plan), optimizer or ours(self.plan), self.plan)
+        return compiled(model_of(self.plan), optimizer or optimizer_of(self.plan), self.plan)
 
     def build(self):
         if self.waits:
@@ -618,7 +618,7 @@ class Training(RuleBasedStateMachine):
         old, values = self.optimizer, self.model.get_weights()
         if way == "state" or self.plan["transforms"]:
             self.build()
-            new = ours(self.plan)
+            new = optimizer_of(self.plan)
             new.set_state(old.get_state())
         else:
             new = copy.deepcopy(old) if way == "deepcopy" else pickle.loads(pickle.dumps(old))
@@ -718,7 +718,7 @@ class TwoOptimizers(RuleBasedStateMachine):
             if plan["ours"]["reduction"] == "weighted":
                 plan["ours"]["reduction"] = "mean"
         self.big_batches = {head: BigBatch(plan, head) for head, plan in self.plans.items()}
-        self.optimizers = {head: ours(plan) for head, plan in self.plans.items()}
+        self.optimizers = {head: optimizer_of(plan) for head, plan in self.plans.items()}
         self.model = Pair()
         self.model(np.zeros((1, ROWS, ROWS), hosts.FLOATX))
         initialized(self.model)
@@ -777,7 +777,7 @@ class TwoOptimizers(RuleBasedStateMachine):
 
     @rule(head=which)
     def copy_the_state(self, head):
-        new = ours(self.plans[head])
+        new = optimizer_of(self.plans[head])
         new.build(self.model.get_layer(head).weights)
         new.set_state(self.optimizers[head].get_state())
         self.optimizers[head] = new

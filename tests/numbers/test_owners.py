@@ -67,7 +67,7 @@ if hosts.IS_LEGACY:
     del Proximal.build
 
 
-def ours(gate="select", **members):
+def proximal(gate="select", **members):
     return accum.accumulating(type("Own", (Proximal,), members))(accum_iters=LENGTH, gate=gate)
 
 
@@ -92,7 +92,7 @@ def test_a_slot_may_have_any_name_but_ours(slot, gate):
     mine, theirs, members = variables(), variables(), {"slot": slot}
     if gate == "conditional":
         members.update(make=hides, change=counts)
-    optimizer = prepared(ours(gate, **members), mine)
+    optimizer = prepared(proximal(gate, **members), mine)
     stock = prepared(type("Own", (Proximal,), members)(), theirs)
     assert_windows_equal_big_batches(optimizer, stock, mine, theirs)
     if gate == "conditional":
@@ -134,7 +134,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_can_not_be_told_apart_is_refused(name):
     members, message = WRONG[name]
-    optimizer, ws = ours(**members), variables()
+    optimizer, ws = proximal(**members), variables()
     for error in ((TypeError, ValueError), (TypeError, RuntimeError)):  # a build fails for good
         with pytest.raises(error, match=message):
             hosts.build_on(optimizer, ws)

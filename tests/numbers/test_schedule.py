@@ -17,7 +17,7 @@ LENGTHS = [1, 3, 3, 2, 2]  # of the windows, by the number of completed updates
 SCHEDULE = AccumulationSchedule({0: 1, 1: 3, 3: 2})
 
 
-def adam(**more):
+def scheduled(**more):
     return hosts.ours("Adam", **CASES["adam"].arguments, accum_iters=SCHEDULE, **more)
 
 
@@ -50,7 +50,7 @@ def big_batches():
 
 @keras2_has_no("PythonGate")
 def test_python_gate():
-    model = fit(compiled(dense_model(), adam()), hosts.accum.PythonGate())
+    model = fit(compiled(dense_model(), scheduled()), hosts.accum.PythonGate())
     assert model.optimizer.completed_updates == len(LENGTHS)
     assert_equal(state(model), state(big_batches()))
 
@@ -60,7 +60,7 @@ def test_python_gate():
 @pytest.mark.parametrize("has_python_gate", [False, True])
 def test_replicas(has_python_gate, strategy):
     with strategy.scope():
-        model = compiled(dense_model(), adam())
+        model = compiled(dense_model(), scheduled())
     fit(model, *[hosts.accum.PythonGate()] * has_python_gate)
     assert model.optimizer.completed_updates == len(LENGTHS)
     assert_equal(weights(model), weights(big_batches()))
@@ -68,7 +68,7 @@ def test_replicas(has_python_gate, strategy):
 
 def test_a_state_of_the_stock_optimizer_goes_on_with_its_window():
     """After one update, the next window has three micro-batches."""
-    optimizer = adam()
+    optimizer = scheduled()
     optimizer.set_state({"completed_updates": 1})
     assert optimizer.accum_iters == LENGTHS[1]
     other = hosts.ours("Adam", **CASES["adam"].arguments)
@@ -78,7 +78,7 @@ def test_a_state_of_the_stock_optimizer_goes_on_with_its_window():
 
 
 def test_copies_and_conversions_keep_it():
-    optimizer = adam()
+    optimizer = scheduled()
     for other in (
         copy.deepcopy(optimizer),
         pickle.loads(pickle.dumps(optimizer)),
@@ -93,14 +93,14 @@ def test_copies_and_conversions_keep_it():
 
 
 def test_a_config_has_it():
-    optimizer = adam()
+    optimizer = scheduled()
     config = json.loads(json.dumps(optimizer.get_config()))
     assert config["accum_iters"]["config"] == json.loads(json.dumps(SCHEDULE.get_config()))
     assert type(optimizer).from_config(config).get_config() == optimizer.get_config()
 
 
 def test_accum_iters_of_a_schedule_cannot_be_set():
-    optimizer = adam()
+    optimizer = scheduled()
     said = r"constructed with an AccumulationSchedule.*from_optimizer.*accum_iters=3"
     with pytest.raises(AttributeError, match=said):
         optimizer.accum_iters = 3

@@ -47,7 +47,7 @@ class Averaged:
             self.window = []
 
 
-def ours(name, ws, change=None, **arguments):
+def accumulating(name, ws, change=None, **arguments):
     if change is not None:
         arguments["window_transforms"] = [lambda averages, ws: list(map(change, averages))]
     optimizer = hosts.ours(name, accum_iters=LENGTHS[name], **arguments)
@@ -182,7 +182,7 @@ PROGRAMS = {
 
 @quick_first("program, steps, options", PROGRAMS)
 def test_programs(program, steps, options):
-    mine = players(ours, **options)
+    mine = players(accumulating, **options)
     program(mine, tf.constant(factors(steps)))
     assert_equal(arrays(mine), by_stock(steps, **options))
 
@@ -207,7 +207,7 @@ if hosts.HAS_EMA:
 
 @quick_first("options, how", OPTIONS)
 def test_many_steps_in_one_graph(options, how):
-    mine, theirs = players(ours, **options), players(stock, **options)
+    mine, theirs = players(accumulating, **options), players(stock, **options)
     values = factors(6)
     one_by_one(theirs, values, **how)
     if "skip_nonfinite" in options:
@@ -229,7 +229,7 @@ def test_an_error_in_an_update():
                 raise ArithmeticError("no rate")
             return tf.constant(BOTH["learning_rate"], hosts.FLOATX)
 
-    mine, values = players(ours, learning_rate=Fails()), tf.constant(factors(6))
+    mine, values = players(accumulating, learning_rate=Fails()), tf.constant(factors(6))
     step = tf.function(lambda factor: take(mine, factor))
     fails.append(True)
     with pytest.raises(Exception, match="no rate"):  # of a class that AutoGraph makes

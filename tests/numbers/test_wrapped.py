@@ -28,10 +28,10 @@ def trained_in_mixed_precision(accum_iters):
     optimizer = hosts.ours("Adam", learning_rate=2**-5, accum_iters=accum_iters)
     model = compiled(dense_model(), optimizer, hosts.mean_squared_error())
     assert inner(model.optimizer) is optimizer is not model.optimizer
-    return go_on(model)
+    return train_five(model)
 
 
-def go_on(model, **settings):
+def train_five(model, **settings):
     arrays = [array[: 5 * MICRO].astype("float32") for array in training.data()]
     fit(model, MICRO, arrays, epochs=1, **settings)
     return model
@@ -44,10 +44,10 @@ def test_the_inner_optimizer_has_the_window():
     assert (optimizer.completed_updates, optimizer.window_position) == (2, 1)
     model.optimizer.accum_iters = 7
     with pytest.warns(UserWarning, match=r"`accum_iters` has no effect .*inner_optimizer\.accum"):
-        go_on(model, callbacks=[accum.ApplyPartialWindow()])
+        train_five(model, callbacks=[accum.ApplyPartialWindow()])
     assert (optimizer.completed_updates, optimizer.window_position) == (5, 0)
     optimizer.accum_iters = 3
-    go_on(model)
+    train_five(model)
     assert (optimizer.completed_updates, optimizer.window_position) == (6, 2)
     optimizer.apply_partial_window()
     assert (optimizer.completed_updates, optimizer.window_position) == (7, 0)
@@ -67,7 +67,7 @@ def test_loaded_where_the_policy_is_not_set(tmp_path, accum_iters):
     expected = inner(model.optimizer).get_state()
     assert expected["completed_updates"] == 5 // accum_iters
     training.assert_equal(loaded.optimizer.get_state(), expected, rtol=0, atol=0)
-    go_on(loaded)
+    train_five(loaded)
 
 
 # -- one optimizer around several of ours: callbacks reach all of them, or raise an error ----------

@@ -130,7 +130,7 @@ ROWS = [(when, name) for when in list(WHEN)[:-1] for name in sorted(WHEN[when])]
 def test_when_an_overridden_method_is_called(when, name, how):
     calls, stock = [], type(hosts.stock("Adam"))
 
-    def ours():
+    def overriding_class():
         if how == "subclass":
             return overriding(accum.AdamAccumulate, name, calls)
         return accum.accumulating(overriding(stock, name, calls))
@@ -140,9 +140,9 @@ def test_when_an_overridden_method_is_called(when, name, how):
         when = "update"
     if when == "refused":
         with pytest.raises(TypeError, match=f"Adam.* overrides `{name}`"):
-            ours()
+            overriding_class()
         return
-    found = steps_that_call(ours(), calls, 2 * LENGTH, accum_iters=LENGTH)
+    found = steps_that_call(overriding_class(), calls, 2 * LENGTH, accum_iters=LENGTH)
     if when == "first":
         assert found[0]
     else:

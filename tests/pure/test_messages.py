@@ -32,11 +32,11 @@ class Optimizer:
     pass
 
 
-def ours(stock, **members):
+def class_of(stock, **members):
     return type(f"{stock.__name__}Accumulate", (Accumulating, stock), members)
 
 
-Ours = ours(Stock, _unnamed=("clipnorm",))
+Ours = class_of(Stock, _unnamed=("clipnorm",))
 
 
 def bind(*args, cls=Ours, lr=None, **kwargs):
@@ -47,15 +47,15 @@ def test_the_signature_has_the_stock_arguments_first():
     names = list(Ours.__signature__.parameters)
     assert names[:4] == ["learning_rate", "momentum", "epsilon", "name"]
     assert names[4:] == [*options.NAMES, "lr", "decay", "clipnorm"]
-    parameters = ours(Child).__signature__.parameters
+    parameters = class_of(Child).__signature__.parameters
     assert list(parameters)[:2] == ["pace", "learning_rate"]
     assert parameters["learning_rate"].kind is parameters["learning_rate"].KEYWORD_ONLY
 
 
-FIXED = ours(Stock, _fixed={"momentum": 0.5})
+FIXED = class_of(Stock, _fixed={"momentum": 0.5})
 BOUND = [
     (bind(0.5, 0.25), {"learning_rate": 0.5, "momentum": 0.25}),
-    (bind(5, cls=ours(Child), learning_rate=0.5), {"pace": 5, "learning_rate": 0.5}),
+    (bind(5, cls=class_of(Child), learning_rate=0.5), {"pace": 5, "learning_rate": 0.5}),
     (bind(0.5, 1e-3, cls=FIXED), {"learning_rate": 0.5, "epsilon": 1e-3}),
     (bind(lr=5), {"learning_rate": 5.0}),
     (bind(epsilon=None, name=None), {"name": None}),  # no epsilon is the default one
@@ -63,7 +63,7 @@ BOUND = [
     (bind(1), {"learning_rate": 1}),  # which Keras 2 is given for Adadelta
     (bind(5.0), {"learning_rate": 5.0}),
     (bind(learning_rate=5), {"learning_rate": 5}),
-    (bind(5, cls=ours(OfUser)), {"learning_rate": 5}),
+    (bind(5, cls=class_of(OfUser)), {"learning_rate": 5}),
 ]
 
 

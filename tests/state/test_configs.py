@@ -69,7 +69,7 @@ def test_a_length_that_was_set(length, way):
 
 def test_the_length_1_that_was_set_in_a_window():
     variables = steps.variables()
-    optimizer = steps.go_on(hosts.ours("Adam", accum_iters=5), variables, stop=2)
+    optimizer = steps.take_steps(hosts.ours("Adam", accum_iters=5), variables, stop=2)
     optimizer.accum_iters = 1
     again = WAYS["config"](optimizer)
     again.set_state(optimizer.get_state())

@@ -130,7 +130,7 @@ def test_a_kept_file_is_read(release, writer, row, form, tmp_path):
     if row == "nadam" and hosts.IS_KERAS3 != writer.startswith("keras3"):
         return  # the momentum schedule of Keras 3's Nadam isn't Keras 2's
     model.run_eagerly = True  # a few steps take less time than their compilation; not in Keras 2
-    write_files.go_on(model, truth, STOP)
+    write_files.train_on_truth(model, truth, STOP)
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (3, 0)
     # In plain RMSprop, epsilon is outside the root on Keras 2 and in the legacy style alone.
     is_inside = hosts.IS_KERAS3 or hosts.IS_NEW_STYLE

@@ -9,8 +9,8 @@ import training
 from cases import CASES, quick_first
 from formats import FORMATS, STOP, assert_same, fresh
 from hosts import accum, keras
-from steps import copies_of, go_on, variables
-from training import LENGTH, dense_model, weights
+from steps import copies_of, take_steps, variables
+from training import LENGTH, dense_model, in_windows, weights
 
 StateError = accum.StateError
 ADAM = CASES["adam"]
@@ -35,10 +35,6 @@ COUNTERS.update(window_length=LENGTH, accum_iters=0)
 SHAPES = dict(enumerate(steps.SHAPES.values()))
 
 
-def ours(case=ADAM, **more):
-    return hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **more})
-
-
 def built(optimizer):
     hosts.build_on(optimizer, variables())
     return optimizer
@@ -46,7 +42,7 @@ def built(optimizer):
 
 def trained(case=ADAM, micro_batches=STOP, **more):
     """Return an optimizer in the middle of its second window."""
-    return go_on(ours(case, **more), variables(), stop=micro_batches)
+    return take_steps(in_windows(case, **more), variables(), stop=micro_batches)
 
 
 @quick_first("is_built", [True, False])
@@ -54,7 +50,7 @@ def trained(case=ADAM, micro_batches=STOP, **more):
 def test_what_it_holds_and_how_a_training_continues(name, is_built):
     """To variables that exist, or are made later."""
     case, vs = CASES[name], variables()
-    optimizer, other = go_on(ours(case), vs, stop=STOP), ours(case)
+    optimizer, other = take_steps(in_windows(case), vs, stop=STOP), in_windows(case)
     state = optimizer.get_state()
     expected = {f"{s}.{i}": SHAPES[i] for s in (*SLOTS[name], "accumulator") for i in SHAPES}
     scalars = ["learning_rate"] + ["Nadam.u_product"] * (name == "nadam")
@@ -71,8 +67,8 @@ def test_what_it_holds_and_how_a_training_continues(name, is_built):
     other.set_state(state)
     assert (other.completed_updates, other.window_position) == (1, 2)
     assert_same(other.get_state(), state)
-    go_on(optimizer, vs, STOP)
-    go_on(other, others, STOP)
+    take_steps(optimizer, vs, STOP)
+    take_steps(other, others, STOP)
     assert_same(other.get_state(), optimizer.get_state())
     for some, more in zip(vs, others):
         np.testing.assert_array_equal(hosts.array(some), hosts.array(more))
@@ -106,7 +102,7 @@ def test_what_it_sets_and_what_may_be_left_out(is_built):
     """What is set afterwards is newer."""
     state = trained().get_state()
     rate, of_window = state.pop("learning_rate"), {n: state[n] for n in state if n in WINDOW}
-    optimizer = ours(accum_iters=7, learning_rate=0.25)
+    optimizer = in_windows(ADAM, accum_iters=7, learning_rate=0.25)
     if is_built:
         built(optimizer)
     optimizer.set_state({name: state[name] for name in state if name not in of_window})
@@ -125,14 +121,14 @@ def test_what_it_sets_and_what_may_be_left_out(is_built):
 @pytest.mark.parametrize("form", ["names", "list"])
 def test_a_state_of_an_optimizer_without_variables(form):
     """It has no slots. An optimizer that has made no step takes it, and any other refuses it."""
-    source, optimizer, vs = ours(), ours(), variables()
+    source, optimizer, vs = in_windows(ADAM), in_windows(ADAM), variables()
     state = source.get_state()
     if form == "list":
         state = list(map(hosts.array, hosts.listed(source))) or [np.asarray(0)]
     hosts.build_on(optimizer, vs)
     optimizer.set_state(state)
     assert (optimizer.completed_updates, optimizer.window_position) == (0, 0)
-    go_on(optimizer, vs, stop=STOP)
+    take_steps(optimizer, vs, stop=STOP)
     with pytest.raises(StateError, match=r"Missing: .*Adam\.momentum\.0"):
         optimizer.set_state(state)
 
@@ -161,7 +157,7 @@ def test_a_state_that_does_not_fit_is_refused(name, is_built):
     row, changes, arguments, says = REFUSED[name]
     state = {**trained(CASES[row], 3).get_state(), **changes}
     state = {name: array for name, array in state.items() if array is not None}
-    optimizer, vs = ours(**arguments), variables()
+    optimizer, vs = in_windows(ADAM, **arguments), variables()
     optimizer.set_state(trained(**arguments).get_state())
     if is_built:
         hosts.build_on(optimizer, vs)
@@ -182,7 +178,7 @@ def test_a_state_that_does_not_fit_is_refused(name, is_built):
 @pytest.mark.parametrize("is_built", [True] if hosts.IS_NEW_STYLE else [True, False])
 def test_impossible_numbers_change_nothing(is_built):
     """By names, and as a list."""
-    source, optimizer = trained(ADAM, 3), ours()
+    source, optimizer = trained(ADAM, 3), in_windows(ADAM)
     named, arrays = source.get_state(), list(map(hosts.array, hosts.listed(source)))
     optimizer.set_state(trained().get_state())
     if is_built:
@@ -217,7 +213,7 @@ def test_a_list_that_does_not_fit(name):
 @pytest.mark.parametrize("kind", ["state"] if hosts.IS_NEW_STYLE else ["state", "list"])
 def test_a_waiting_state_of_other_variables_is_refused(kind):
     """The error comes with the variables. The state isn't lost: another optimizer takes it."""
-    source, optimizer, vs = trained(), ours(), variables()[::-1]
+    source, optimizer, vs = trained(), in_windows(ADAM), variables()[::-1]
     if kind == "state":
         optimizer.set_state(source.get_state())
     else:
@@ -228,7 +224,7 @@ def test_a_waiting_state_of_other_variables_is_refused(kind):
     if hosts.IS_TF_KERAS:  # AutoGraph makes another error of most errors in a traced function
         with pytest.raises(StateError, match=refusal):
             hosts.tf.function(lambda: hosts.apply(optimizer, vs, vs))()
-    other = ours()
+    other = in_windows(ADAM)
     other.set_state(optimizer.get_state())
     assert_same(built(other).get_state(), source.get_state())
 

@@ -19,14 +19,14 @@ def cls_of(case):
     return getattr(accum, f"{case.name}Accumulate")
 
 
-def go_on(model, size, start, stop):
+def train_windows(model, size, start, stop):
     """Train on the samples between big batches `start` and `stop`, and return the model."""
     return training.go_on(model, start * BIG // size, stop * BIG // size, batch_size=size)
 
 
 def trained(optimizer):
     """Return a model after one big batch."""
-    return go_on(compiled(dense_model(), optimizer), BIG, 0, 1)
+    return train_windows(compiled(dense_model(), optimizer), BIG, 0, 1)
 
 
 def with_optimizer(model, optimizer):
@@ -77,9 +77,9 @@ def test_from_stock(case, style):
     before = [hosts.array(v) for v in hosts.stock_variables(optimizer)]
     mine = cls_of(case).from_optimizer(optimizer, accum_iters=LENGTH)
     assert (mine.completed_updates, mine.accum_iters, mine.window_position) == (1, LENGTH, 0)
-    go_on(with_optimizer(model, mine), MICRO, 1, UPDATES)
+    train_windows(with_optimizer(model, mine), MICRO, 1, UPDATES)
     assert mine.completed_updates == UPDATES
-    assert_same_end(model, go_on(trained(twin), BIG, 1, UPDATES), **tolerance)
+    assert_same_end(model, train_windows(trained(twin), BIG, 1, UPDATES), **tolerance)
     for value, v in zip(before, hosts.stock_variables(optimizer)):
         np.testing.assert_array_equal(hosts.array(v), value)
 
@@ -94,13 +94,13 @@ def test_from_adamw_with_exclusions():
     source = adamw()
     model = trained(source)
     mine = Adam.from_optimizer(source, accum_iters=LENGTH)
-    go_on(with_optimizer(model, mine), MICRO, 1, UPDATES)
-    expected = go_on(trained(adamw()), BIG, 1, UPDATES)
+    train_windows(with_optimizer(model, mine), MICRO, 1, UPDATES)
+    expected = train_windows(trained(adamw()), BIG, 1, UPDATES)
     assert_same_end(model, expected)
     mine = pickle.loads(pickle.dumps(mine))
     mine.build(model.trainable_variables)
     back = with_optimizer(model, mine.to_stock())
-    assert_same_end(go_on(back, BIG, 0, 1), go_on(expected, BIG, 0, 1))
+    assert_same_end(train_windows(back, BIG, 0, 1), train_windows(expected, BIG, 0, 1))
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2 has no accumulation of its own")
@@ -115,7 +115,7 @@ def test_from_keras_own_accumulation(case):
         cls_of(case).from_optimizer(theirs, accum_iters=1)
     training.go_on(with_optimizer(model, mine), LENGTH + 2)
     expected = compiled(dense_model(), hosts.stock(case.name, **case.arguments))
-    assert_same_end(model, go_on(expected, BIG, 0, UPDATES))
+    assert_same_end(model, train_windows(expected, BIG, 0, UPDATES))
 
 
 def test_from_ours_with_other_arguments():
@@ -162,7 +162,7 @@ def test_from_stock_that_has_met_some_variables():
     """A stock optimizer doesn't know its model, so nothing tells which slots are whose."""
     model = dense_model()
     model.layers[0].trainable = False
-    go_on(compiled(model, hosts.stock("Adam")), BIG, 0, 1)
+    train_windows(compiled(model, hosts.stock("Adam")), BIG, 0, 1)
     model.layers[0].trainable = True
     mine = Adam.from_optimizer(model.optimizer, accum_iters=2)
     with pytest.raises(ValueError, match="not all of them.*optimizer.build"):
@@ -208,7 +208,7 @@ def test_refused_sources():
 
 def ours_after_one_update(case, **more):
     optimizer = hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **more})
-    return go_on(compiled(dense_model(), optimizer), MICRO, 0, 1)
+    return train_windows(compiled(dense_model(), optimizer), MICRO, 0, 1)
 
 
 @keras2_has_no("to_stock")
@@ -225,9 +225,9 @@ def test_to_stock(case):
     state = optimizer.get_state()
     assert set(back.get_state()) == set(state)
     training.assert_equal(back.get_state(), state, rtol=0, atol=0)
-    go_on(with_optimizer(model, stock), BIG, 1, UPDATES)
+    train_windows(with_optimizer(model, stock), BIG, 1, UPDATES)
     expected = compiled(dense_model(), hosts.stock(case.name, **case.arguments))
-    assert_same_end(model, go_on(expected, BIG, 0, UPDATES))
+    assert_same_end(model, train_windows(expected, BIG, 0, UPDATES))
     assert (optimizer.completed_updates, optimizer.window_position) == (1, 0)
 
 
@@ -235,9 +235,9 @@ def test_to_stock(case):
 @keras2_has_no("to_stock")
 def test_decay_is_taken_over():
     model = ours_after_one_update(CASES["sgd"], decay=0.5)
-    go_on(with_optimizer(model, model.optimizer.to_stock()), BIG, 1, UPDATES)
+    train_windows(with_optimizer(model, model.optimizer.to_stock()), BIG, 1, UPDATES)
     expected = hosts.stock("SGD", **hosts.decayed(2**-3, 0.5, UPDATES))
-    expected = go_on(compiled(dense_model(), expected), BIG, 0, UPDATES)
+    expected = train_windows(compiled(dense_model(), expected), BIG, 0, UPDATES)
     # Keras 3's schedules compute in float32.
     tolerance = {"rtol": 0, "atol": 1e-7} if hosts.IS_KERAS3 else {}
     assert_same_end(model, expected, **tolerance)

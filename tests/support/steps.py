@@ -52,7 +52,7 @@ def gradients(lengths=(LENGTH,) * WINDOWS):
     ]
 
 
-def go_on(optimizer, variables, start=0, stop=None):
+def take_steps(optimizer, variables, start=0, stop=None):
     """Make the micro-batch steps from `start` to `stop`, and return the optimizer."""
     hosts.build_on(optimizer, variables)
     for grads in sum(gradients(), [])[start:stop]:

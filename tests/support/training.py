@@ -39,6 +39,11 @@ def go_on(model, start=0, stop=None, arrays=None, batch_size=MICRO):
     return model
 
 
+def in_windows(case, **more):
+    """Our optimizer of a row of `cases.py`, with windows of LENGTH micro-batches."""
+    return hosts.ours(case.name, **{"accum_iters": LENGTH, **case.arguments, **more})
+
+
 def dense_model(**arguments):
     """A small network. The arguments go to both layers. The layers' names identify the slots."""
     layers = [

@@ -54,7 +54,7 @@ def fresh(row):
     return training.compiled(training.dense_model(), optimizer, loss, **settings)
 
 
-def go_on(model, truth, start, stop=None):
+def train_on_truth(model, truth, start, stop=None):
     """Train on the samples of a truth, or apply its gradients: NaN where one is missing."""
     if "x" in truth:
         training.go_on(model, start, stop, arrays=(truth["x"], truth["y"]))
@@ -101,13 +101,13 @@ def write(folder):
         model = fresh(row)
         hosts.build(model)
         truth = data_of(row, model)
-        go_on(model, truth, 0, STOP)
+        train_on_truth(model, truth, 0, STOP)
         for form in forms:
             save(model, str(folder / f"{row}.{form}"), form)
         if row not in BY_GRADIENTS:
             np.savez(folder / f"{row}.state.npz", **model.optimizer.get_state())
         truth.update({f"saved_{i}": w for i, w in enumerate(model.get_weights())})
-        go_on(model, truth, STOP)
+        train_on_truth(model, truth, STOP)
         truth.update({f"end_{i}": w for i, w in enumerate(model.get_weights())})
         np.savez(folder / f"{row}.truth.npz", **truth)
 
