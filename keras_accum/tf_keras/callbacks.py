@@ -48,6 +48,9 @@ class _Host(Host):
     def added_losses(self, model):
         return sum(len(layer._eager_losses or layer._losses) for layer in model._flatten_layers())
 
+    def list_kept(self, layer):
+        return layer._non_trainable_weights
+
     def waits(self, model):
         servers = tf.distribute.experimental.ParameterServerStrategy
         return not isinstance(model.distribute_strategy, servers)
