@@ -40,6 +40,7 @@ class _Host(Host):
         def replace(loss, function):
             return None if loss is None else function(loss)
 
+        check_members(keras, model, ["compiled_loss"])
         return model.compiled_loss, "_losses", replace
 
     def make_sum_loss(self, dtype):

@@ -535,6 +535,20 @@ def test_a_loss_that_draws_is_taken():
     train((sequential, SHORT, {}, {"loss": noisy}), [MicroBatches(SIZE)], epochs=1)
 
 
+@once_by_torch
+def test_trying_a_loss_leaves_variables_as_they_are():
+    """The variable counts slices alone."""
+    count = keras.Variable(0, trainable=False, dtype="int32")
+
+    def counting(y_true, y_pred):
+        count.assign_add(1)
+        return ops.mean(ops.square(y_true - y_pred), axis=-1)
+
+    train((sequential, (X, Y), {}, {"loss": counting}), [MicroBatches(SIZE)], epochs=1)
+    slices = [-(-min(BATCH, len(X) - i) // SIZE) for i in range(0, len(X), BATCH)]
+    assert int(count) == sum(slices)
+
+
 @thorough
 @once_by_torch
 @each_of(DIVIDED)
