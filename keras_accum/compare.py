@@ -388,7 +388,7 @@ class _Window:
     def _find_remedy(self, options, callbacks, big, control):
         """Return the first change that makes the window equal, as an advice, or ""."""
         for text, *changed in self._list_remedies(options, callbacks):
-            with contextlib.suppress(ValueError, TypeError):  # refused for this model
+            with contextlib.suppress(Exception):  # the model may not allow it
                 distance = _measure(self._train_window(*changed), big)
                 if self._judge(distance, control)[0] == "equal":
                     return _REMEDY.format(distance, text)

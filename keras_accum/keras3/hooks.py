@@ -212,7 +212,9 @@ class Hooks(MovingAverages):
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         store, update = self._accumulation.store, self._accumulation.update
-        update.returned = set(map(id, [*self.variables, *store.variables]))
+        # Keras's LossScaleOptimizer doesn't track its optimizer's: Nadam's product is lost, as stock.
+        own = [value for value in vars(self).values() if isinstance(value, keras.Variable)]
+        update.returned = set(map(id, [*self.variables, *store.variables, *own]))
         try:
             return super().stateless_apply(optimizer_variables, grads, trainable_variables)
         finally:

@@ -139,7 +139,7 @@ def test_the_updates_of_a_training():
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 def test_a_fair_comparison(capsys):
     run("a fair comparison", make_model=dense_model, x=X, y=Y)
-    assert 0 < float(capsys.readouterr().out.split()[-1]) < 1e-6
+    assert 0 <= float(capsys.readouterr().out.split()[-1]) < 1e-6  # 0 by chance on JAX
 
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="for JAX")
