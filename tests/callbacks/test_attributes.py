@@ -87,3 +87,19 @@ def test_callbacks_for_one_optimizer():
             trained(sgd(2), sgd(2), [callback])
     with pytest.raises(TypeError, match=r"given to `compile`.*`optimizer.decide.*'first'"):
         trained(sgd(2), sgd(), [accum.PythonGate()])
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="its files of weights have all optimizers")
+def test_a_file_of_weights_has_the_windows_of_both(tmp_path):
+    path = str(tmp_path / "both.weights.h5")
+    model = trained(sgd(3), sgd(4))
+    model.save_weights(path)
+    other = trained(sgd(3), sgd(4))
+    for optimizer in (other.first, other.more["second"]):
+        optimizer.apply_partial_window()
+    other.load_weights(path)
+    pairs = (model.first, other.first), (model.more["second"], other.more["second"])
+    for mine, loaded in pairs:
+        assert loaded.window_position == mine.window_position > 0
+        for name, value in mine.get_state().items():
+            np.testing.assert_array_equal(loaded.get_state()[name], value, err_msg=name)
