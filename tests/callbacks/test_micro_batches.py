@@ -793,7 +793,8 @@ def test_data_parallel(size, loss, request):
 @thorough
 @on_jax
 def test_auto_on_several_devices_is_refused(two_devices):
-    with pytest.raises(ValueError, match='"auto".* several devices, replicas or processes.*Received: 2'):
+    message = '"auto".* several devices, replicas or processes.*Received: 2'
+    with pytest.raises(ValueError, match=message):
         train(CASES["plain"], [MicroBatches("auto")], batch_size=2)
 
 
