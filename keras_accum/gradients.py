@@ -53,6 +53,16 @@ def drop_bad(accumulation, gradients, weight, variables):
     return counted, values.zero_unless(gradients, counted)
 
 
+def _fits(gradient, variable):
+    """True if a gradient has the variable's shape, as far as a graph knows it."""
+    if gradient is None:
+        return False
+    found, expected = gradient.shape, list(map(int, variable.shape))
+    if hasattr(found, "as_list"):  # TensorFlow's
+        found = [] if found.ndims is None else found.as_list()
+    return len(found) == len(expected) and all(n in (None, m) for n, m in zip(found, expected))
+
+
 def transform(accumulation, totals, variables, steps):
     """Apply the user's `window_transforms`. Return the result, and zeros inside a window.
 
@@ -65,8 +75,7 @@ def transform(accumulation, totals, variables, steps):
     for function in accumulation.options.window_transforms:
         of_sums = list(compress(variables, summed))
         gradients = list(function(list(gradients), of_sums))
-        fit = [g is not None and g.shape == v.shape for g, v in zip(gradients, of_sums)]
-        if len(gradients) != len(of_sums) or not all(fit):
+        if len(gradients) != len(of_sums) or not all(map(_fits, gradients, of_sums)):
             found = ", ".join(str(None if g is None else g.shape) for g in gradients)
             shapes = ", ".join(str(variable.shape) for variable in of_sums)
             raise ValueError(

@@ -39,6 +39,7 @@ class TfKerasUpdate(parts.Update):
         self.weights_already_summed = {}
         self._updates_begun = 0  # replicas inside an update
         self._updates_before = None  # a number, if Python runs the step
+        self._is_made = False  # True if that step has made its update
         self._runs_code_of_keras = runs_code_of_keras(type(self.optimizer))
 
     @abc.abstractmethod

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cases import once_by_torch, skip_file_on_keras2
 from hosts import keras
-from training import compiled, dense_model, fit
+from training import assert_equal, compiled, dense_model, fit, weights
 
 # On Keras 3 they run with PyTorch, where nothing is compiled, and a row of each kind in TensorFlow,
 # as `nox` alone runs.
@@ -434,3 +434,16 @@ def test_layers_that_keep_something(layer, way):
         fit(model, SIZE, callbacks=callbacks)
     said = [str(w.message) for w in found if "Layers keep values" in str(w.message)]
     assert len(said) == (layer != "dropout") and all(": it" in each for each in said)
+
+
+@pytest.mark.once_by("jax")
+def test_the_watch_of_losses_ends_no_step():
+    """On JAX, a step after `train_on_batch` would be lost."""
+    model, control = (eager(dense_model(), sgd(accum_iters=n)) for n in (LENGTH, LENGTH))
+    x, y = arrays(3 * SIZE)
+    model.train_on_batch(x[:SIZE], y[:SIZE])
+    said(model, (x[SIZE:], y[SIZE:]), epochs=1)
+    for i in range(3):
+        control.train_on_batch(x[i * SIZE : (i + 1) * SIZE], y[i * SIZE : (i + 1) * SIZE])
+    assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 0)
+    assert_equal(weights(model), weights(control))

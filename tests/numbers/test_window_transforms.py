@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import steps
 from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first
-from training import assert_equal
+from training import assert_equal, compiled, fit, weights
 
 
 def doubled(gradients, variables):
@@ -38,6 +38,24 @@ def test_equal_to_the_stock_optimizer_on_transformed_big_batches(case, accum_ite
         is_clipped += sum((abs(g) > 1).sum() for g in big)
         assert_equal(steps.weights_and_state(ours, mine), steps.weights_and_state(stock, theirs))
     assert ours.completed_updates == len(windows) and is_clipped
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="elsewhere a trace knows all shapes")
+def test_a_gradient_whose_shape_the_graph_does_not_know():
+    """That of a layer on sequences, which reaches the functions as it is without accumulators."""
+    keras, found = hosts.keras, []
+    layers, arrays = keras.layers, [np.ones((3, 3, n), hosts.FLOATX) for n in (4, 3)]
+    for optimizer in (
+        hosts.ours("SGD", learning_rate=0.25, accum_iters=1, window_transforms=[doubled]),
+        hosts.stock("SGD", learning_rate=0.5),
+    ):
+        x = layers.Input((3, 4))
+        ys = [layers.Dense(units, name=f"dense_{units}")(x) for units in (1, 2)]
+        model = keras.models.Model(x, layers.concatenate(ys))
+        compiled(model, optimizer, lambda y, y_pred: hosts.tf.reduce_sum(y * y_pred, axis=(1, 2)))
+        fit(model, 2, arrays, epochs=1)
+        found.append(weights(model))
+    assert_equal(*found)
 
 
 class Running:
