@@ -67,8 +67,11 @@ def test_contenders():
     ends = {name: weights(trained_by(contender)) for name, contender in found.items()}
     assert_equal(ends[contenders.FLOOR], start, rtol=0, atol=0)
     assert_moved(start, ends[contenders.BIG], by=1e-4)
-    for name in {*found} - {contenders.FLOOR, contenders.STOCK}:  # which updates at each batch
-        assert_equal(ends[name], ends[contenders.BIG])
+    # A step of stock Keras 2 doesn't repeat, so other tests compare ours with NumPy.
+    reference = contenders.SELECT if hosts.IS_KERAS2 else contenders.BIG
+    others = {contenders.FLOOR, contenders.STOCK, *[contenders.BIG] * hosts.IS_KERAS2}
+    for name in {*found} - others:  # the stock optimizer updates at each batch
+        assert_equal(ends[name], ends[reference])
 
 
 def trained_by(contender):
