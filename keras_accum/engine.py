@@ -227,6 +227,13 @@ class Accumulation:
 
     # -- between train steps -----------------------------------------------------------------------
 
+    def find_frozen(self):
+        """Return names of frozen variables with a gradient in each micro-batch of the window."""
+        if self.window is None or not self.state.counter("window_position"):
+            return []
+        always = np.flatnonzero(self.store.read(self.window.named[MISSING])[:-1] == 0).tolist()
+        return [self.store.get_name(variable) for variable in self._apart_from_frozen(always)[1]]
+
     def close_window(self):
         """Update now, from the micro-batches in the open window.
 

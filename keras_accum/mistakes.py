@@ -8,7 +8,7 @@ from keras_accum.schedule import is_count
 
 # Parts of other packages' names for `accum_iters`.
 _OTHER_NAMES = "accum", "per_update", "update_freq", "update_every", "every_k", "backward_passes"
-# Stock arguments whose names have these words never take integers of 2 or more.
+# Stock arguments whose names have these words never take integers of 2 or more; clips, no 1.
 _SMALL = "clip", "decay", "epsilon", "name"
 
 
@@ -44,7 +44,8 @@ def _check_rate(cls, value):
 def _check_positions(cls, places, args):
     """Raise a ValueError for a positional `accum_iters`, last in the widely copied class."""
     for place, value in itertools.zip_longest(places, args):
-        if is_count(value, 2) and (place is None or _is_small(cls, place)):
+        least = 1 if place is not None and "clip" in place.name else 2
+        if is_count(value, least) and (place is None or _is_small(cls, place)):
             given = value if place is None else f"{place.name}={value}"
             raise ValueError(
                 f"`{given}` by position: did you mean `accum_iters={value}`? If not, give the "
@@ -57,6 +58,19 @@ def _is_small(cls, place):
     default, is_named = place.default, any(part in place.name for part in _SMALL)
     is_fraction = isinstance(default, float) and 0 <= default < 1
     return is_of_keras(cls._stock_class) and (is_named or is_fraction or isinstance(default, bool))
+
+
+def check_horovod(optimizer):
+    """Raise a ValueError if Horovod's DistributedOptimizer accumulates, too."""
+    # Its wrapper keeps its own accumulation in this attribute, None without it.
+    helper, options = vars(optimizer).get("_agg_helper"), optimizer._accumulation.options
+    passes = getattr(helper, "backward_passes_per_step", 1)
+    if passes > 1 and options.accumulates:
+        raise ValueError(
+            "`backward_passes_per_step` of Horovod's DistributedOptimizer multiplies with "
+            "`accum_iters`: leave it at 1. Received: "
+            f"backward_passes_per_step={passes}, accum_iters={options.accum_iters}"
+        )
 
 
 class NotACallback:

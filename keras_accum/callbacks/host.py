@@ -34,6 +34,10 @@ class Host:
     # Not 0: a window in which all is masked has the average gradient, as the big batch.
     least_weight = 1e-25
 
+    def list_kept(self, layer):
+        """Return a layer's own variables that no optimizer trains, without its random state."""
+        return getattr(layer, "_non_trainable_variables", ())
+
     def hides_train_steps(self):
         """Return True if Keras ignores a replaced train step."""
         return False

@@ -3,6 +3,7 @@
 import contextlib
 
 from keras_accum.callbacks.train_function import attribute
+from keras_accum.host import check_members
 
 BY_SAMPLE_WEIGHT = "mean_with_sample_weight"  # a loss reduction, dividing by the sample weights
 
@@ -23,6 +24,8 @@ def watching(host, model, guard=contextlib.nullcontext):
         return Watched(loss, note)
 
     container, name, replace = host.find_losses(model)
+    if container is not None:
+        check_members(host.keras, container, [name, "build", "built"])
     with contextlib.nullcontext() if container is None else _replaced(
         container, name, lambda item: replace(item, watch)
     ):

@@ -41,6 +41,7 @@ class _Host(Host):
         def replace(item, function):
             return item._replace(loss=function(item.loss))
 
+        host.check_members(keras, model, ["_compile_loss"])
         return model._compile_loss, "_flat_losses", replace
 
     def make_sum_loss(self, dtype):

@@ -212,7 +212,7 @@ class Hooks(MovingAverages):
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         store, update = self._accumulation.store, self._accumulation.update
-        # Keras's LossScaleOptimizer doesn't track its optimizer's: Nadam's product is lost, as stock.
+        # In a LossScaleOptimizer, Keras doesn't track Nadam's product, and loses it in stock, too.
         own = [value for value in vars(self).values() if isinstance(value, keras.Variable)]
         update.returned = set(map(id, [*self.variables, *store.variables, *own]))
         try:

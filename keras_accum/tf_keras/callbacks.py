@@ -40,6 +40,7 @@ class _Host(Host):
         def replace(loss, function):
             return None if loss is None else function(loss)
 
+        check_members(keras, model, ["compiled_loss"])
         return model.compiled_loss, "_losses", replace
 
     def make_sum_loss(self, dtype):
@@ -47,6 +48,9 @@ class _Host(Host):
 
     def added_losses(self, model):
         return sum(len(layer._eager_losses or layer._losses) for layer in model._flatten_layers())
+
+    def list_kept(self, layer):
+        return layer._non_trainable_weights
 
     def waits(self, model):
         servers = tf.distribute.experimental.ParameterServerStrategy

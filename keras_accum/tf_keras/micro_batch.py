@@ -1,5 +1,6 @@
 """A micro-batch on tf_keras, whose gradients may be summed over replicas in advance."""
 
+from keras_accum.mistakes import check_horovod
 from keras_accum.tf_keras.library import utilities
 
 # For each method that sums: the argument of `apply_gradients` for gradients that aren't summed.
@@ -13,6 +14,7 @@ def process(optimizer, pairs, is_summed):
     """Process a micro-batch's (gradient, variable) pairs."""
     accumulation = optimizer._accumulation
     options, replicas = accumulation.options, accumulation.replicas
+    check_horovod(optimizer)
     optimizer.build([variable for _, variable in pairs])
     gradients, variables = map(list, zip(*utilities.filter_empty_gradients(pairs)))
     if not is_summed:

@@ -81,9 +81,25 @@ def test_callbacks_for_one_optimizer():
     model = trained(sgd(2), sgd(), [accum.OnUpdates([each]), accum.AccumulationMonitor()])
     assert model.first.completed_updates == 2 and len(seen) == 2
     assert model.history.history["completed_updates"] == [2]
-    two, several = (sgd(2), sgd(2)), "has several.*'first': .*'more': "
+    several = "has several.*'first': .*'more': "
     for callback in (accum.OnUpdates([each]), accum.AccumulationMonitor()):
         with pytest.raises(TypeError, match=several):
-            trained(*two, [callback])
+            trained(sgd(2), sgd(2), [callback])
     with pytest.raises(TypeError, match=r"given to `compile`.*`optimizer.decide.*'first'"):
         trained(sgd(2), sgd(), [accum.PythonGate()])
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="its files of weights have all optimizers")
+def test_a_file_of_weights_has_the_windows_of_both(tmp_path):
+    path = str(tmp_path / "both.weights.h5")
+    model = trained(sgd(3), sgd(4))
+    model.save_weights(path)
+    other = trained(sgd(3), sgd(4))
+    for optimizer in (other.first, other.more["second"]):
+        optimizer.apply_partial_window()
+    other.load_weights(path)
+    pairs = (model.first, other.first), (model.more["second"], other.more["second"])
+    for mine, loaded in pairs:
+        assert loaded.window_position == mine.window_position > 0
+        for name, value in mine.get_state().items():
+            np.testing.assert_array_equal(loaded.get_state()[name], value, err_msg=name)

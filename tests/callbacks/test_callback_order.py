@@ -137,7 +137,7 @@ def test_a_callback_twice_is_refused(name):
 
 @pytest.mark.parametrize("make", [Gate, Monitor, Weights, lambda: accum.OnUpdates([])])
 def test_a_stock_optimizer_is_refused(make):
-    with pytest.raises(TypeError, match="needs a model .* with an optimizer of keras_accum"):
+    with pytest.raises(TypeError, match="needs a model with an optimizer of keras_accum"):
         train(compiled(dense_model(), hosts.stock("Adam")), make())
 
 

@@ -409,3 +409,41 @@ def test_the_watch_of_losses_ends_no_step():
         control.train_on_batch(x[i * SIZE : (i + 1) * SIZE], y[i * SIZE : (i + 1) * SIZE])
     assert (model.optimizer.completed_updates, model.optimizer.window_position) == (1, 0)
     assert_equal(weights(model), weights(control))
+
+
+class MovingCentre(layers.Layer):
+    """It subtracts a moving mean of its inputs, which each call in training moves."""
+
+    def build(self, shape):
+        arguments = {"shape": (shape[-1],), "initializer": "zeros", "trainable": False}
+        self.centre = self.add_weight(name="centre", **arguments)
+
+    def call(self, x, training=False):
+        ops = keras.ops if hosts.IS_KERAS3 else hosts.tf
+        mean = ops.mean if hosts.IS_KERAS3 else ops.reduce_mean
+        if training:
+            self.centre.assign(0.9 * self.centre + 0.1 * mean(x, axis=0))
+        return x - self.centre
+
+
+KEEPING = {"own": lambda: [MovingCentre(name="it")], "dropout": lambda: [layers.Dropout(0.5)]}
+if hasattr(layers, "SpectralNormalization"):
+    KEEPING["spectral"] = lambda: [layers.SpectralNormalization(layers.Dense(3), name="it")]
+
+
+@pytest.mark.parametrize("layer", KEEPING)
+@pytest.mark.parametrize("way", ["windows", "slices", "slices of a batch"])
+def test_layers_that_keep_something(layer, way):
+    """They are named, like batch normalization; random numbers aren't."""
+    callbacks, optimizer = [], hosts.ours("SGD", accum_iters=2)
+    if way != "windows":
+        if not hosts.IS_KERAS3:
+            pytest.skip("MicroBatches is for Keras 3")
+        optimizer = hosts.stock("SGD")
+        callbacks = [hosts.accum.MicroBatches(1, loss="batch" if "batch" in way else "sample")]
+    model = compiled(hosts.sequential((3,), [*KEEPING[layer](), layers.Dense(2)]), optimizer)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fit(model, SIZE, callbacks=callbacks)
+    said = [str(w.message) for w in found if "Layers keep values" in str(w.message)]
+    assert len(said) == (layer != "dropout") and all(": it" in each for each in said)

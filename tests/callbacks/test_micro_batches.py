@@ -535,6 +535,20 @@ def test_a_loss_that_draws_is_taken():
     train((sequential, SHORT, {}, {"loss": noisy}), [MicroBatches(SIZE)], epochs=1)
 
 
+@once_by_torch
+def test_trying_a_loss_leaves_variables_as_they_are():
+    """The variable counts slices alone."""
+    count = keras.Variable(0, trainable=False, dtype="int32")
+
+    def counting(y_true, y_pred):
+        count.assign_add(1)
+        return ops.mean(ops.square(y_true - y_pred), axis=-1)
+
+    train((sequential, (X, Y), {}, {"loss": counting}), [MicroBatches(SIZE)], epochs=1)
+    slices = [-(-min(BATCH, len(X) - i) // SIZE) for i in range(0, len(X), BATCH)]
+    assert int(count) == sum(slices)
+
+
 @thorough
 @once_by_torch
 @each_of(DIVIDED)
@@ -779,7 +793,7 @@ def test_data_parallel(size, loss, request):
 @thorough
 @on_jax
 def test_auto_on_several_devices_is_refused(two_devices):
-    with pytest.raises(ValueError, match='"auto".* several devices or replicas.*Received: 2'):
+    with pytest.raises(ValueError, match='"auto".* several devices, replicas or processes.*Received: 2'):
         train(CASES["plain"], [MicroBatches("auto")], batch_size=2)
 
 

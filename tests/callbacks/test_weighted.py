@@ -526,3 +526,16 @@ def lengths(x, y):
     """Batches of different numbers of steps."""
     for steps in (STEPS, 3, STEPS, 2):
         yield x[:MICRO, :steps], y[:MICRO, :steps]
+
+
+def test_a_keras_without_its_list_of_losses(monkeypatch):
+    """The error names the private member; warnings do without it."""
+    host = hosts.accum.ApplyPartialWindow.host
+    container, _, replace = host.find_losses(compiled(training.dense_model(), hosts.stock("SGD")))
+    monkeypatch.setattr(type(host), "find_losses", lambda *_: (container, "_renamed", replace))
+    for reduction in "mean", "weighted":
+        optimizer = hosts.ours("SGD", accum_iters=2, reduction=reduction)
+        model = compiled(training.dense_model(), optimizer, run_eagerly=True)
+        raises = pytest.raises(ImportError, match="has no `_renamed` in")
+        with raises if reduction == "weighted" else contextlib.nullcontext():
+            fit(model, MICRO, short(), epochs=1)

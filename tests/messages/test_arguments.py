@@ -2,8 +2,10 @@
 
 import contextlib
 import inspect
+import types
 
 import hosts
+import numpy as np
 import pytest
 from cases import every_name, keras2_has_no, once_on_keras3
 from hosts import accum, keras
@@ -210,3 +212,21 @@ def test_lr_is_learning_rate(name):
     note()
     assert rates == [[0.5, 0.5], [0.25, 0.25], [0.125, 0.125]]
     assert optimizer.get_config()[RATE] == 0.125
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="elsewhere, it has another place")
+@pytest.mark.parametrize("accum_iters", [1, 5])
+def test_the_order_of_the_copied_class(accum_iters):
+    """(lr, beta_1, beta_2, epsilon, decay, amsgrad, accum_iters): Keras 3's clipnorm comes last."""
+    said = f"`clipnorm={accum_iters}` by position: did you mean `accum_iters={accum_iters}`"
+    with pytest.raises(ValueError, match=said):
+        hosts.accum.AdamAccumulate(0.001, 0.9, 0.999, 1e-7, 0.0, False, accum_iters)
+
+
+@pytest.mark.skipif(hosts.IS_KERAS3, reason="Horovod has no optimizer for Keras 3")
+def test_the_accumulation_of_horovod():
+    """Its wrapper's attribute, as in Horovod 0.28."""
+    ours, w = hosts.ours("SGD", accum_iters=2), hosts.variable([1.0, 2.0], "w")
+    vars(ours)["_agg_helper"] = types.SimpleNamespace(backward_passes_per_step=3)
+    with pytest.raises(ValueError, match="leave it at 1.*_per_step=3, accum_iters=2"):
+        hosts.apply(ours, [np.ones(2, hosts.FLOATX)], [w])

@@ -38,6 +38,19 @@ def test_an_argument_of_the_newer_style():
             hosts.ours(name, accum_iters=2, weight_decay=0.1)
 
 
+class Decaying(hosts.optimizers.Optimizer):
+    """A class with an argument of this name, as in tensorflow-addons."""
+
+    def __init__(self, weight_decay, name="Decaying", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.decays = weight_decay
+
+
+@pytest.mark.skipif(not hosts.IS_LEGACY, reason="about the legacy style")
+def test_an_argument_of_a_user_with_such_a_name():
+    assert accum.accumulating(Decaying)(weight_decay=0.1, accum_iters=2).decays == 0.1
+
+
 @pytest.mark.skipif(not hosts.IS_KERAS2, reason="about tf.keras of TensorFlow 1.15")
 def test_tf_keras_of_tensorflow_1():
     keras = hosts.tf.keras

@@ -366,3 +366,24 @@ def test_clipnorm_is_global():
 def test_reduction_weighted_is_refused():
     with pytest.raises(ValueError, match="reduction='weighted'.*'sum'"):
         hosts.ours("Adam", accum_iters=2, reduction="weighted")
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_get_updates_of_a_subclass(calls):
+    """One that never calls ours would update in each micro-batch."""
+
+    class Own(accum.SGDAccumulate):
+        def get_updates(self, loss, params):
+            if calls:
+                return super().get_updates(loss, params)
+            gradients = self.get_gradients(loss, params)
+            return [K.update_sub(p, self.lr * g) for p, g in zip(params, gradients)]
+
+    optimizer, w = Own(lr=0.5, accum_iters=2), hosts.variable([1.0, 2.0], "w")
+    if calls:
+        for _ in range(2):
+            hosts.apply(optimizer, [np.ones(2)], [w])
+        np.testing.assert_allclose(hosts.array(w), [0.5, 1.5])
+    else:
+        with pytest.raises(TypeError, match="`get_updates` of Own doesn't call `super"):
+            hosts.build_on(optimizer, [w])

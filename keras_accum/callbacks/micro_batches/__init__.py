@@ -39,7 +39,8 @@ class MicroBatches(InTrainFunction):
     Losses and metrics must have one value per sample or element. You get a ValueError if values
     depend on other samples, as tried on a few made-up samples, or if the mean isn't over all
     samples: an output or loss with a mask, or `reduction="mean_with_sample_weight"` with sample
-    weights. Use `loss="batch"` there.
+    weights. Use `loss="batch"` there. Made-up samples can't show all: a loss that divides by the
+    number of labels that aren't missing passes. Check yours with `compare_with_big_batch`.
 
     With `loss="batch"`, known as GradCache, the model first runs on all slices without gradients.
     The loss on the joined outputs, kept in memory, gives their gradient. Then the model runs on
