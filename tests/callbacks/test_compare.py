@@ -111,7 +111,7 @@ WEIGHTED = r"It is equal \(\S+\) with reduction='weighted'"
 SUMMED = r"It is equal \(\S+\) with reduction='sum'"
 OF_BATCH = r"It is equal \(\S+\) with MicroBatches\(4, loss='batch'\)"
 NO_REMEDY = "No option of this package makes it equal"
-MOVED = "update their own variables in each call.*: model/keeps"
+MOVED = "Layers keep values from one call to the next.*: keeps"
 RANDOM = "the model draws random numbers"
 HALF = "In half precision"
 EVERYTHING = {"skip_nonfinite": True, "skip_norm": 1e9, "gate": "select"}
@@ -168,7 +168,7 @@ ROWS = {
 }
 if hasattr(layers, "SpectralNormalization"):
     ROWS["a layer that keeps something"] = row(
-        *("differs", MOVED.replace("model/", "model/" if hosts.IS_KERAS3 else "")),
+        *("differs", MOVED),
         lambda: network(layers.SpectralNormalization(layers.Dense(4), name="keeps")),
     )
 if hosts.IS_KERAS3:
