@@ -512,6 +512,8 @@ class Training(RuleBasedStateMachine):
         train()
         if hosts.IS_KERAS3:  # each later `fit` would leave out the first epoch
             self.model._initial_epoch = None
+        else:  # the next `fit` would fail, because the callback deletes this attribute
+            self.model._training_state = None
         self.waits = False
         self.epochs(batches, with_, batches * 2)
         self.big_batch.end_fit()
