@@ -29,7 +29,7 @@ class Host:
     """
 
     name = keras = ops = flatten = get_mask = read = None
-    import_keras = "import keras"
+    import_keras, shape = "import keras", "keras.ops.shape"  # in the examples of docstrings
     is_traced = True
     # Not 0: a window in which all is masked has the average gradient, as the big batch.
     least_weight = 1e-25
@@ -56,6 +56,6 @@ class Host:
     def callback(self, shared: Type[Shared], **members) -> Type[Shared]:
         """Return a callback's class for this Keras, with the fields in its docstring filled in."""
         doc = inspect.cleandoc(shared.__doc__).replace("{set_up}", SET_UP)
-        doc = doc.format(host=self.name, import_keras=self.import_keras)
+        doc = doc.format(host=self.name, import_keras=self.import_keras, shape=self.shape)
         members.update(host=self, __module__=f"keras_accum.{self.name}", __doc__=doc)
         return type(shared.__name__, (shared, self.keras.callbacks.Callback), members)

@@ -27,6 +27,7 @@ class _Host(Host):
     """Callbacks' interface to tf_keras."""
 
     name, keras, ops, import_keras = "tf_keras", keras, _OPS, IMPORT_KERAS
+    shape = "keras.backend.shape"
     least_weight = 0.0  # the mean of nothing is NaN here
     flatten, read = staticmethod(tf.nest.flatten), staticmethod(keras.backend.get_value)
 

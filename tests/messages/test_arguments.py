@@ -99,7 +99,7 @@ if hosts.IS_KERAS3:
     REFUSED += [(both, ["gradient_accumulation_steps=4", "accum_iters=5"])]
 if hosts.IS_LEGACY:
     newer = {"weight_decay": 0.1}, {"use_ema": True}
-    REFUSED += [(argument, ["keyword argument", *argument]) for argument in newer]
+    REFUSED += [(argument, ["newer style", *argument]) for argument in newer]
 
 
 @pytest.mark.parametrize("arguments, said", REFUSED, ids=[str(bad) for bad, _ in REFUSED])

@@ -182,7 +182,7 @@ def fails(*arguments):
     raise ValueError("not as it is taken to be")
 
 
-PARTS = ["__init__", "_find_mean", "_count_samples", "_check_wrapper", "_warn"]
+PARTS = ["__init__", "_read_kept", "_count_samples", "_check_wrapper", "_warn"]
 
 
 @keras2_has_no("hooks")
