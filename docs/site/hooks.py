@@ -167,7 +167,8 @@ class Docstrings(griffe.Extension):
             text = obj.docstring.value
             if "{import_keras}" in text or "{set_up}" in text:
                 text = text.replace("{set_up}", SET_UP)
-                text = text.format(host="keras3", import_keras="import keras")
+                names = {"import_keras": "import keras", "shape": "keras.ops.shape"}
+                text = text.format(host="keras3", **names)
             example = re.compile(r"^(>>> (?:.+\n?)+)", re.M)
             obj.docstring.value = example.sub(r"```pycon\n\1\n```\n", text)
 
