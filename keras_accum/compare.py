@@ -392,15 +392,10 @@ class _Window:
         if options.drops:
             changed = dataclasses.replace(options, skip_norm=None, skip_nonfinite=False)
             yield "without `skip_norm` and `skip_nonfinite`", changed, callbacks, size
-        if options.reduction != "mean":
-            changed = dataclasses.replace(options, reduction="mean")
-            yield "with reduction='mean'", changed, callbacks, size
-        if options.accumulates and options.reduction != "weighted":
-            changed = dataclasses.replace(options, reduction="weighted")
-            yield "with reduction='weighted'", changed, callbacks, size
-        if options.accumulates and options.reduction != "sum":
-            changed = dataclasses.replace(options, reduction="sum")
-            yield "with reduction='sum'", changed, callbacks, size
+        for reduction in ("mean", "weighted", "sum") if options.accumulates else ():
+            if reduction != options.reduction:
+                changed = dataclasses.replace(options, reduction=reduction)
+                yield f"with reduction={reduction!r}", changed, callbacks, size
         if hasattr(package, "MicroBatches"):
             size = min([size, *(c.size for c in callbacks if is_named(c, "MicroBatches"))])
             text = f"with MicroBatches({size}, loss='batch'), the stock optimizer and whole batches"

@@ -47,9 +47,11 @@ class Saving:
         except StateError as error:
             stock = self._stock_class
             if any("set_weights" in vars(cls) for cls in find_user_classes(stock)):
-                error.args = (f"{error} An accumulating optimizer doesn't call "
-                              f"`{stock.__name__}.set_weights`, which might take this list: load "
-                              "it into the stock optimizer, and use `from_optimizer`.",)
+                error.args = (
+                    f"{error} An accumulating optimizer doesn't call `{stock.__name__}.set_weights`"
+                    ", which might take this list: load it into the stock optimizer, and use "
+                    "`from_optimizer`.",
+                )
             raise
 
     def save_own_variables(self, store):
