@@ -1,10 +1,9 @@
 """Saving and loading: an optimizer's state and config. No Keras is imported here."""
 
-from keras_accum.host import find_user_classes
+from keras_accum.engine.state.checks import StateError
+from keras_accum.host import find_user_classes, warn
 from keras_accum.options import make_config
 from keras_accum.schedule import check_length
-from keras_accum.state.checks import StateError
-from keras_accum.warn import warn
 
 # Keras 2.0 to 2.3 wrote all arguments into a config, and no name. Each class has one pair.
 _KERAS_2_WROTE = {"decay", "epsilon"}, {"decay", "nesterov"}, {"schedule_decay", "epsilon"}

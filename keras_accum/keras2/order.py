@@ -12,7 +12,7 @@ it, or a counter before the bias correction reads it. Here:
 import keras
 import tensorflow as tf
 
-from keras_accum import parts
+from keras_accum.engine import parts
 from keras_accum.tensorflow.values import TensorFlowValues
 
 

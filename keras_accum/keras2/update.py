@@ -5,11 +5,11 @@ import re
 import keras
 import tensorflow as tf
 
-from keras_accum import parts
+from keras_accum.engine import parts
+from keras_accum.engine.window import is_certain
 from keras_accum.keras2.order import Keras2Replicas, Keras2Values, Order, after
 from keras_accum.keras2.store import Keras2Store, get_scalar_dtype
 from keras_accum.tensorflow.values import add_in_place
-from keras_accum.window import is_certain
 
 K = keras.backend
 

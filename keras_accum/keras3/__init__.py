@@ -6,7 +6,8 @@
 
 from typing import TYPE_CHECKING
 
-from keras_accum import host, patches, where_else
+from keras_accum import host, where_else
+from keras_accum.host import patches
 
 keras = host.import_keras("keras3")  # first, because its error is the clearest
 
@@ -22,11 +23,11 @@ from keras_accum.callbacks import (  # noqa: E402
 from keras_accum.callbacks.host import Host  # noqa: E402
 from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask  # noqa: E402
 from keras_accum.compare import Comparison, compare_with_big_batch  # noqa: E402
+from keras_accum.engine.state import StateError  # noqa: E402
 from keras_accum.keras3 import optimizers  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.keras3.store import Keras3Store  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402
-from keras_accum.state import StateError  # noqa: E402
 
 
 class _Host(Host):

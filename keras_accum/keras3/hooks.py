@@ -8,10 +8,10 @@ from keras import ops
 
 from keras_accum import host, schedule
 from keras_accum.convert import Convertible, accumulates, inner
+from keras_accum.engine.state import LOADER, StateError
+from keras_accum.host import warn
 from keras_accum.keras3.store import Keras3Store
 from keras_accum.options import unchangeable
-from keras_accum.state import LOADER, StateError
-from keras_accum.warn import warn
 
 # The members of Keras's own class that are overridden here or called by a private name.
 OF_KERAS = (

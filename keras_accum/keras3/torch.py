@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from keras import ops
 
+from keras_accum.engine.parts import Parts, Replicas
+from keras_accum.engine.window import scale
 from keras_accum.host import check_members
 from keras_accum.keras3 import hooks
 from keras_accum.keras3.store import Keras3Store, get_scalar_dtype
 from keras_accum.keras3.update import Keras3Update
 from keras_accum.keras3.values import Keras3Values
-from keras_accum.parts import Parts, Replicas
-from keras_accum.window import scale
 
 # The member of Keras's own class that is overridden here, beside those in `hooks`.
 OF_KERAS = ("_backend_update_step",)

@@ -14,8 +14,8 @@ import contextlib
 import keras
 from keras import ops
 
-from keras_accum import parts
-from keras_accum.window import is_certain
+from keras_accum.engine import parts
+from keras_accum.engine.window import is_certain
 
 
 class Keras3Update(parts.Update):

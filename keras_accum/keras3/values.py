@@ -5,7 +5,7 @@ import numbers
 import keras
 from keras import ops
 
-from keras_accum import parts
+from keras_accum.engine import parts
 
 
 class Keras3Values(parts.Values):

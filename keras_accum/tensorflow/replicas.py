@@ -4,9 +4,9 @@ import contextlib
 
 import tensorflow as tf
 
-from keras_accum import parts
+from keras_accum.engine import parts
+from keras_accum.engine.window import is_certain
 from keras_accum.tensorflow.values import as_written, list_graphs
-from keras_accum.window import is_certain
 
 
 class TensorFlowReplicas(parts.Replicas):

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_accum import parts
+from keras_accum.engine import parts
 
 # Otherwise AutoGraph converts our functions in a user's `tf.function`.
 as_written = tf.autograph.experimental.do_not_convert

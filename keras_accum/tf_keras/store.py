@@ -5,11 +5,11 @@ import contextlib
 
 import tensorflow as tf
 
-from keras_accum import parts
+from keras_accum.engine import parts
+from keras_accum.engine.window import COUNTERS, MISSING, WEIGHT
 from keras_accum.tensorflow.replicas import write
 from keras_accum.tf_keras import models, stock
 from keras_accum.tf_keras.library import keras, key_of, legacy
-from keras_accum.window import COUNTERS, MISSING, WEIGHT
 
 SUMS = "window_accumulator"  # the accumulators' name in checkpoints
 _OURS = {"state_format", *COUNTERS, WEIGHT, MISSING, SUMS}

@@ -9,14 +9,14 @@ import functools
 
 import tensorflow as tf
 
-from keras_accum import parts
+from keras_accum.engine import parts
+from keras_accum.engine.window import is_certain
 from keras_accum.host import find_user_classes, runs_code_of_keras
 from keras_accum.tensorflow import rules
 from keras_accum.tensorflow.values import TensorFlowValues, add_in_place, after
 from keras_accum.tf_keras.library import keras, legacy
 from keras_accum.tf_keras.replicas import TfKerasReplicas
 from keras_accum.tf_keras.store import LegacyStore, NewStyleStore, get_dtype, get_scalar_dtype
-from keras_accum.window import is_certain
 
 # Rules that compute the same numbers as these stock classes.
 _RULES = {

@@ -8,7 +8,7 @@ import hosts
 import pytest
 
 import keras_accum
-from keras_accum.parts import Replicas, Store, Update, Values
+from keras_accum.engine.parts import Replicas, Store, Update, Values
 
 PACKAGE = Path(keras_accum.__file__).resolve().parent
 

@@ -12,8 +12,8 @@ from hosts import keras
 from processes import python
 from training import MICRO, UPDATES, compiled, data, dense_model, fit
 
-from keras_accum import patches
 from keras_accum.callbacks import caveats
+from keras_accum.host import patches
 
 pytestmark = once_on_keras3
 

@@ -135,6 +135,6 @@ def test_a_folder_named_keras_is_no_keras(tmp_path):
     (tmp_path / "keras").mkdir()
     program = "from keras_accum import host; print(host._keras_version())"
     command = [sys.executable, "-S", "-c", program]  # without installed packages
-    (tmp_path / "keras_accum").symlink_to(Path(host.__file__).resolve().parent)
+    (tmp_path / "keras_accum").symlink_to(Path(host.__file__).resolve().parents[1])
     path = {"PYTHONPATH": str(tmp_path)}
     assert subprocess.check_output(command, env={**os.environ, **path}) == b"None\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mathematics import CODE, micro_batch, optimizer
 
-from keras_accum import window
+from keras_accum.engine import window
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_accum.state import StateError, checks, lists, parse_index
-from keras_accum.state.checks import drop_window
-from keras_accum.window import MISSING, WEIGHT
+from keras_accum.engine.state import StateError, checks, lists, parse_index
+from keras_accum.engine.state.checks import drop_window
+from keras_accum.engine.window import MISSING, WEIGHT
 
 SHAPES = [(2, 3), (3,)]
 SLOTS = ["Adam.momentum.0", "Adam.momentum.1", "Adam.velocity.0", "Adam.velocity.1"]

@@ -9,10 +9,10 @@ import contextlib
 
 import numpy as np
 
-from keras_accum.gradients import drop_bad, transform, weigh
-from keras_accum.pending import Pending
-from keras_accum.state import State
-from keras_accum.window import MISSING, OpenWindow, Step, certain, is_known
+from keras_accum.engine.gradients import drop_bad, transform, weigh
+from keras_accum.engine.pending import Pending
+from keras_accum.engine.state import State
+from keras_accum.engine.window import MISSING, OpenWindow, Step, certain, is_known
 
 
 def select(accumulation, step, update):

@@ -2,7 +2,7 @@
 
 from itertools import compress
 
-from keras_accum.window import certain
+from keras_accum.engine.window import certain
 
 
 def weigh(accumulation, gradients, variables):

@@ -16,7 +16,7 @@
 No Keras is imported here, and nothing runs in a train step: a `parts.Store` has the variables.
 """
 
-from keras_accum.state.checks import StateError, parse_index
-from keras_accum.state.state import CHECKPOINT, LOADER, State
+from keras_accum.engine.state.checks import StateError, parse_index
+from keras_accum.engine.state.state import CHECKPOINT, LOADER, State
 
 __all__ = ["CHECKPOINT", "LOADER", "State", "StateError", "parse_index"]

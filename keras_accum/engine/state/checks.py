@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from keras_accum.window import COUNTERS, MISSING, WEIGHT
+from keras_accum.engine.window import COUNTERS, MISSING, WEIGHT
 
 FORMAT = 1  # the version of the layout
 SINGLE_COUNTERS = ("state_format", "completed_updates", *COUNTERS)

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 from collections import namedtuple
 
-from keras_accum.window import is_certain, scale, step_for_variable
+from keras_accum.engine.window import is_certain, scale, step_for_variable
 
 Parts = namedtuple("Parts", "values replicas store update")
 
