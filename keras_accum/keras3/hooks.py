@@ -150,7 +150,7 @@ class Hooks(MovingAverages):
         accumulation, store = self._accumulation, self._accumulation.store
         if self.built or not variables:
             # Keras's HDF5 loader builds without variables, and then calls `set_weights`.
-            accumulation.state.expected = None if self.built else LOADER
+            accumulation.state.expect(None if self.built else LOADER)
             return
         accumulation.state.check_loader()
         # Somebody may have set the attribute since.
@@ -179,7 +179,7 @@ class Hooks(MovingAverages):
     @property
     def variables(self):
         accumulation = self._accumulation
-        if not self.built and accumulation.state.waiting is not None:
+        if not self.built and accumulation.state.is_waiting:
             accumulation.state.check_is_built("variables")
         return super().variables
 
@@ -187,7 +187,7 @@ class Hooks(MovingAverages):
 
     def apply(self, grads, trainable_variables=None):
         accumulation = self._accumulation
-        if self.built and accumulation.state.waiting is not None:
+        if self.built and accumulation.state.is_waiting:
             accumulation.state.built()  # re-raises build's error
         if self._is_stock:
             return super().apply(grads, trainable_variables)
@@ -241,14 +241,14 @@ def _check_at_once(load_weights):
         if not accumulates(optimizer) or optimizer.built:
             return load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
         state, rate = optimizer._accumulation.state, optimizer._accumulation.store.rate()
-        before = state.waiting
+        before = state.given.raw
         load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
-        if state.waiting is before or not model.trainable_variables:
+        if state.given.raw is before or not model.trainable_variables:
             return None
         try:
             model.optimizer.build(model.trainable_variables)
         except StateError as error:
-            if not (skip_mismatch or state.is_of_others(state.waiting.raw)):
+            if not (skip_mismatch or state.is_of_others(state.given.raw)):
                 raise StateError(
                     f"{error} To load the weights and start a new optimizer, call "
                     "`load_weights(path, skip_mismatch=True)`, or load before you compile."
