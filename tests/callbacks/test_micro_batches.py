@@ -573,6 +573,15 @@ def test_arguments(arguments, error):
         MicroBatches(*arguments)
 
 
+@pytest.mark.skipif(hosts.BACKEND != "torch", reason="the other backends take ModelParallel")
+def test_split_weights_are_refused_on_pytorch(monkeypatch):
+    mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
+    split = keras.distribution.ModelParallel(layout_map=keras.distribution.LayoutMap(mesh))
+    monkeypatch.setattr(keras.distribution, "distribution", lambda: split)
+    with pytest.raises(ValueError, match="`DataParallel`, or leave the callback out"):
+        train((sequential, (X, Y), {}, {}), [MicroBatches(SIZE)], epochs=1)
+
+
 def test_arrays_of_different_lengths_are_refused():
     model = sequential()
     model.compile("sgd", "mse")
