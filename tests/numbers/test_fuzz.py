@@ -737,12 +737,18 @@ class TwoOptimizers(RuleBasedStateMachine):
         seeds=st.lists(seed, min_size=1, max_size=6),
         batch_size=st.integers(1, 3),
         epochs=st.integers(1, 2),
+        partial=st.booleans(),
     )
-    def fit(self, seeds, batch_size, epochs):
+    def fit(self, seeds, batch_size, epochs, partial):
         targets = random_targets(seeds)
-        self.model.fit(*inputs(targets), batch_size=batch_size, epochs=epochs, **ONE_AT_A_TIME)
-        for batch in in_batches(targets, batch_size) * epochs:
-            self.take(batch)
+        callbacks = [CALLBACKS["partial"]()] if partial else []
+        settings = {**ONE_AT_A_TIME, "epochs": epochs, "callbacks": callbacks}
+        self.model.fit(*inputs(targets), batch_size=batch_size, **settings)
+        for _ in range(epochs):
+            for batch in in_batches(targets, batch_size):
+                self.take(batch)
+            for big_batch in self.big_batches.values() if partial else ():
+                big_batch.update()
 
     @rule(seed=seed)
     def train_on_batch(self, seed):
