@@ -94,6 +94,22 @@ def test_schedules_of_the_learning_rate():
     assert (grows["optimizer"].accum_iters, grows["updates"]) == (1, 100 + 200 + 1100 // 16)
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+def test_the_rest_of_an_epoch():
+    """After it, the weights are those of two whole epochs."""
+    x, y = (np.concatenate([array] * 2)[:100].astype("float32") for array in (X, Y))
+    models = [
+        compiled(initialize(dense_model()), hosts.ours("Adam", accum_iters=5)) for _ in range(2)
+    ]
+    settings = {"batch_size": 10, "shuffle": False, "verbose": 0}
+    models[0].fit(x, y, epochs=2, **settings)
+    with pytest.warns(UserWarning, match="An epoch ended inside a window, after 2 of its 5"):
+        models[1].fit(x[:70], y[:70], **settings)
+    run("the rest of an epoch", model=models[1], x=x, y=y)
+    for whole, resumed in zip(*[model.get_weights() for model in models]):
+        np.testing.assert_allclose(resumed, whole, rtol=1e-6, atol=1e-6)
+
+
 @keras2_has_no("`.keras` files and `to_stock`")
 @pytest.mark.skipif(PLAIN_TF, reason="its `.keras` files hold no legacy optimizer")
 def test_saving(tmp_path, monkeypatch):
