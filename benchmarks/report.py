@@ -1,7 +1,7 @@
 """Make the tables and the plot from `benchmarks/results/*.json`: `python benchmarks/report.py`.
 
 Writes `results/micro_batch.md`, which has every figure, and `results/micro_batch.png`, and prints
-the table that is part of docs/cost.md.
+the tables that are part of docs/cost.md.
 """
 
 import json
@@ -63,6 +63,27 @@ def short_table(found):
     return "\n".join(lines)
 
 
+def default(host):
+    """Return the gate that a user gets there who doesn't choose one."""
+    in_graphs = "keras3_tensorflow", "tf_keras", "tf_keras_2_15"
+    return CONDITIONAL if host in in_graphs else SELECT
+
+
+def ranges_table(found):
+    """The default in `fit` on each Keras: the least and the most."""
+    lines = [
+        "| network | over the floor | over a step of stock Adam |",
+        "| --- | ---: | ---: |",
+    ]
+    for network in networks(found)[:-1]:  # the last one is the optimizer alone
+        ratios = [(of(about, network), default(host)) for host, about in found.items()]
+        floor = [each[gate] for each, gate in ratios]
+        stock = [each[gate] / each[STOCK] for each, gate in ratios]
+        cells = [f"{min(each):.2f} to {max(each):.2f}" for each in (floor, stock)]
+        lines.append(f"| {network} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def long_table(found):
     lines = []
     for host, about in found.items():
@@ -82,8 +103,7 @@ def long_table(found):
 
 def shown(ratios, host):
     """Return the figures of the picture: {candidate: time over the floor}."""
-    default = CONDITIONAL if host in ("keras3_tensorflow", "tf_keras", "tf_keras_2_15") else SELECT
-    names = {"the default": default, "PythonGate": PYTHON, "Keras's own": OWN}
+    names = {"the default": default(host), "PythonGate": PYTHON, "Keras's own": OWN}
     return {name: ratios[of] for name, of in names.items() if ratios.get(of) is not None}
 
 
@@ -119,7 +139,7 @@ def main():
     found = load()
     (RESULTS / "micro_batch.md").write_text(long_table(found), encoding="utf-8")
     draw(found)
-    print(short_table(found))
+    print(short_table(found), ranges_table(found), sep="\n\n")
 
 
 if __name__ == "__main__":
