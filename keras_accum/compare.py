@@ -113,7 +113,7 @@ def compare_with_big_batch(
     `fit` trains your model as you compiled it: in micro-batches, with all samples in one batch, and
     as a control with these in another order. An optimizer that only keeps gradients takes the place
     of yours, so learning rate, clipping, decay, moving averages and `window_transforms` take no
-    part: they act once per update. If the window differs, other options of this package are tried.
+    part: they act once per update. If the window differs, this package's other options are tried.
 
     Then everything is put back: weights, states of layers, metrics, seeds, and your optimizer. Only
     eager dropout of tf_keras goes on with other draws.
@@ -128,7 +128,7 @@ def compare_with_big_batch(
         sample_weight: The weights of samples, or None.
         batch_size: Integer >= 1, default 32, as you give it to `fit`.
         callbacks: List of callbacks, default empty: those that your gradient depends on, as
-            MicroBatches. Callbacks of this package run in the window only.
+            MicroBatches. This package's callbacks run in the window only.
 
     Returns:
         A Comparison. Print it, or read its `verdict`: "equal", "differs" or "undecided".
@@ -229,8 +229,8 @@ class Subject:
     make_recorder(options, scale): an accumulating optimizer that keeps the gradient of its last
         update and moves no weight. It may be wrapped to scale the loss.
     read_gradients(recorder): these gradients by NumPy, for all trainable variables.
-    loss_scale(): the factor by which the optimizer scales losses, or None.
-    list_states(): the variables that a training changes, but for the optimizer's.
+    loss_scale(): the optimizer's factor for losses, or None.
+    list_states(): the variables changed by a training, but for the optimizer's.
     list_random(): the names of layers that draw random numbers, as far as known.
     in_full_precision(): a scope where a GPU doesn't shorten float32.
     """
@@ -245,7 +245,7 @@ class Subject:
             self.model(x)
 
     def remember_generators(self):
-        """Return functions that put random generators back to their present states."""
+        """Return functions to put random generators back to their present states."""
         of_python, of_numpy = random.getstate(), np.random.get_state()
         return [lambda: random.setstate(of_python), lambda: np.random.set_state(of_numpy)]
 
@@ -258,7 +258,7 @@ class Subject:
     def unchanged(self):
         """Put everything back at the end, also after an exception."""
         model, restores = self.model, self.remember_generators()
-        # Keras's containers of losses and metrics, which the first training builds.
+        # Keras's containers of losses and metrics: the first training builds them.
         owners = [v for n, v in vars(model).items() if n.strip("_").startswith("compile")]
         owners = [model, *(owner for owner in owners if hasattr(owner, "__dict__"))]
         attributes = [dict(vars(owner)) for owner in owners]
@@ -271,7 +271,7 @@ class Subject:
                 yield
         finally:
             vars(model)["optimizer"] = attributes[0]["optimizer"]
-            model.reset_metrics()  # also those that were made now
+            model.reset_metrics()  # also those made now
             for owner, before in zip(owners, attributes):
                 for name, value in list(vars(owner).items()):
                     if before.get(name, self) is not value:
@@ -324,7 +324,7 @@ class _Window:
         return Comparison(*distances, by_variable, verdict, said, advice)
 
     def _train_window(self, options, callbacks, batch_size):
-        """Return the gradient of the window, with a loss scale that doesn't overflow."""
+        """Return the window's gradient, with a loss scale that doesn't overflow."""
         if not any(is_named(callback, "ApplyPartialWindow") for callback in callbacks):
             # Some micro-batches may be dropped, or the caller may close windows.
             callbacks = [self._subject.package.ApplyPartialWindow(), *callbacks]
@@ -336,7 +336,7 @@ class _Window:
             self._scale /= 16
 
     def _train_big(self, options, callbacks):
-        """Return the gradient of the big batch, and that with the samples in another order."""
+        """Return the big batch's gradients, in this order of samples and in another."""
         options = Options(reduction=options.reduction)  # as `weigh` may be called
         recorder, callbacks = self._subject.make_recorder(options, self._scale), _others(callbacks)
         found = self._train(recorder, self._data, self._samples, callbacks)
@@ -349,7 +349,7 @@ class _Window:
         return _check(found, "big batch"), _check(control, "big batch")
 
     def _train(self, recorder, data, batch_size, callbacks, is_new=True):
-        """Train one epoch, and return the gradient of its update."""
+        """Train one epoch, and return its update's gradient."""
         subject, own = self._subject, inner(recorder)
         subject.restore_weights()
         with subject.scope():
@@ -417,7 +417,7 @@ def _texts(caught):
 
 
 def _others(callbacks):
-    """Return the callbacks of others than this package."""
+    """Return the callbacks from outside this package."""
     return [c for c in callbacks if not type(c).__module__.startswith("keras_accum.")]
 
 

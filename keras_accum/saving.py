@@ -16,12 +16,12 @@ class Saving:
         """Return the whole state as `{name: NumPy array}`, for `set_state` or `np.savez`.
 
         Names and shapes are the same on every Keras: `completed_updates`, `Adam.momentum.0`,
-        `accumulator.0` and others, which docs/saving.md lists.
+        `accumulator.0` and others, listed in docs/saving.md.
         """
         return self._accumulation.state.get()
 
     def set_state(self, state):
-        """Continue from a state that `get_state` returned, on this Keras or another.
+        """Continue from a state by `get_state`, on this Keras or another.
 
         Before `build`, the optimizer keeps the state until its variables are created. The model's
         trainable variables must have the same order. `learning_rate` is optional; without the
@@ -54,7 +54,7 @@ class Saving:
             raise
 
     def save_own_variables(self, store):
-        """Write the state to a Keras file, under the names of `get_state`."""
+        """Write the state to a Keras file, under `get_state`'s names."""
         for name, value in self.get_state().items():
             store[name] = value
 
@@ -160,7 +160,7 @@ class ByName:
 
 
 class Loader:
-    """The result of `with_accum_iters`, in place of a class in `custom_objects`."""
+    """Returned by `with_accum_iters` in place of a class in `custom_objects`."""
 
     def __init__(self, cls, accum_iters, stock):
         self.cls, self.accum_iters, self.stock = cls, accum_iters, stock

@@ -5,7 +5,7 @@ from typing import Type, TypeVar
 
 Shared = TypeVar("Shared")
 
-# The first lines of the examples in docstrings.
+# The first lines in docstrings' examples.
 SET_UP = """\
 >>> import numpy as np
 >>> {import_keras}
@@ -29,13 +29,13 @@ class Host:
     """
 
     name = keras = ops = flatten = get_mask = read = None
-    import_keras, shape = "import keras", "keras.ops.shape"  # in the examples of docstrings
+    import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
     is_traced = True
     # Not 0: a window in which all is masked has the average gradient, as the big batch.
     least_weight = 1e-25
 
     def list_kept(self, layer):
-        """Return a layer's own variables that no optimizer trains, without its random state."""
+        """Return a layer's own untrained variables, without its random state."""
         return getattr(layer, "_non_trainable_variables", ())
 
     def hides_train_steps(self):

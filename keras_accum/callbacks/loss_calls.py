@@ -1,4 +1,4 @@
-"""The calls of a model's losses in a train step, and what Keras divides each loss by."""
+"""The calls of a model's losses in a train step, and the divisor of each loss."""
 
 import contextlib
 
@@ -56,7 +56,7 @@ def _replaced(container, name, replace):
 
 
 class Watched:
-    """Stands for a loss that a container calls, and notes the call."""
+    """Stands for a loss in Keras's container, and notes its calls."""
 
     def __init__(self, loss, note):
         self._loss, self._note = loss, note
@@ -80,9 +80,9 @@ class Watched:
 
 
 class LossCall:
-    """A call of a loss.
+    """One call to a loss.
 
-    values: what its `call` returned, None if it has another `__call__` than Keras's.
+    values: the result of its `call`, None if it has another `__call__` than Keras's.
     shape: the shape of `values`; empty if unknown.
     is_per_sample: True if `values` has a row for each sample.
     masks: the masks on the output and on `values`, each may be None.
@@ -105,7 +105,7 @@ class LossCall:
         return any(mask is not None for mask in self.masks)
 
     def find_divisor(self, dtype):
-        """Return what Keras divided by: its own reduction of ones to a sum."""
+        """Return Keras's divisor: its own reduction of ones to a sum."""
         host, ops = self._host, self._host.ops
         ones = [ops.ones_like(self.values, dtype=dtype) for _ in range(2)]
         for each, mask in zip(ones, self.masks):

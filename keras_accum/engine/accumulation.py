@@ -40,7 +40,7 @@ class Accumulation:
 
     options: this package's arguments; see `options`.
     values, replicas, store, update: the optimizer's Keras; see `parts`.
-    window: the variables of the open window; None without accumulation or before `build`.
+    window: the open window's variables; None without accumulation or before `build`.
     state: reads, writes and loads the state; see `state`.
     pending: the arguments of `weigh`, `close_window` and `decide`; see `pending`.
     """
@@ -78,7 +78,7 @@ class Accumulation:
             self.window = OpenWindow(self.values, self.store, self.options)
 
     def micro_batch(self, gradients, variables):
-        """Add the gradients of a micro-batch, and update if it closes the window."""
+        """Add a micro-batch's gradients, and update if it closes the window."""
         self.take(*self.reduce(gradients, variables), variables)
 
     def reduce(self, gradients, variables):
@@ -91,7 +91,7 @@ class Accumulation:
         return gradients, weight
 
     def take(self, gradients, weight, variables):
-        """Process a micro-batch whose gradients are already summed over replicas."""
+        """Process a micro-batch, its gradients already summed over replicas."""
         if self.micro_batches is not None:
             self.micro_batches[self.replicas.index()] += 1
         self.store.check_once(variables)
@@ -146,7 +146,7 @@ class Accumulation:
     def _update(self, step, gradients, variables, absent):
         """Update from the window's accumulators, or without a window from these gradients.
 
-        `absent` has the indices of variables whose gradients are missing in this micro-batch.
+        `absent` has the indices of variables without a gradient in this micro-batch.
         """
         of_model = self.store.variables
         absent, frozen = self._apart_from_frozen(absent)
@@ -160,7 +160,7 @@ class Accumulation:
         self._update_from(step, steps, totals, variables, frozen)
 
     def _list_sums(self, variables):
-        """Return the accumulators of these variables."""
+        """Return these variables' accumulators."""
         return list(map(self.window.get_sum, variables))
 
     def _totals(self, variables):
@@ -214,7 +214,7 @@ class Accumulation:
             raise
 
     def _write_counters(self, step):
-        """Write the counters, after all other writes of a step."""
+        """Write the counters, after a step's other writes."""
         values = {} if self.window is None else self.window.after(step)
 
         def across(values, switch):
@@ -237,7 +237,7 @@ class Accumulation:
     def close_window(self):
         """Update now, from the micro-batches in the open window.
 
-        The update covers the trainable variables that had a gradient in the window.
+        The update covers the trainable variables with a gradient in the window.
         """
         missing = self.store.read(self.window.named[MISSING])[:-1]
         seen = missing < self.state.counter("window_position")

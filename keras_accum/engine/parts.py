@@ -82,7 +82,7 @@ class Values(abc.ABC):
         return gradient
 
     def without_gradient(self, value):
-        """Stop the gradient of a value."""
+        """Stop a value's gradient."""
         return value
 
     def zero_unless(self, gradients, counted):
@@ -105,7 +105,7 @@ class Replicas:
     """
 
     def index(self):
-        """Return the index of the current replica."""
+        """Return the current replica's index."""
         return 0
 
     def count(self):
@@ -138,12 +138,12 @@ class Replicas:
         self.across(across, *itertools.chain(*lists))
 
     def between_steps(self, function):
-        """Call a function of a train step from outside of a train step."""
+        """Call a train step's function from outside one."""
         function()
 
 
 class Store(abc.ABC):
-    """The variables of one optimizer, their names in a state, and its stock optimizer.
+    """One optimizer's variables, their names in a state, and its stock optimizer.
 
     variables: The trainable variables that the optimizer was built for, in the model's order.
     to_build: In messages: how to create an optimizer's variables.
@@ -201,11 +201,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def add_counter(self, name, value, shape=()):
-        """Create an integer variable of the window."""
+        """Create an integer variable for the window."""
 
     @abc.abstractmethod
     def add_scalar(self, name, value):
-        """Create a floating-point scalar of the window."""
+        """Create a floating-point scalar for the window."""
 
     @abc.abstractmethod
     def add_sum(self, variable):
@@ -235,11 +235,11 @@ class Store(abc.ABC):
         return float(self.read(self.optimizer.learning_rate))
 
     def start_training(self):
-        """Prepare the variables for a call of `fit`."""
+        """Prepare the variables for `fit`."""
 
     @staticmethod
     def in_custom_objects(name):
-        """Return the object that is registered under this name while a file is loaded, or None."""
+        """Return the object registered under this name while a file is loaded, or None."""
 
     # -- stock optimizers with the same state ------------------------------------------------------
 
@@ -250,7 +250,7 @@ class Store(abc.ABC):
 
     @property
     def rule_name(self):
-        """The name of the rule in a state. AdamW is Adam with a different weight decay."""
+        """The rule's name in a state. AdamW is Adam with a different weight decay."""
         if getattr(self.optimizer, "amsgrad", False):
             return "AMSGrad"
         name = self.stock.__name__
@@ -282,10 +282,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def write_stock(self, optimizer):
-        """Write this state to a stock optimizer that is built for the same variables."""
+        """Write this state to a stock optimizer built for the same variables."""
 
     def make_stock(self, config):
-        """Create the stock optimizer of a config."""
+        """Create the stock optimizer from a config."""
         return self.stock.from_config(config)
 
     @staticmethod
@@ -295,7 +295,7 @@ class Store(abc.ABC):
 
 
 class Update(abc.ABC):
-    """The writes of one optimizer's micro-batch.
+    """One optimizer's writes in a micro-batch.
 
     In a train step the engine calls, in this order, `add`, `totals`, `averages`, `run`, `keep` and
     `assign`.
@@ -337,7 +337,7 @@ class Update(abc.ABC):
         """Call `update(step)` in a branch that runs if the switch is 1."""
 
     def find_steps(self, step, absent):
-        """Return {index: step} for variables whose gradients are missing in a micro-batch."""
+        """Return {index: step} for variables without a gradient in a micro-batch."""
         return {index: step_for_variable(step, index) for index in absent}
 
     # -- updating ----------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ class Update(abc.ABC):
             )
 
     def keep(self, step, totals, sums, variables):
-        """Write what remains in the accumulators: all inside a window, zeros after its end."""
+        """Write the accumulators' remainders: all inside a window, zeros after its end."""
         cast = self.values.cast
         factors = {total.dtype: cast(1 - step.switch, total.dtype) for total in totals}
         holds = [factors[total.dtype] for total in totals]
@@ -418,7 +418,7 @@ class Update(abc.ABC):
     # -- counting ----------------------------------------------------------------------------------
 
     def after_writes(self):
-        """Return a scope for writes that come after all earlier ones in the train step."""
+        """Return a scope for writes after all earlier ones in the train step."""
         return contextlib.nullcontext()
 
     def assign(self, variable, value):
@@ -427,9 +427,9 @@ class Update(abc.ABC):
 
     @abc.abstractmethod
     def count_updates(self, switch):
-        """Add the switch to the number of updates, unless `run` does."""
+        """Add the switch to the count of updates, unless `run` does."""
 
-    # -- a step that fails -------------------------------------------------------------------------
+    # -- a failing step ----------------------------------------------------------------------------
 
     def snapshot(self, sums):
         """Return what `restore` needs if the step fails; None unless Python runs it."""
@@ -446,7 +446,7 @@ class Update(abc.ABC):
         return False
 
     def restore(self, snapshot, sums):
-        """Undo the additions of a step that failed."""
+        """Undo the additions of a failed step."""
         for variable, value in zip([*sums, self.store.updates], snapshot):
             variable.assign(value)
 

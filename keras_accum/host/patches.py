@@ -13,7 +13,7 @@ _lock = threading.Lock()
 
 
 def plan(host, *hooks):
-    """Plan a host's hooks: (owner, method name, function that returns the replacement)."""
+    """Plan a host's hooks: (owner, method name, function to make the replacement)."""
     _planned.setdefault(host, hooks)
 
 

@@ -1,4 +1,4 @@
-"""The order of all writes in a train step on Keras 2.
+"""A train step's order of writes on Keras 2.
 
 TensorFlow 1 doesn't order operations: a weight could be overwritten before back-propagation reads
 it, or a counter before the bias correction reads it. Here:
@@ -17,7 +17,7 @@ from keras_accum.tensorflow.values import TensorFlowValues
 
 
 class Order:
-    """The writes of a train step while it is made.
+    """A train step's writes while it is made.
 
     computed: the loss and the gradients.
     writes: the operations so far.
@@ -41,7 +41,7 @@ class Order:
 
 
 class Keras2Values(TensorFlowValues):
-    """The values of TensorFlow 1."""
+    """Values on TensorFlow 1."""
 
     def __init__(self, scalar_dtype, order):
         super().__init__(scalar_dtype)
@@ -65,7 +65,7 @@ class Keras2Replicas(parts.Replicas):
 
     def __init__(self, order):
         self._order = order
-        self.closing = None  # the operation that closes the window
+        self.closing = None  # the operation to close the window
 
     def on(self, variable, function, *tensors):
         self._order.writes.append(function(variable, variable, *tensors))

@@ -15,7 +15,7 @@ K = keras.backend
 
 
 class Keras2Update(parts.Update):
-    """An update on Keras 2 and TensorFlow 1, in the `order` of a train step."""
+    """An update on Keras 2 and TensorFlow 1, in a train step's `order`."""
 
     step_is_fixed = True
 
@@ -29,7 +29,7 @@ class Keras2Update(parts.Update):
         self._rate = self.optimizer.learning_rate  # another step may get a tensor
 
     def make_step(self, loss, gradients, micro_batch):
-        """Return the operation of a train step, whose writes `micro_batch()` makes."""
+        """Return a train step's operation, with the writes made by `micro_batch()`."""
         if self.options.accumulates:
             instead = "`decay`, or set the rate in a callback"
             found = self._find_written([], [self._rate])
@@ -43,7 +43,7 @@ class Keras2Update(parts.Update):
         self.store.check_other_windows()
 
     def add(self, step, sums, gradients, variables):
-        # Grouped, so that each read of an accumulator has one edge.
+        # Grouped: then each read of an accumulator has one edge.
         self._order.writes.append(tf.group(*map(self.add_to, sums, gradients, variables)))
 
     def add_to(self, target, gradient, variable):
@@ -73,7 +73,7 @@ class Keras2Update(parts.Update):
             self._refuse_writes(found, *what)
 
     def _refuse_writes(self, found, what, instead):
-        """Raise a TypeError for the name of a variable that each micro-batch would write."""
+        """Raise a TypeError for the name of a variable written in each micro-batch."""
         if found:
             raise TypeError(
                 f"The variable {found} is written by {what}, and would be in each micro-batch. "
@@ -124,7 +124,7 @@ class Keras2Update(parts.Update):
         return rule.scalars(switch, rate, updates + 1, **hyperparameters)
 
     def _constrain(self, switch, variable, written):
-        """Return operations that constrain a variable after `written`."""
+        """Return operations to constrain a variable after `written`."""
         constraint = getattr(variable, "constraint", None)  # native variables have none
         if constraint is None:
             return []
@@ -154,14 +154,14 @@ def _list_operations(values):
 
 
 def _writes(operation):
-    """Return True for a TensorFlow operation that writes the variable in its first input."""
+    """Return True for a TensorFlow operation with a write to its first input."""
     kinds = [t.dtype for t in operation.inputs][:1]
     is_variable = any(kind == tf.resource or kind._is_ref_dtype for kind in kinds)
     return is_variable and bool(re.search("Assign|Apply|Scatter|CountUpTo", operation.type))
 
 
 def make_parts(optimizer, options):
-    """Return the parts of an optimizer."""
+    """Return an optimizer's parts."""
     order = Order()
     values, replicas = Keras2Values(get_scalar_dtype(), order), Keras2Replicas(order)
     store = Keras2Store(optimizer)

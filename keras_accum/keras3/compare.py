@@ -16,7 +16,7 @@ host.check_members(keras, _seeds, ["global_state", "GLOBAL_SEED_GENERATOR"])
 
 
 class Recorder(keras.optimizers.Optimizer):
-    """Keeps the gradient of the last update, and moves no weight."""
+    """Keeps the last update's gradient, and moves no weight."""
 
     def __init__(self, learning_rate=1.0, **kwargs):
         super().__init__(learning_rate, **kwargs)
@@ -33,7 +33,7 @@ class Recorder(keras.optimizers.Optimizer):
 
 
 class Subject(compare.Subject):
-    """A model of Keras 3."""
+    """A Keras 3 model."""
 
     read = staticmethod(Keras3Store.read)
 

@@ -1,4 +1,4 @@
-"""The methods that Keras 3 calls on an optimizer, in a train step and around it."""
+"""An optimizer's methods called by Keras 3, in a train step and around it."""
 
 import contextlib
 import inspect
@@ -13,7 +13,7 @@ from keras_accum.host import warn
 from keras_accum.keras3.store import Keras3Store
 from keras_accum.options import unchangeable
 
-# The members of Keras's own class that are overridden here or called by a private name.
+# The members of Keras's own class overridden here or called by a private name.
 OF_KERAS = (
     *("apply", "stateless_apply", "build", "variables", "add_variable_from_reference"),
     *("get_config", "update_step", "finalize_variable_values", "learning_rate"),
@@ -23,10 +23,10 @@ host.check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
 class MovingAverages(Convertible):
-    """The methods that Keras calls for moving averages of the weights, `use_ema`."""
+    """The methods called by Keras for moving averages of the weights, `use_ema`."""
 
     def _pair_averages(self):
-        """Return pairs of weights and their moving averages."""
+        """Return weights with their moving averages, in pairs."""
         averages = self._model_variables_moving_average if self.use_ema and self.built else []
         pairs = zip(self._accumulation.store.variables, averages)
         return [(weight, average) for weight, average in pairs if average is not None]
@@ -58,7 +58,7 @@ class MovingAverages(Convertible):
             return
         super().finalize_variable_values(var_list)
         for _, average in self._pair_averages():
-            # On JAX, a weight and its average share one array now, which can't be donated twice.
+            # On JAX, a weight and its average share one array now, and can't both donate it.
             average.assign(ops.copy(average))
 
 
@@ -97,7 +97,7 @@ class Hooks(MovingAverages):
     def get_config(self):
         return {**super().get_config(), "decay": self.decay}
 
-    # True after a config of tf_keras's newer style, whose HDF5 files don't list the learning rate.
+    # True after a config of tf_keras's newer style: its HDF5 files don't list the learning rate.
     _file_omits_learning_rate = False
 
     @classmethod

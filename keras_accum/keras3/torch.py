@@ -22,13 +22,13 @@ from keras_accum.keras3.store import Keras3Store, get_scalar_dtype
 from keras_accum.keras3.update import Keras3Update
 from keras_accum.keras3.values import Keras3Values
 
-# The member of Keras's own class that is overridden here, beside those in `hooks`.
+# The member of Keras's own class overridden here, beside those in `hooks`.
 OF_KERAS = ("_backend_update_step",)
 check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
 class TorchValues(Keras3Values):
-    """The values of PyTorch."""
+    """Values on PyTorch."""
 
     def traces(self):
         # If a compiled function fails, PyTorch reverts Python's side effects.
@@ -66,7 +66,7 @@ class TorchValues(Keras3Values):
 
 
 class TorchStore(Keras3Store):
-    """The variables of an optimizer on PyTorch."""
+    """An optimizer's variables on PyTorch."""
 
     def add_counter(self, name, value, shape=()):
         # Reading a counter on the CPU doesn't wait for the device.
@@ -180,13 +180,13 @@ def _like(total, gradient):
 
 
 def make_parts(optimizer, options):
-    """Return the parts of an optimizer."""
+    """Return an optimizer's parts."""
     values, replicas, store = TorchValues(get_scalar_dtype()), Replicas(), TorchStore(optimizer)
     return Parts(values, replicas, store, TorchUpdate(optimizer, options, values, replicas, store))
 
 
 class Accumulating(hooks.Hooks):
-    """The methods that Keras calls on an optimizer, on PyTorch."""
+    """An optimizer's methods called by Keras, on PyTorch."""
 
     _make_parts = staticmethod(make_parts)
 

@@ -5,7 +5,7 @@ written. `SelectAfter` restores old values after the update, so no write can byp
 a second copy. Both are scopes of one update:
 
 switch: The update's switch. If it is certain, every write counts.
-own: {index: switch} for weights whose gradients are missing in this micro-batch, and their slots.
+own: {index: switch} for weights without a gradient in this micro-batch, and their slots.
 following_the_update(): A scope that ignores the missing gradients.
 """
 
@@ -36,7 +36,7 @@ class Keras3Update(parts.Update):
 
     @property
     def filter(self):
-        """The filter of the current update, or None. Across replicas, that of any replica."""
+        """The current update's filter, or None. Across replicas, any replica's."""
         found = self._filters
         return found.get(self.replicas.index()) or next(iter(found.values()), None)
 
@@ -103,7 +103,7 @@ class Keras3Update(parts.Update):
 
 
 class SelectWrites(keras.StatelessScope):
-    """Filter each assignment through the switch of its owner."""
+    """Filter each assignment through its owner's switch."""
 
     def __init__(self, update, switch, own):
         super().__init__()
@@ -112,7 +112,7 @@ class SelectWrites(keras.StatelessScope):
         self._owners = self._store.owners() if own else {}
 
     def get_switch(self, variable):
-        """Return the switch of a variable's owner."""
+        """Return a variable's switch: its owner's."""
         return self.own.get(self._owners.get(self._store.key(variable)), self.switch)
 
     @contextlib.contextmanager
@@ -170,7 +170,7 @@ class RefuseOthers(keras.StatelessScope):
 class SelectAfter:
     """Restore old values where the switch is 0, at the end of the scope.
 
-    written: (owner, variable) pairs; None for all variables of the optimizer and the model.
+    written: (owner, variable) pairs; None for all the optimizer's and the model's variables.
     """
 
     def __init__(self, update, switch, own, written=None):

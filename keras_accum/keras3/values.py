@@ -1,4 +1,4 @@
-"""The values of Keras 3 in `keras.ops`, for JAX and PyTorch."""
+"""Values in `keras.ops`, for JAX and PyTorch."""
 
 import numbers
 
@@ -9,7 +9,7 @@ from keras_accum.engine import parts
 
 
 class Keras3Values(parts.Values):
-    """The values of `keras.ops`. Each backend has a subclass."""
+    """Values in `keras.ops`. Each backend has a subclass."""
 
     ops = ops
 
@@ -32,7 +32,7 @@ class Keras3Values(parts.Values):
         return _count(ops.all(ops.stack([ops.all(ops.isfinite(g)) for g in gradients])))
 
     def norm(self, tensors):
-        # A cast would drop the imaginary part of a complex number.
+        # A cast would drop a complex number's imaginary part.
         sizes = [ops.abs(t) if "complex" in str(t.dtype) else t for t in tensors]
         return ops.sqrt(sum(ops.sum(ops.square(ops.cast(s, self.scalar_dtype))) for s in sizes))
 
@@ -43,5 +43,5 @@ class Keras3Values(parts.Values):
 
 
 def _count(condition):
-    """Return a count in the dtype of Keras's counters."""
+    """Return a count in Keras's dtype for counters."""
     return ops.cast(condition, keras.backend.standardize_dtype("int"))

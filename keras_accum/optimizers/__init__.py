@@ -1,6 +1,6 @@
-"""The accumulating optimizers for your Keras, which `from keras_accum import ...` also gives you.
+"""The accumulating optimizers for your Keras, as by `from keras_accum import ...`.
 
-A package, and not a module, because only for packages can a failed import say what to use.
+A package, and not a module: only for packages can a failed import name the remedy.
 """
 
 from typing import TYPE_CHECKING

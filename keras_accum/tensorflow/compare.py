@@ -7,7 +7,7 @@ import tensorflow as tf
 
 @contextlib.contextmanager
 def in_full_precision():
-    """A scope where GPUs compute float32 without TensorFloat-32, whose rounding would show."""
+    """A scope without TensorFloat-32 on GPUs: its rounding would show."""
     config = tf.config.experimental
     before = config.tensor_float_32_execution_enabled()
     config.enable_tensor_float_32_execution(False)

@@ -10,7 +10,7 @@ from keras_accum.tensorflow.values import as_written, list_graphs
 
 
 class TensorFlowReplicas(parts.Replicas):
-    """The replicas of a `tf.distribute` strategy.
+    """A `tf.distribute` strategy's replicas.
 
     native(variable): The TensorFlow variable inside a Keras variable.
     """
@@ -134,7 +134,7 @@ class TensorFlowReplicas(parts.Replicas):
 
 
 def find_written(operation, captures):
-    """Return handles of the variables that an operation writes.
+    """Return handles of the variables written by an operation.
 
     captures: {id of a tensor: the tensor outside} for each graph, the innermost first.
     """
@@ -169,7 +169,7 @@ def run_if(switch, function):
         function()
         return trips + 1
 
-    if is_compiled_by_xla():  # which copies variables in a conditional, but not in a loop
+    if is_compiled_by_xla():  # it copies variables in a conditional, but not in a loop
         zero = tf.zeros_like(switch)
         tf.while_loop(lambda trips: trips < switch, trip, [zero], parallel_iterations=1)
     else:

@@ -1,4 +1,4 @@
-"""The values of TensorFlow, for every Keras on it. Imports no Keras."""
+"""Values on TensorFlow, for every Keras on it. Imports no Keras."""
 
 import tensorflow as tf
 
@@ -63,7 +63,7 @@ class TensorFlowValues(parts.Values):
 
 
 def add_in_place(target, gradient):
-    """Add a gradient, which may be sparse, to a variable of any dtype."""
+    """Add a gradient, sparse or dense, to a variable of any dtype."""
     dtype = target.dtype.base_dtype
     if not isinstance(gradient, tf.IndexedSlices):
         return target.assign_add(tf.cast(gradient, dtype))

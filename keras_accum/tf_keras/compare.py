@@ -13,7 +13,7 @@ _HAS_NEW_STYLE = StockOptimizer is not legacy.Optimizer
 
 
 class Recorder(legacy.SGD):
-    """Keeps the gradient of the last update, and moves no weight. In the legacy style."""
+    """Keeps the last update's gradient, and moves no weight. In the legacy style."""
 
     def _create_slots(self, var_list):
         for variable in var_list:
@@ -49,7 +49,7 @@ if _HAS_NEW_STYLE:
 
 
 class Subject(compare.Subject):
-    """A model of Keras 2 on TensorFlow 2."""
+    """A Keras 2 model on TensorFlow 2."""
 
     read = staticmethod(keras.backend.get_value)
 

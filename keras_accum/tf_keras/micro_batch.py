@@ -3,7 +3,7 @@
 from keras_accum.mistakes import check_horovod
 from keras_accum.tf_keras.library import utilities
 
-# For each method that sums: the argument of `apply_gradients` for gradients that aren't summed.
+# For each summing method: the argument of `apply_gradients` for unsummed gradients.
 _FOR_UNSUMMED = {
     "_aggregate_gradients": "experimental_aggregate_gradients=True",
     "aggregate_gradients": "skip_gradients_aggregation=False",

@@ -7,9 +7,9 @@ from keras_accum.tf_keras.library import key_of
 
 
 class TfKerasReplicas(TensorFlowReplicas):
-    """The replicas of a strategy, whose gradients the optimizer sums.
+    """A strategy's replicas, whose gradients the optimizer sums.
 
-    method: The name of the optimizer's method that sums (gradient, variable) pairs. A subclass such
+    method: The optimizer's method that sums (gradient, variable) pairs. A subclass such
         as Horovod's may override it.
     """
 
@@ -20,7 +20,7 @@ class TfKerasReplicas(TensorFlowReplicas):
 
     @property
     def is_summing(self):
-        """True inside the method that sums."""
+        """True inside the summing method."""
         return self.index() in self._summing
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The variables of tf_keras optimizers, legacy and newer, and their names in a state."""
+"""Variables of tf_keras's optimizers, legacy and newer, and their names in a state."""
 
 import abc
 import contextlib
@@ -20,7 +20,7 @@ def get_scalar_dtype():
 
 
 class TfKerasStore(parts.Store):
-    """The variables of an optimizer. Each style has a subclass.
+    """An optimizer's variables. Each style has a subclass.
 
     kept: the stock optimizer's variables, {(name, weight key): variable}; see `stock.find_kept`.
     """
@@ -75,7 +75,7 @@ class TfKerasStore(parts.Store):
     # -- the stock optimizer's variables -----------------------------------------------------------
 
     def record(self, name, variable, weight=None):
-        """Note a variable that the stock optimizer creates for a weight, or for all."""
+        """Note a variable created by the stock optimizer for a weight, or for all."""
         if self.is_creating:
             key = None if weight is None else self.key(weight)
             _, key, _ = self.created.get(id(weight), ("", key, None))  # a slot of a slot
@@ -139,7 +139,7 @@ class TfKerasStore(parts.Store):
         return self._name_variables(optimizer, kept, keys)
 
     def stock_state(self, optimizer):
-        # A stock optimizer lacks slots for variables that never had a gradient.
+        # A stock optimizer lacks slots for variables without any gradient so far.
         found = {**self.by_name(), **self._named_in_stock(optimizer)}
         return {name: self.read(variable) for name, variable in found.items()}
 
@@ -148,7 +148,7 @@ class TfKerasStore(parts.Store):
         for name, variable in self._named_in_stock(optimizer).items():
             self.write(variable, self.read(own[name]))
 
-    # -- the variables of a window -----------------------------------------------------------------
+    # -- a window's variables ----------------------------------------------------------------------
 
     @abc.abstractmethod
     def add_variable(self, name, value, dtype, shape):
@@ -180,7 +180,7 @@ class TfKerasStore(parts.Store):
 
 
 class LegacyStore(TfKerasStore):
-    """The variables of a legacy optimizer."""
+    """A legacy optimizer's variables."""
 
     stock_arguments = staticmethod(stock.get_legacy_arguments)
 
@@ -213,7 +213,7 @@ class LegacyStore(TfKerasStore):
 
 
 class NewStyleStore(TfKerasStore):
-    """The variables of an optimizer of the newer style."""
+    """An optimizer's variables in the newer style."""
 
     stock_arguments = staticmethod(stock.get_arguments)
 

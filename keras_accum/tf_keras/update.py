@@ -1,4 +1,4 @@
-"""An update on tf_keras: the stock optimizer's own, after which old values are restored.
+"""An update on tf_keras: the stock optimizer's own, then old values are restored.
 
 SGD, Adam and RMSprop of the legacy style run fused kernels instead, with the update switch in their
 scalars; then nothing is restored.
@@ -18,7 +18,7 @@ from keras_accum.tf_keras.library import keras, legacy
 from keras_accum.tf_keras.replicas import TfKerasReplicas
 from keras_accum.tf_keras.store import LegacyStore, NewStyleStore, get_dtype, get_scalar_dtype
 
-# Rules that compute the same numbers as these stock classes.
+# Rules with the same numbers as these stock classes.
 _RULES = {
     legacy.SGD: lambda o: rules.SGD(momentum=o._momentum, nesterov=o.nesterov),
     legacy.Adam: lambda o: rules.AMSGrad() if o.amsgrad else rules.Adam(),
@@ -60,7 +60,7 @@ class TfKerasUpdate(parts.Update):
         self.replicas.branch(step, update)
 
     def list_written(self, variables, switches, switch):
-        """Return (variable, switch) pairs for all variables that an update may write.
+        """Return (variable, switch) pairs for all variables an update may write.
 
         `switch` is for the optimizer's variables shared by all weights.
         """
@@ -130,7 +130,7 @@ class TfKerasUpdate(parts.Update):
 
 
 class LegacyUpdate(TfKerasUpdate):
-    """An update of a legacy optimizer."""
+    """A legacy optimizer's update."""
 
     @property
     def rule(self):
@@ -189,7 +189,7 @@ class LegacyUpdate(TfKerasUpdate):
 
 
 class NewStyleUpdate(TfKerasUpdate):
-    """An update of an optimizer of the newer style."""
+    """An update in the newer style."""
 
     def run_stock(self, averages, variables, switches):
         optimizer, stock, clip = self.optimizer, self.store.stock, self.optimizer.global_clipnorm
@@ -207,7 +207,7 @@ class NewStyleUpdate(TfKerasUpdate):
 
 
 def make_parts(optimizer, options):
-    """Return the parts of an optimizer, whose style is that of its stock class."""
+    """Return an optimizer's parts, in the style of its stock class."""
     is_eager = tf.compat.v1.executing_eagerly_outside_functions()
     if not (is_eager or options.is_stock):
         raise ValueError(

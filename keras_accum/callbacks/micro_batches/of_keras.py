@@ -35,7 +35,7 @@ def check(model):
 
 
 def get_function(metric):
-    """Return the function that a metric averages, or None."""
+    """Return the function averaged by a metric, or None."""
     if not isinstance(metric, keras.metrics.MeanMetricWrapper):
         return None
     check_members(keras, metric, _OF_METRIC)

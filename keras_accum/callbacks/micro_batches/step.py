@@ -74,7 +74,7 @@ class StepInSlices(Halving):
         """Create variables if Keras hasn't done so."""
 
     def count_rows(self, batch):
-        """Return the number of samples in a batch, None if TensorFlow's graph computes it."""
+        """Return a batch's number of samples, None if TensorFlow's graph computes it."""
         arrays = [array for array in keras.tree.flatten(batch) if array is not None]
         counts = {array.shape[0] if len(array.shape) else 1 for array in arrays}
         if len(counts - {None}) > 1:
@@ -126,7 +126,7 @@ class StepInSlices(Halving):
     def track(self, loss, rows, y, y_pred, sample_weight):
         """Update the metrics with a slice or batch."""
         self.model._loss_tracker.update_state(loss * self.replicas(), sample_weight=rows)
-        # Not `compute_metrics`, whose results would be reduced over processes in each slice.
+        # Not `compute_metrics`: its results would be reduced over processes in each slice.
         if self.model._compile_metrics is not None:
             self.model._compile_metrics.update_state(y, y_pred, sample_weight)
 
@@ -141,7 +141,7 @@ class StepInSlices(Halving):
         return [g if g is None else ops.cast(g, weight.dtype) for g, weight in pairs]
 
     def differentiate(self, data, count, share=1.0):
-        """Return the gradients for a share of the loss, and update the metrics."""
+        """Return the gradients for a share in the loss, and update the metrics."""
         x, y, sample_weight = unpack_x_y_sample_weight(data)
 
         def objective(_):
@@ -165,7 +165,7 @@ class StepInSlices(Halving):
         structure, masked = [], []
 
         def forward(total, data, count):
-            """Return the sum of penalties, and outputs with the masks that exist."""
+            """Return the sum of penalties, and outputs with their masks, if any."""
             y_pred = self.call(unpack_x_y_sample_weight(data)[0])
             arrays = keras.tree.flatten(y_pred)
             for shape in (tuple(array.shape) for array in arrays):
@@ -194,7 +194,7 @@ class StepInSlices(Halving):
         return gradients
 
     def _differentiate_outputs(self, data, count, rows):
-        """Return a slice's gradients by the chain rule, from the gradients of its outputs."""
+        """Return a slice's gradients by the chain rule, from its outputs' gradients."""
         data, gradients = data
         floatx = keras.backend.floatx()
 

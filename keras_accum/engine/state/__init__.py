@@ -1,4 +1,4 @@
-"""The state of an optimizer: a dictionary of NumPy arrays, the same on every Keras.
+"""An optimizer's state: a dictionary of NumPy arrays, the same on every Keras.
 
     state_format                    ()  the version of this layout
     completed_updates               ()  integer, the number of updates made
