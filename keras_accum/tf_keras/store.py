@@ -6,11 +6,14 @@ import contextlib
 import tensorflow as tf
 
 from keras_accum.engine import parts
+from keras_accum.engine.state import StateError
 from keras_accum.engine.window import COUNTERS, MISSING, WEIGHT
+from keras_accum.host import check_members
 from keras_accum.tensorflow.replicas import write
 from keras_accum.tf_keras import models, stock
 from keras_accum.tf_keras.library import keras, key_of, legacy
 
+check_members(keras, legacy.Optimizer, ["_deferred_dependencies"])  # of any trackable
 SUMS = "window_accumulator"  # the accumulators' name in checkpoints
 _OURS = {"state_format", *COUNTERS, WEIGHT, MISSING, SUMS}
 
@@ -125,6 +128,36 @@ class TfKerasStore(parts.Store):
     def write_rate(self, rate):
         self.optimizer.learning_rate = float(rate)
 
+    # -- checkpoints -------------------------------------------------------------------------------
+
+    def start_training(self):
+        self.check_checkpoint()
+
+    def check_checkpoint(self):
+        """Raise a StateError if a checkpoint has an open window, but this optimizer never.
+
+        TensorFlow keeps values without a variable, in case the variable is created later.
+        """
+        accumulation = self.optimizer._accumulation
+        is_eager = tf.compat.v1.executing_eagerly_outside_functions()
+        if accumulation.options.accumulates or not is_eager:
+            return
+        waiting, name = self._find_position()
+        with contextlib.suppress(tf.errors.NotFoundError):  # the file is gone
+            for checkpoint in waiting.get(name, ())[-1:]:
+                (position,) = map(int, checkpoint.value_tensors().values())
+                if position:
+                    raise StateError(
+                        f"The checkpoint is {position} micro-batches into a window, and "
+                        f"{accumulation.state.owner}, has no accumulators. Restore it with "
+                        "accum_iters > 1, or call `apply_partial_window()` before you save it."
+                    )
+                del waiting[name]
+
+    @abc.abstractmethod
+    def _find_position(self):
+        """Return the values without a variable by name, and the name of `window_position`."""
+
     # -- stock optimizers --------------------------------------------------------------------------
 
     @staticmethod
@@ -201,6 +234,9 @@ class LegacyStore(TfKerasStore):
     def build(optimizer, variables):
         optimizer._create_all_weights(variables)
 
+    def _find_position(self):
+        return self.optimizer._deferred_dependencies, "window_position"
+
     def add_sum(self, variable):
         return self.optimizer.add_slot(variable, SUMS)
 
@@ -222,6 +258,10 @@ class NewStyleStore(TfKerasStore):
         if not isinstance(rate, tf.Variable):
             rate = rate(tf.constant(self.optimizer.completed_updates, tf.int64))
         return float(self.read(rate))
+
+    def _find_position(self):
+        variables = self.optimizer._variables  # a window's first variables follow: format, position
+        return variables._deferred_dependencies, str(len(variables) + 1)
 
     def add_sum(self, variable):
         with self.variable_scope(), self.dtype_scope(variable):

@@ -6,7 +6,7 @@ import pytest
 from cases import quick_first
 from formats import FORMATS, STOP, assert_same, eager, everything, fresh, from_list, through
 from hosts import accum, keras
-from training import LENGTH, go_on
+from training import LENGTH, assert_equal, go_on, weights
 
 
 def assign(optimizer):
@@ -86,6 +86,22 @@ def test_an_open_window_needs_accumulators(load, is_built, tmp_path):
     with pytest.raises((accum.StateError, ValueError), match=says):  # Keras 3 has its own for files
         LOADS[load](source, tmp_path, lambda: model)
     assert_same(model.optimizer.get_state(), before)
+
+
+@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about TensorFlow's checkpoints")
+@pytest.mark.parametrize("is_built", [True, False])
+@pytest.mark.parametrize("load", ["weights", "checkpoint"])
+def test_a_checkpoint_in_an_open_window_needs_accumulators(load, is_built, tmp_path):
+    """TensorFlow ignores what the optimizer lacks, so the next `fit` or step says so."""
+    model = fresh(accum_iters=1)
+    if is_built:
+        go_on(model, 0, 1)
+    model = LOADS[load](go_on(fresh(), 0, STOP), tmp_path, lambda: model)
+    before = weights(model)
+    for start in 0, 1:  # it doesn't go away
+        with pytest.raises(accum.StateError, match="2 micro-batches into a window, .* > 1"):
+            go_on(model, start, start + 1)
+    assert_equal(weights(model), before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("load", LOADS)
