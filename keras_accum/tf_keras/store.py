@@ -13,7 +13,7 @@ from keras_accum.tensorflow.replicas import write
 from keras_accum.tf_keras import models, stock
 from keras_accum.tf_keras.library import keras, key_of, legacy
 
-check_members(keras, legacy.Optimizer, ["_deferred_dependencies"])  # of any trackable
+check_members(keras, legacy.Optimizer, ["_deferred_dependencies"])  # every trackable has it
 SUMS = "window_accumulator"  # the accumulators' name in checkpoints
 _OURS = {"state_format", *COUNTERS, WEIGHT, MISSING, SUMS}
 
@@ -134,29 +134,43 @@ class TfKerasStore(parts.Store):
         self.check_checkpoint()
 
     def check_checkpoint(self):
-        """Raise a StateError if a checkpoint has an open window, but this optimizer never.
+        """Raise a StateError if a checkpoint has an open window, and there are no accumulators.
 
         TensorFlow keeps values without a variable, in case the variable is created later.
         """
         accumulation = self.optimizer._accumulation
         is_eager = tf.compat.v1.executing_eagerly_outside_functions()
-        if accumulation.options.accumulates or not is_eager:
+        if accumulation.options.accumulates or not (is_eager and accumulation.state.is_built):
             return
-        waiting, name = self._find_position()
-        with contextlib.suppress(tf.errors.NotFoundError):  # the file is gone
-            for checkpoint in waiting.get(name, ())[-1:]:
-                (position,) = map(int, checkpoint.value_tensors().values())
-                if position:
-                    raise StateError(
-                        f"The checkpoint is {position} micro-batches into a window, and "
-                        f"{accumulation.state.owner}, has no accumulators. Restore it with "
-                        "accum_iters > 1, or call `apply_partial_window()` before you save it."
-                    )
-                del waiting[name]
+        position = 0
+        for found in self._list_positions().values():
+            with contextlib.suppress(tf.errors.NotFoundError):  # the file is gone
+                (position,) = map(int, found[-1].value_tensors().values())
+        if position:
+            raise StateError(
+                f"The checkpoint is {position} micro-batches into a window, and "
+                f"{accumulation.state.owner}, has no accumulators. Restore it with "
+                "accum_iters > 1, or call `apply_partial_window()` before you save it."
+            )
+        self.forget_checkpoints()
+
+    def forget_checkpoints(self):
+        """Drop a checkpoint's `window_position`: a newer state takes its place."""
+        for name in self._list_positions():
+            del self._waiting_values()[name]
+
+    def _list_positions(self):
+        """Return the values of `window_position` without a variable: one, or none."""
+        return {
+            name: found
+            for name, found in self._waiting_values().items()
+            for attribute in found[-1].object_proto.attributes
+            if attribute.full_name.split("/")[-1] == COUNTERS[0]
+        }
 
     @abc.abstractmethod
-    def _find_position(self):
-        """Return the values without a variable by name, and the name of `window_position`."""
+    def _waiting_values(self):
+        """Return a checkpoint's values without a variable, a dictionary of lists."""
 
     # -- stock optimizers --------------------------------------------------------------------------
 
@@ -234,8 +248,8 @@ class LegacyStore(TfKerasStore):
     def build(optimizer, variables):
         optimizer._create_all_weights(variables)
 
-    def _find_position(self):
-        return self.optimizer._deferred_dependencies, "window_position"
+    def _waiting_values(self):
+        return self.optimizer._deferred_dependencies
 
     def add_sum(self, variable):
         return self.optimizer.add_slot(variable, SUMS)
@@ -259,9 +273,8 @@ class NewStyleStore(TfKerasStore):
             rate = rate(tf.constant(self.optimizer.completed_updates, tf.int64))
         return float(self.read(rate))
 
-    def _find_position(self):
-        variables = self.optimizer._variables  # a window's first variables follow: format, position
-        return variables._deferred_dependencies, str(len(variables) + 1)
+    def _waiting_values(self):
+        return self.optimizer._variables._deferred_dependencies
 
     def add_sum(self, variable):
         with self.variable_scope(), self.dtype_scope(variable):

@@ -6,7 +6,7 @@ import pytest
 from cases import quick_first
 from formats import FORMATS, STOP, assert_same, eager, everything, fresh, from_list, through
 from hosts import accum, keras
-from training import LENGTH, assert_equal, go_on, weights
+from training import LENGTH, assert_equal, data, go_on, weights
 
 
 def assign(optimizer):
@@ -88,7 +88,10 @@ def test_an_open_window_needs_accumulators(load, is_built, tmp_path):
     assert_same(model.optimizer.get_state(), before)
 
 
-@pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about TensorFlow's checkpoints")
+tf_keras_only = pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="about TensorFlow's checkpoints")
+
+
+@tf_keras_only
 @pytest.mark.parametrize("is_built", [True, False])
 @pytest.mark.parametrize("load", ["weights", "checkpoint"])
 def test_a_checkpoint_in_an_open_window_needs_accumulators(load, is_built, tmp_path):
@@ -102,6 +105,33 @@ def test_a_checkpoint_in_an_open_window_needs_accumulators(load, is_built, tmp_p
         with pytest.raises(accum.StateError, match="2 micro-batches into a window, .* > 1"):
             go_on(model, start, start + 1)
     assert_equal(weights(model), before, rtol=0, atol=0)
+    closed = go_on(fresh(), 0, LENGTH)
+    if load == "weights":  # a newer state is another one
+        model.optimizer.set_state(closed.optimizer.get_state())
+    else:
+        LOADS[load](closed, tmp_path, lambda: model)
+    assert go_on(model, 0, 1).optimizer.completed_updates == 2
+
+
+@tf_keras_only
+@pytest.mark.parametrize("amsgrad", [False, True])  # which has more slots in the file
+@pytest.mark.parametrize("stop", [STOP, LENGTH])
+def test_a_checkpoint_before_the_model_is_built(stop, amsgrad, tmp_path):
+    def make(**arguments):
+        model = keras.Sequential([keras.layers.Dense(2)])
+        model.compile(hosts.ours("Adam", **arguments), "mse")
+        return model
+
+    source, model = make(accum_iters=LENGTH, amsgrad=amsgrad), make(accum_iters=1)
+    go_on(source, 0, stop).save_weights(str(tmp_path / "weights"))
+    model.load_weights(str(tmp_path / "weights"))
+    x, y = data()
+    if stop == LENGTH:
+        model.fit(x, y, batch_size=len(x), verbose=0)
+        assert model.optimizer.completed_updates == 2
+    else:
+        with pytest.raises(accum.StateError, match="2 micro-batches into a window"):
+            model.fit(x, y, batch_size=len(x), verbose=0)
 
 
 @pytest.mark.parametrize("load", LOADS)
