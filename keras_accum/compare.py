@@ -116,7 +116,7 @@ def compare_with_big_batch(
     part: they act once per update. If the window differs, this package's other options are tried.
 
     Then everything is put back: weights, states of layers, metrics, seeds, and your optimizer. Only
-    eager dropout of tf_keras goes on with other draws.
+    eager dropout of tf_keras continues with other draws.
 
     The big batch must fit in memory. If it doesn't, compare `x[:10]` with `batch_size=2`.
 
@@ -230,7 +230,7 @@ class Subject:
         update and moves no weight. It may be wrapped to scale the loss.
     read_gradients(recorder): these gradients by NumPy, for all trainable variables.
     loss_scale(): the optimizer's factor for losses, or None.
-    list_states(): the variables changed by a training, but for the optimizer's.
+    list_states(): the variables changed by a training, except the optimizer's.
     list_random(): the names of layers that draw random numbers, as far as known.
     in_full_precision(): a scope where a GPU doesn't shorten float32.
     """
@@ -245,7 +245,7 @@ class Subject:
             self.model(x)
 
     def remember_generators(self):
-        """Return functions to put random generators back to their present states."""
+        """Return functions to restore the present states of random generators."""
         of_python, of_numpy = random.getstate(), np.random.get_state()
         return [lambda: random.setstate(of_python), lambda: np.random.set_state(of_numpy)]
 

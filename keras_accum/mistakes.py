@@ -8,7 +8,7 @@ from keras_accum.schedule import is_count
 
 # Parts of other packages' names for `accum_iters`.
 _OTHER_NAMES = "accum", "per_update", "update_freq", "update_every", "every_k", "backward_passes"
-# Stock arguments with these words in their names never take integers above 1; clips, no 1.
+# Stock arguments with these words in their names never take integers above 1; clips not even 1.
 _SMALL = "clip", "decay", "epsilon", "name"
 
 

@@ -21,7 +21,7 @@ class Saving:
         return self._accumulation.state.get()
 
     def set_state(self, state):
-        """Continue from a state by `get_state`, on this Keras or another.
+        """Continue from a state that `get_state` returned, on this Keras or another.
 
         Before `build`, the optimizer keeps the state until its variables are created. The model's
         trainable variables must have the same order. `learning_rate` is optional; without the

@@ -1,6 +1,7 @@
-"""The engine: what happens in a micro-batch, on every Keras. No Keras is imported here.
+"""The engine: a micro-batch, step by step, on every Keras. No Keras is imported here.
 
-`accumulation` has the steps from top to bottom, `window` the mathematics and the variables of a
-window, `gradients` what may happen to a gradient, `pending` what a train step said beforehand,
-`parts` what a Keras does for the engine, and `state` what a file holds.
+`accumulation` has the steps from top to bottom. `window` has a window's mathematics and variables.
+`gradients` weights, drops and transforms gradients. `pending` keeps the arguments of `weigh`,
+`close_window` and `decide`. `parts` has the interfaces for a Keras, and `state` reads and writes
+states.
 """

@@ -138,7 +138,7 @@ class Replicas:
         self.across(across, *itertools.chain(*lists))
 
     def between_steps(self, function):
-        """Call a train step's function from outside one."""
+        """Call a function of the train step from outside a train step."""
         function()
 
 
@@ -400,7 +400,7 @@ class Update(abc.ABC):
             )
 
     def keep(self, step, totals, sums, variables):
-        """Write the accumulators' remainders: all inside a window, zeros after its end."""
+        """Write what remains in the accumulators: all inside a window, zeros after its end."""
         cast = self.values.cast
         factors = {total.dtype: cast(1 - step.switch, total.dtype) for total in totals}
         holds = [factors[total.dtype] for total in totals]

@@ -1,4 +1,4 @@
-"""A train step's order of writes on Keras 2.
+"""The order of writes in a train step on Keras 2.
 
 TensorFlow 1 doesn't order operations: a weight could be overwritten before back-propagation reads
 it, or a counter before the bias correction reads it. Here:
@@ -17,7 +17,7 @@ from keras_accum.tensorflow.values import TensorFlowValues
 
 
 class Order:
-    """A train step's writes while it is made.
+    """The writes of a train step being built.
 
     computed: the loss and the gradients.
     writes: the operations so far.
@@ -41,7 +41,7 @@ class Order:
 
 
 class Keras2Values(TensorFlowValues):
-    """Values on TensorFlow 1."""
+    """TensorFlow 1's mathematics for the engine."""
 
     def __init__(self, scalar_dtype, order):
         super().__init__(scalar_dtype)

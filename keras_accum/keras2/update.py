@@ -43,7 +43,7 @@ class Keras2Update(parts.Update):
         self.store.check_other_windows()
 
     def add(self, step, sums, gradients, variables):
-        # Grouped: then each read of an accumulator has one edge.
+        # Grouped, so that each read of an accumulator has one edge.
         self._order.writes.append(tf.group(*map(self.add_to, sums, gradients, variables)))
 
     def add_to(self, target, gradient, variable):
@@ -73,7 +73,7 @@ class Keras2Update(parts.Update):
             self._refuse_writes(found, *what)
 
     def _refuse_writes(self, found, what, instead):
-        """Raise a TypeError for the name of a variable written in each micro-batch."""
+        """Raise a TypeError for a variable, by name, written in each micro-batch."""
         if found:
             raise TypeError(
                 f"The variable {found} is written by {what}, and would be in each micro-batch. "
@@ -154,7 +154,7 @@ def _list_operations(values):
 
 
 def _writes(operation):
-    """Return True for a TensorFlow operation with a write to its first input."""
+    """Return True if a TensorFlow operation writes the variable in its first input."""
     kinds = [t.dtype for t in operation.inputs][:1]
     is_variable = any(kind == tf.resource or kind._is_ref_dtype for kind in kinds)
     return is_variable and bool(re.search("Assign|Apply|Scatter|CountUpTo", operation.type))

@@ -1,6 +1,6 @@
 """Optimizers and callbacks for Keras 3 on TensorFlow, JAX and PyTorch.
 
-`optimizers` has the public classes, and `hooks` their methods called by Keras. `values`,
+`optimizers` has the public classes, and `hooks` the methods that Keras calls. `values`,
 `store` and `update` are parts of its engine, and `tensorflow`, `jax` and `torch` adapt them.
 """
 

@@ -1,4 +1,4 @@
-"""An optimizer's methods called by Keras 3, in a train step and around it."""
+"""The methods that Keras 3 calls on an optimizer, in a train step and around it."""
 
 import contextlib
 import inspect
@@ -23,7 +23,7 @@ host.check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
 class MovingAverages(Convertible):
-    """The methods called by Keras for moving averages of the weights, `use_ema`."""
+    """The methods that Keras calls for moving averages of the weights, `use_ema`."""
 
     def _pair_averages(self):
         """Return weights with their moving averages, in pairs."""

@@ -28,7 +28,7 @@ check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
 class TorchValues(Keras3Values):
-    """Values on PyTorch."""
+    """PyTorch's mathematics for the engine."""
 
     def traces(self):
         # If a compiled function fails, PyTorch reverts Python's side effects.
@@ -186,7 +186,7 @@ def make_parts(optimizer, options):
 
 
 class Accumulating(hooks.Hooks):
-    """An optimizer's methods called by Keras, on PyTorch."""
+    """The methods that Keras calls on an optimizer, on PyTorch."""
 
     _make_parts = staticmethod(make_parts)
 

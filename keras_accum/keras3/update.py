@@ -103,7 +103,7 @@ class Keras3Update(parts.Update):
 
 
 class SelectWrites(keras.StatelessScope):
-    """Filter each assignment through its owner's switch."""
+    """Filter each assignment through the switch of the variable's owner."""
 
     def __init__(self, update, switch, own):
         super().__init__()
@@ -112,7 +112,7 @@ class SelectWrites(keras.StatelessScope):
         self._owners = self._store.owners() if own else {}
 
     def get_switch(self, variable):
-        """Return a variable's switch: its owner's."""
+        """Return the switch of the variable's owner."""
         return self.own.get(self._owners.get(self._store.key(variable)), self.switch)
 
     @contextlib.contextmanager

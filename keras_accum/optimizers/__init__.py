@@ -1,6 +1,6 @@
-"""The accumulating optimizers for your Keras, as by `from keras_accum import ...`.
+"""The accumulating optimizers for your Keras, the same as in `keras_accum`.
 
-A package, and not a module: only for packages can a failed import name the remedy.
+A package, so that a failed import of a submodule can name the remedy.
 """
 
 from typing import TYPE_CHECKING

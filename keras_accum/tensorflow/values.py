@@ -1,4 +1,4 @@
-"""Values on TensorFlow, for every Keras on it. Imports no Keras."""
+"""TensorFlow's mathematics for the engine, for every Keras on it. Imports no Keras."""
 
 import tensorflow as tf
 

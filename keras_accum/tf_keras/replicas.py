@@ -9,7 +9,7 @@ from keras_accum.tf_keras.library import key_of
 class TfKerasReplicas(TensorFlowReplicas):
     """A strategy's replicas, whose gradients the optimizer sums.
 
-    method: The optimizer's method that sums (gradient, variable) pairs. A subclass such
+    method: The name of the optimizer's method that sums (gradient, variable) pairs. A subclass such
         as Horovod's may override it.
     """
 

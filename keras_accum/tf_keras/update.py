@@ -18,7 +18,7 @@ from keras_accum.tf_keras.library import keras, legacy
 from keras_accum.tf_keras.replicas import TfKerasReplicas
 from keras_accum.tf_keras.store import LegacyStore, NewStyleStore, get_dtype, get_scalar_dtype
 
-# Rules with the same numbers as these stock classes.
+# Rules that compute the same numbers as these stock classes.
 _RULES = {
     legacy.SGD: lambda o: rules.SGD(momentum=o._momentum, nesterov=o.nesterov),
     legacy.Adam: lambda o: rules.AMSGrad() if o.amsgrad else rules.Adam(),

@@ -141,7 +141,7 @@ class StepInSlices(Halving):
         return [g if g is None else ops.cast(g, weight.dtype) for g, weight in pairs]
 
     def differentiate(self, data, count, share=1.0):
-        """Return the gradients for a share in the loss, and update the metrics."""
+        """Return the gradients for a share of the loss, and update the metrics."""
         x, y, sample_weight = unpack_x_y_sample_weight(data)
 
         def objective(_):

@@ -38,7 +38,7 @@ def drop_window(state, owner):
 class StateError(RuntimeError):
     """Raised if a state doesn't fit the optimizer. The optimizer is unchanged.
 
-    It isn't a ValueError: Keras's HDF5 loaders catch these and start with a new optimizer.
+    It isn't a ValueError, because Keras's HDF5 loaders catch that and start with a new optimizer.
     """
 
     __init__ = Exception.__init__  # so that AutoGraph keeps the type in traced functions
