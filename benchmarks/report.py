@@ -7,7 +7,7 @@ the tables that are part of docs/cost.md.
 import json
 from pathlib import Path
 
-from shared.contenders import CONDITIONAL, IN_SLICES, OURS, OWN, PYTHON, SELECT, STOCK
+from shared.contenders import BIG, CONDITIONAL, IN_SLICES, OURS, OWN, PYTHON, SELECT, STOCK
 
 RESULTS = Path(__file__).resolve().parent / "results"
 HOSTS = {
@@ -72,14 +72,14 @@ def default(host):
 def ranges_table(found):
     """The default in `fit` on each Keras: the least and the most."""
     lines = [
-        "| network | over the floor | over a step of stock Adam |",
-        "| --- | ---: | ---: |",
+        "| network | over the floor | over a step of stock Adam | over a share of the big batch |",
+        "| --- | ---: | ---: | ---: |",
     ]
     for network in networks(found)[:-1]:  # the last one is the optimizer alone
         ratios = [(of(about, network), default(host)) for host, about in found.items()]
         floor = [each[gate] for each, gate in ratios]
-        stock = [each[gate] / each[STOCK] for each, gate in ratios]
-        cells = [f"{min(each):.2f} to {max(each):.2f}" for each in (floor, stock)]
+        stock, big = ([each[gate] / each[other] for each, gate in ratios] for other in (STOCK, BIG))
+        cells = [f"{min(each):.2f} to {max(each):.2f}" for each in (floor, stock, big)]
         lines.append(f"| {network} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
