@@ -12,7 +12,7 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 import keras
 import numpy as np
 
-ones, folder = np.ones((4, 1)), tempfile.TemporaryDirectory()
+ones = np.ones((4, 1))
 
 
 class StopInSecondEpoch(keras.callbacks.Callback):
@@ -27,12 +27,13 @@ def fit(model, *callbacks):
 
 model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
-backup = keras.callbacks.BackupAndRestore(folder.name, delete_checkpoint=False)
-try:
-    fit(model, StopInSecondEpoch(), backup)
-except KeyboardInterrupt:
-    pass
-resumed = fit(model, backup)
+with tempfile.TemporaryDirectory() as folder:
+    backup = keras.callbacks.BackupAndRestore(folder, delete_checkpoint=False)
+    try:
+        fit(model, StopInSecondEpoch(), backup)
+    except KeyboardInterrupt:
+        pass
+    resumed = fit(model, backup)
 later = fit(model)
 print("epochs of the resumed training:", resumed, "of a later one:", later)
 assert resumed == [1] and later == [0, 1], "a later training skips epochs"
