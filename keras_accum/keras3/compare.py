@@ -10,9 +10,13 @@ from keras_accum.convert import inner
 from keras_accum.keras3.optimizers import accumulating
 from keras_accum.keras3.store import Keras3Store
 
-# Keras keeps the generator for draws without a seed behind these names.
+# Keras keeps the generator for draws without a seed in its global state, under this name.
 _seeds = importlib.import_module(keras.random.SeedGenerator.__module__)
-host.check_members(keras, _seeds, ["global_state", "GLOBAL_SEED_GENERATOR"])
+host.check_members(keras, _seeds, ["global_state"])
+_SEEDS_NAME = "global_seed_generator"
+if host.parse_version(keras.__version__) >= (3, 13):
+    host.check_members(keras, _seeds, ["GLOBAL_SEED_GENERATOR"])
+    _SEEDS_NAME = _seeds.GLOBAL_SEED_GENERATOR
 
 
 class Recorder(keras.optimizers.Optimizer):
@@ -72,12 +76,12 @@ class Subject(compare.Subject):
         return [layer.name for layer in self.model._flatten_layers() if draws(layer)]
 
     def remember_generators(self):
-        state, name = _seeds.global_state, _seeds.GLOBAL_SEED_GENERATOR
-        generator = state.get_global_attribute(name)
+        state = _seeds.global_state
+        generator = state.get_global_attribute(_SEEDS_NAME)
         seed = None if generator is None else self.read(generator.state)
 
         def restore():
-            state.set_global_attribute(name, generator)
+            state.set_global_attribute(_SEEDS_NAME, generator)
             if generator is not None:
                 generator.state.assign(seed)
 
