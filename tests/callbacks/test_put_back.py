@@ -50,3 +50,11 @@ def test_a_model_keeps_its_weights(make, callbacks, loss, is_fit):
     assert int(model.optimizer.iterations) == 0
     model.compile("sgd", "mse")
     fit(model, MICRO)
+
+
+def test_a_keras_without_its_flag():
+    """Keras syncs a model's variables if this private flag says so."""
+    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
+    del model._jax_state_synced
+    with pytest.raises(ImportError, match="has no `_jax_state_synced`"):
+        fit(model, MICRO)
