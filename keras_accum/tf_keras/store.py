@@ -155,9 +155,10 @@ class TfKerasStore(parts.Store):
         self.forget_checkpoints()
 
     def forget_checkpoints(self):
-        """Drop a checkpoint's `window_position`: a newer state takes its place."""
-        for name in self._list_positions():
-            del self._waiting_values()[name]
+        """Without accumulators, drop a checkpoint's position: a newer state takes its place."""
+        if not self.optimizer._accumulation.options.accumulates:
+            for name in self._list_positions():
+                del self._waiting_values()[name]
 
     def _list_positions(self):
         """Return the values of `window_position` without a variable: one, or none."""
@@ -165,7 +166,7 @@ class TfKerasStore(parts.Store):
             name: found
             for name, found in self._waiting_values().items()
             for attribute in found[-1].object_proto.attributes
-            if attribute.full_name.split("/")[-1] == COUNTERS[0]
+            if attribute.full_name.split("/")[-1] == "window_position"
         }
 
     @abc.abstractmethod
