@@ -54,16 +54,18 @@ WHERE_VERSIONS_DIFFER = (
     *("every_optimizer", "stock", "saving", "kept_files", "old_files", "migration", "configs"),
     *("arguments", "distribution", "keras2"),
 )
-SECOND_VERSION = (
-    *("-m", "not thorough or each_version"),
-    *("-k", " or ".join(f"test_{name}" for name in WHERE_VERSIONS_DIFFER)),
-)
+
+
+def of_versions(names):
+    """The arguments for what differs between versions in these files of tests."""
+    chosen = " or ".join(f"test_{name}" for name in names)
+    return "-m", "not thorough or each_version", "-k", chosen
+
+
+SECOND_VERSION = of_versions(WHERE_VERSIONS_DIFFER)
 # Also what uses private members of Keras 3, but no files that a newer Keras wrote.
 OF_OLDEST = (set(WHERE_VERSIONS_DIFFER) - {"kept_files"}) | {"compare", "micro_batches"}
-OLDEST_KERAS_3 = (
-    *("-m", "not thorough or each_version"),
-    *("-k", " or ".join(f"test_{name}" for name in sorted(OF_OLDEST))),
-)
+OLDEST_KERAS_3 = of_versions(sorted(OF_OLDEST))
 # What represents them in `rest`: each rule, each file format, and files that other hosts load.
 REPRESENTATIVE = (
     *("-m", "not thorough or each_version"),

@@ -140,7 +140,7 @@ class TfKerasStore(parts.Store):
         """
         accumulation = self.optimizer._accumulation
         is_eager = tf.compat.v1.executing_eagerly_outside_functions()
-        if accumulation.options.accumulates or not (is_eager and accumulation.state.is_built):
+        if not (is_eager and accumulation.state.is_built):
             return
         position = 0
         for found in self._list_positions().values():
@@ -156,12 +156,13 @@ class TfKerasStore(parts.Store):
 
     def forget_checkpoints(self):
         """Without accumulators, drop a checkpoint's position: a newer state takes its place."""
-        if not self.optimizer._accumulation.options.accumulates:
-            for name in self._list_positions():
-                del self._waiting_values()[name]
+        for name in self._list_positions():
+            del self._waiting_values()[name]
 
     def _list_positions(self):
-        """Return the values of `window_position` without a variable: one, or none."""
+        """Return the values of `window_position` for which there are no accumulators: 0 or 1."""
+        if self.optimizer._accumulation.options.accumulates:
+            return {}
         return {
             name: found
             for name, found in self._waiting_values().items()
