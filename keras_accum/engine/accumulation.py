@@ -1,45 +1,133 @@
 """The engine: the steps of a micro-batch, for every Keras. No Keras is imported here.
 
 First, add each gradient in place to its accumulator. Then let a gate decide whether the update
-counts: a function of the engine, the step and `update(step)`, which reads the accumulators. Last,
-write what remains in the accumulators, and the counters.
+counts. Last, write what remains in the accumulators, and the counters. `Accumulation.process` is
+this list.
 """
 
 import contextlib
+import functools
 
 import numpy as np
 
-from keras_accum.engine.gradients import drop_bad, transform, weigh
+from keras_accum.engine.gradients import MicroBatch, drop_bad, transform, weigh
 from keras_accum.engine.pending import Pending
 from keras_accum.engine.state import State
-from keras_accum.engine.window import MISSING, OpenWindow, Step, certain, is_known
+from keras_accum.engine.window import (
+    MISSING,
+    OpenWindow,
+    Step,
+    is_known,
+    steps_for_absent,
+    unconditional,
+)
+
+# A gate is a function of the step and the update that may be made, a `WindowUpdate`.
 
 
-def select(accumulation, step, update):
+def select(step, update):
     """Make the update in every micro-batch, and discard its writes unless the switch is 1."""
-    update(step)
+    update.make(step)
 
 
-def conditional(accumulation, step, update):
+def conditional(step, update):
     """Make the update in a branch of the program that runs if the switch is 1."""
-    accumulation.update.branch(step, lambda step: update(certain(step)))
+    update.branch(step)
 
 
-def decide_in_python(is_update):
-    """Return the gate for a switch that Python already knows."""
+def decide_in_python(step, update):
+    """Make the update if Python knows that the switch is 1."""
+    if step.is_update:
+        update.make(unconditional(step))
 
-    def gate(accumulation, step, update):
-        if is_update:
-            update(certain(step))
 
-    return gate
+class WindowUpdate:
+    """The update that a step may make, from the window's sums or without a window from gradients.
+
+    variables: those of the step. absent: indices of others, without a gradient in this micro-batch,
+    which the update covers if they had one in the window. frozen: variables whose sums are dropped.
+    """
+
+    def __init__(self, accumulation, sums, variables, absent=(), frozen=(), gradients=()):
+        self._accumulation, self._sums = accumulation, sums
+        self._variables, self._absent, self._frozen = variables, absent, frozen
+        self._gradients = gradients
+
+    def branch(self, step):
+        """Make the update in a branch that runs if the switch is 1."""
+        update = self._accumulation.update
+        update.branch(step, lambda step: self.make(unconditional(step)))
+
+    def make(self, step):
+        """Make the update. Its writes count where the switch is 1."""
+        own, variables, steps = self._accumulation, self._variables, [step] * len(self._variables)
+        others = steps_for_absent(step, self._absent)
+        if others:
+            variables = [*variables, *(own.store.variables[index] for index in others)]
+            steps += others.values()
+        if own.window is None:
+            totals = list(map(own.values.dense, self._gradients))
+        else:
+            totals = self._sums.totals(variables)
+        if variables:  # a partial window may cover only frozen variables
+            average = functools.partial(self._average, totals, variables, steps)
+            own.update.run(step, average, variables, [each.switch for each in steps])
+        if own.window is not None:
+            self._keep(step, totals, variables)
+
+    def _average(self, totals, variables, steps):
+        """Return the gradients for the stock optimizer."""
+        if self._accumulation.options.window_transforms:
+            return transform(self._accumulation, self._sums, totals, variables, steps)
+        return self._sums.averages(totals, variables, steps)
+
+    def _keep(self, step, totals, variables):
+        """Write what remains in the accumulators, after the update."""
+        if self._frozen:
+            dropped = map(self._accumulation.values.value, self._accumulation.store.list_sums(self._frozen))
+            totals, variables = [*totals, *dropped], [*variables, *self._frozen]
+        with self._accumulation.update.after_writes():
+            self._sums.keep(step, totals, variables)
+
+
+class UndoneIfItFails:
+    """Scope of a step's writes. If Python runs the step and it fails, they are undone.
+
+    If the update was made already, the step is completed instead.
+
+    are_complete: Set it to True when only the counters are left to write.
+    """
+
+    are_complete = False
+
+    def __init__(self, accumulation, step, sums):
+        self._accumulation, self._step, self._sums = accumulation, step, sums
+
+    def __enter__(self):
+        has_window = self._accumulation.window is not None
+        self._of_update = self._accumulation.update.mark() if has_window else None
+        self._of_sums = None if self._of_update is None else self._sums.mark()
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if kind is None or self._of_update is None:
+            return
+        update, sums = self._accumulation.update, self._sums
+        is_made = bool(self._step.switch) and update.is_made(self._of_update)
+        if is_made:
+            sums.clear()
+        if is_made or self.are_complete or sums.is_added(self._of_sums):
+            self._accumulation.count(self._step)
+        else:
+            sums.undo(self._of_sums)
+            update.undo(self._of_update)
 
 
 class Accumulation:
     """Gradient accumulation for one optimizer, which has it as its one additional attribute.
 
     options: this package's arguments; see `options`.
-    values, replicas, store, update: the optimizer's Keras; see `parts`.
+    values, replicas, store, sums, update: the optimizer's Keras; see `parts`.
     window: the open window's variables; None without accumulation or before `build`.
     state: reads, writes and loads the state; see `state`.
     pending: the arguments of `weigh`, `close_window` and `decide`; see `pending`.
@@ -47,27 +135,27 @@ class Accumulation:
 
     def __init__(self, optimizer, options, parts):
         self.optimizer, self.options = optimizer, options
-        self.values, self.replicas, self.store, self.update = parts
+        self.values, self.replicas, self.store, self.sums, self.update = parts
         self.window = None
         self.state, self.pending = State(self), Pending(self)
-        self.in_fit = None  # the callback that `fit` itself weighs micro-batches with
+        self.weighing_callback = None  # the one by which `fit` itself weighs micro-batches
         # A Counter of the micro-batches run or traced, by replica. None unless a PythonGate needs
         # it: `torch.compile` compiles again if a number changes in each micro-batch.
         self.micro_batches = None
-        self._torn_by = None  # the error in `build`
+        self._error_in_build = None
 
     @contextlib.contextmanager
     def building(self):
         """Scope for creating the optimizer's variables. After an error in it, it can't be built."""
-        if self._torn_by is not None:
+        if self._error_in_build is not None:
             raise RuntimeError(
-                f"`build` of {type(self.optimizer).__name__} ended with {self._torn_by}, and may "
-                "lack variables: compile the model with a new optimizer."
+                f"`build` of {type(self.optimizer).__name__} ended with {self._error_in_build}, "
+                "and may lack variables: compile the model with a new optimizer."
             )
         try:
             yield
         except BaseException as error:
-            self._torn_by = repr(error)
+            self._error_in_build = repr(error)
             if not self.options.is_stock:
                 self.store.variables = ()
             raise
@@ -77,46 +165,64 @@ class Accumulation:
         if self.options.accumulates and self.window is None and self.store.variables:
             self.window = OpenWindow(self.values, self.store, self.options)
 
+    # -- a micro-batch -----------------------------------------------------------------------------
+
     def micro_batch(self, gradients, variables):
         """Add a micro-batch's gradients, and update if it closes the window."""
-        self.take(*self.reduce(gradients, variables), variables)
+        self.process(self.reduce(gradients, variables))
 
     def reduce(self, gradients, variables):
-        """Sum the gradients over replicas. Return them, and the micro-batch's weight if any."""
+        """Return the micro-batch, weighted if asked to and summed over replicas."""
         if not self.options.weighs:
-            return self.replicas.reduce(gradients, variables), None
-        gradients, weight = weigh(self, gradients, variables)
-        tensors, of_variables = [*gradients, weight], [*variables, self.window.weight]
+            return MicroBatch(self.replicas.reduce(gradients, variables), variables)
+        batch = weigh(self, gradients, variables)
+        tensors, of_variables = [*batch.gradients, batch.weight], [*variables, self.window.weight]
         *gradients, weight = self.replicas.reduce(tensors, of_variables)
-        return gradients, weight
+        return batch._replace(gradients=gradients, weight=weight)
 
-    def take(self, gradients, weight, variables):
+    def process(self, batch):
         """Process a micro-batch, its gradients already summed over replicas."""
+        batch = self.receive(batch)
+        step, sums = self.decide(batch), self.sums.in_step()
+        absent, frozen = self.split_frozen(batch.absent)
+        update = WindowUpdate(self, sums, batch.variables, absent, frozen, batch.gradients)
+        with UndoneIfItFails(self, step, sums) as writes:
+            if self.window is not None:
+                sums.add(step, batch)
+            self.choose_gate(step)(step, update)
+            writes.are_complete = True
+            self.count(step)
+
+    def receive(self, batch):
+        """Return the micro-batch with `counted`, `absent`, and zeros if it is dropped."""
         if self.micro_batches is not None:
             self.micro_batches[self.replicas.index()] += 1
-        self.store.check_once(variables)
+        absent = ()
+        if batch.variables is not self.store.variables:
+            self.store.check_once(batch.variables)
+            if self.options.accumulates:
+                present = set(map(self.store.key, batch.variables))
+                of_model = map(self.store.key, self.store.variables)
+                absent = [index for index, key in enumerate(of_model) if key not in present]
         if self.options.drops:
-            counted, gradients = drop_bad(self, gradients, weight, variables)
+            counted, gradients = drop_bad(self, batch)
         else:
-            counted = self.values.one_after(gradients)
-        is_update, absent = self.pending.take("decide"), []
-        if self.options.accumulates:
-            present = set(map(self.store.key, variables))
-            of_model = map(self.store.key, self.store.variables)
-            absent = [index for index, key in enumerate(of_model) if key not in present]
+            counted, gradients = self.values.one_after(batch.gradients), batch.gradients
+        return batch._replace(gradients=gradients, counted=counted, absent=absent)
+
+    def decide(self, batch):
+        """Return the micro-batch's step. What Python knows of it decides the gate."""
+        is_update = self.pending.take("decide")
         closes = self._closes(is_update)
         if self.window is None:  # without accumulation each micro-batch is an update
-            step = Step(counted, counted, 1, 0, None, None)
+            step = Step(batch.counted, batch.counted, 1, 0)
         else:
-            step = self.window.step(counted, weight, absent, closes, is_update)
-        gate = self._gate(step, is_update)
-
-        def write():
-            if self.window is not None:
-                self.update.add(step, self._list_sums(variables), gradients, variables)
-            gate(self, step, lambda step: self._update(step, gradients, variables, absent))
-
-        self._write(step, write)
+            step = self.window.step(batch, closes, is_update)
+        if self.options.always_updates:
+            is_update = True
+        elif is_update is None and is_known(step.switch):
+            is_update = bool(step.switch)
+        return step._replace(is_update=is_update)
 
     def _closes(self, is_update):
         """Return 1 or 0 for the argument of `close_window`; None if it wasn't called."""
@@ -130,90 +236,16 @@ class Accumulation:
             )
         return self.replicas.in_any(self.values.count_if(closes))
 
-    def _gate(self, step, is_update):
-        """Choose the gate for a step. No other place decides it."""
+    def choose_gate(self, step):
+        """Return the gate for a step. No other place decides it."""
         gate = self.options.gate
-        if self.options.always_updates:
-            return decide_in_python(True)
-        if is_update is not None:
-            return decide_in_python(is_update)
-        if is_known(step.switch):
-            return decide_in_python(bool(step.switch))
+        if step.is_update is not None:
+            return decide_in_python
         if gate == "auto":
             return conditional if self.update.prefers_branch() else select
         return conditional if gate == "conditional" else select
 
-    def _update(self, step, gradients, variables, absent):
-        """Update from the window's accumulators, or without a window from these gradients.
-
-        `absent` has the indices of variables without a gradient in this micro-batch.
-        """
-        of_model = self.store.variables
-        absent, frozen = self._apart_from_frozen(absent)
-        others = self.update.find_steps(step, absent)
-        steps = [step] * len(variables) + list(others.values())
-        variables = [*variables, *(of_model[index] for index in others)]
-        if self.window is None:
-            totals = list(map(self.values.dense, gradients))
-        else:
-            totals = self._totals(variables)
-        self._update_from(step, steps, totals, variables, frozen)
-
-    def _list_sums(self, variables):
-        """Return these variables' accumulators."""
-        return list(map(self.window.get_sum, variables))
-
-    def _totals(self, variables):
-        """Return the gradient sums for an update of these variables."""
-        return self.update.totals(self._list_sums(variables), variables)
-
-    def _update_from(self, step, steps, totals, variables, frozen):
-        """Update from a window's sums. Drop those of `frozen` variables."""
-
-        def average():
-            if self.options.window_transforms:
-                return transform(self, totals, variables, steps)
-            return self.update.averages(totals, variables, steps)
-
-        if variables:  # a partial window may cover only frozen variables
-            self.update.run(step, average, variables, [each.switch for each in steps])
-        if self.window is not None:
-            dropped = list(map(self.values.value, self._list_sums(frozen)))
-            totals, variables = [*totals, *dropped], [*variables, *frozen]
-            self.update.keep(step, totals, self._list_sums(variables), variables)
-
-    def _apart_from_frozen(self, indices):
-        """Split indices: return those of trainable variables, and the frozen variables."""
-        of_model = self.store.variables
-        are_frozen = self.store.are_frozen([of_model[i] for i in indices])
-        frozen = [of_model[i] for i, is_frozen in zip(indices, are_frozen) if is_frozen]
-        return [i for i, is_frozen in zip(indices, are_frozen) if not is_frozen], frozen
-
-    def _write(self, step, write):
-        """Call `write()`, then write the counters. If Python runs the step and fails, undo it.
-
-        After `write()`, or once the update is made, complete the step instead.
-        """
-        update, is_written = self.update, False
-        sums = [] if self.window is None else self._list_sums(self.store.variables)
-        snapshot = update.snapshot(sums) if sums else None
-        try:
-            write()
-            is_written = True
-            self._write_counters(step)
-        except BaseException:
-            if snapshot is None:
-                raise
-            is_made = bool(step.switch) and update.is_made(snapshot)
-            for total in sums if is_made else ():
-                update.clear(total)
-            if is_made or is_written or update.is_added(snapshot, sums):
-                self._write_counters(step)
-            else:
-                update.restore(snapshot, sums)
-            raise
-
-    def _write_counters(self, step):
+    def count(self, step):
         """Write the counters, after a step's other writes."""
         values = {} if self.window is None else self.window.after(step)
 
@@ -225,6 +257,13 @@ class Accumulation:
         with self.update.after_writes():
             self.replicas.across(across, values, step.switch)
 
+    def split_frozen(self, indices):
+        """Split indices: return those of trainable variables, and the frozen variables."""
+        of_model = self.store.variables
+        are_frozen = self.store.are_frozen([of_model[i] for i in indices])
+        frozen = [of_model[i] for i, is_frozen in zip(indices, are_frozen) if is_frozen]
+        return [i for i, is_frozen in zip(indices, are_frozen) if not is_frozen], frozen
+
     # -- between train steps -----------------------------------------------------------------------
 
     def find_frozen(self):
@@ -232,7 +271,7 @@ class Accumulation:
         if self.window is None or not self.state.counter("window_position"):
             return []
         always = np.flatnonzero(self.store.read(self.window.named[MISSING])[:-1] == 0).tolist()
-        return [self.store.get_name(variable) for variable in self._apart_from_frozen(always)[1]]
+        return [self.store.get_name(variable) for variable in self.split_frozen(always)[1]]
 
     def close_window(self):
         """Update now, from the micro-batches in the open window.
@@ -240,18 +279,16 @@ class Accumulation:
         The update covers the trainable variables with a gradient in the window.
         """
         missing = self.store.read(self.window.named[MISSING])[:-1]
-        seen = missing < self.state.counter("window_position")
-        covered, frozen = self._apart_from_frozen(np.flatnonzero(seen).tolist())
-        variables = [self.store.variables[i] for i in covered]
+        seen = np.flatnonzero(missing < self.state.counter("window_position")).tolist()
+        indices, frozen = self.split_frozen(seen)
+        variables = [self.store.variables[index] for index in indices]
 
         def update():
-            step = self.window.closing_step()
-            steps = [step] * len(variables)
-
-            def write():
-                self._update_from(step, steps, self._totals(variables), variables, frozen)
-
-            self._write(step, write)
+            step, sums = self.window.closing_step(), self.sums.in_step()
+            with UndoneIfItFails(self, step, sums) as writes:
+                WindowUpdate(self, sums, variables, frozen=frozen).make(step)
+                writes.are_complete = True
+                self.count(step)
 
         self.replicas.between_steps(update)
 

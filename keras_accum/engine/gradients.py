@@ -1,14 +1,29 @@
-"""Weighting, dropping and transforming gradients, if asked to. No Keras is imported here."""
+"""A micro-batch, and weighting, dropping and transforming its gradients, if asked to.
+
+No Keras is imported here.
+"""
 
 from itertools import compress
+from typing import Any, NamedTuple, Sequence
 
-from keras_accum.engine.window import certain
+from keras_accum.engine.window import is_known, unconditional
+
+
+class MicroBatch(NamedTuple):
+    """A micro-batch on its way through the engine."""
+
+    gradients: list  # one for each variable, summed over replicas
+    variables: list  # the model's own list, if all have a gradient
+    weight: Any = None  # the divisor of its loss, with reduction="weighted"
+    factor: Any = 1  # what the sums still have to multiply the gradients by
+    counted: Any = 1  # 0 if it is dropped
+    absent: Sequence = ()  # indices of the model's variables without a gradient
 
 
 def weigh(accumulation, gradients, variables):
-    """Multiply gradients by their micro-batch's weight. Return both.
+    """Return the micro-batch, its gradients multiplied by its weight.
 
-    The factor includes the number of replicas, because Keras divides each replica's loss by it. A
+    The sums multiply by a weight that Python knows, if they can. The factor includes the number of replicas, because Keras divides each replica's loss by it. A
     weight that isn't a number >= 0 makes the gradients NaN.
     """
     values, open_window = accumulation.values, accumulation.window
@@ -19,38 +34,47 @@ def weigh(accumulation, gradients, variables):
             "`train_step` finds it. In a train step of your own, call `optimizer.weigh(weight)` "
             "before `apply_gradients`. `train_on_batch` can't be used: call `fit`."
         )
-    ops, weight = values.ops, values.cast(given, open_window.weight.dtype)
-    is_weight = ops.logical_and(weight >= 0, weight < float("inf"))
-    weight = ops.where(is_weight, weight, ops.zeros_like(weight))
-    nan = float("nan") * ops.ones_like(weight)
-    factor = ops.where(is_weight, weight * accumulation.replicas.count(), nan)
+    weight = values.scalar(given, open_window.weight.dtype)
+    sums = accumulation.sums.in_step()
+    if is_known(weight) and sums.multiply and 0 < weight < float("inf"):
+        return MicroBatch(gradients, variables, weight, factor=float(weight))
+    if is_known(weight):
+        is_weight = 0 <= weight < float("inf")
+        weight, factor = (weight, weight) if is_weight else (type(weight)(0), float("nan"))
+    else:
+        ops = values.ops
+        is_weight = ops.logical_and(weight >= 0, weight < float("inf"))
+        weight = ops.where(is_weight, weight, ops.zeros_like(weight))
+        factor = ops.where(is_weight, weight, float("nan") * ops.ones_like(weight))
+    factor = factor * accumulation.replicas.count()
+    gradients = sums.as_summed(gradients, variables)
+    summed = accumulation.store.are_summed(variables)
+    scaled = iter(values.scale_all(list(compress(gradients, summed)), factor))
+    scaled = [next(scaled) if is_summed else g for g, is_summed in zip(gradients, summed)]
+    return MicroBatch(scaled, variables, weight)
 
-    def times(gradient, variable):
-        if accumulation.store.overwrites(variable):
-            return gradient
-        dtype = open_window.get_sum(variable).dtype  # half precision could overflow
-        return values.times(values.cast(gradient, dtype), values.cast(factor, dtype))
 
-    return list(map(times, gradients, variables)), weight
-
-
-def drop_bad(accumulation, gradients, weight, variables):
+def drop_bad(accumulation, batch):
     """Return 1 and the gradients, or 0 and zeros if the micro-batch is dropped."""
-    values, options = accumulation.values, accumulation.options
+    values, options, gradients = accumulation.values, accumulation.options, batch.gradients
     counted = (values.all_finite if options.skip_nonfinite else values.one_after)(gradients)
     if options.skip_norm is not None:
-        overwrites = accumulation.store.overwrites
-        summed = [g for g, v in zip(gradients, variables) if not overwrites(v)]
-        norm = values.norm(summed) / accumulation.update.loss_scale
-        if weight is not None:
-            # At weight 0, the norm is 0 already, and 0 / 0 would be NaN.
-            weight = values.ops.where(weight > 0, weight, values.ops.ones_like(weight))
-            norm = norm / values.cast(weight, norm.dtype)
+        summed = compress(gradients, accumulation.store.are_summed(batch.variables))
+        norm = values.norm(list(summed)) / accumulation.update.loss_scale
+        if batch.weight is not None and batch.factor == 1:
+            norm = norm / _positive(values, batch.weight, norm.dtype)
         if callable(options.skip_norm):
             counted = counted * (1 - values.count_if(options.skip_norm(norm)))
         else:
             counted = counted * values.count_if(norm <= options.skip_norm)  # false for NaN
     return counted, values.zero_unless(gradients, counted)
+
+
+def _positive(values, weight, dtype):
+    """Return the weight as a divisor: at weight 0 the norm is 0 already, and 0 / 0 is NaN."""
+    if is_known(weight):
+        return weight if weight > 0 else 1
+    return values.cast(values.ops.where(weight > 0, weight, values.ops.ones_like(weight)), dtype)
 
 
 def _fits(gradient, variable):
@@ -63,14 +87,14 @@ def _fits(gradient, variable):
     return len(found) == len(expected) and all(n in (None, m) for n, m in zip(found, expected))
 
 
-def transform(accumulation, totals, variables, steps):
+def transform(accumulation, sums, totals, variables, steps):
     """Apply the user's `window_transforms`. Return the result, and zeros inside a window.
 
     The functions get averages in every micro-batch, never the zeros of an open window.
     """
-    update, due = accumulation.update, {id(step): certain(step) for step in steps}
-    averages = update.averages(totals, variables, [due[id(step)] for step in steps])
-    summed = [not accumulation.store.overwrites(variable) for variable in variables]
+    update, due = accumulation.update, {id(step): unconditional(step) for step in steps}
+    averages = sums.averages(totals, variables, [due[id(step)] for step in steps])
+    summed = accumulation.store.are_summed(variables)
     gradients = [average / update.loss_scale for average in compress(averages, summed)]
     for function in accumulation.options.window_transforms:
         of_sums = list(compress(variables, summed))

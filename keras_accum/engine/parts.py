@@ -1,8 +1,20 @@
-"""The four parts of a Keras that the engine works with. No Keras is imported here.
+"""The parts of a Keras that the engine works with. No Keras is imported here.
 
 `Values` does the framework's mathematics, `Replicas` reaches the devices that share a micro-batch,
-`Store` has the optimizer's variables and their names, and `Update` writes a micro-batch. An update
-calls the other three; values and replicas know no other part.
+`Store` has the optimizer's variables and their names, and `Update` runs the stock optimizer's
+update. The fifth part, the window's gradient sums, is in `sums`. Sums and update call the other
+three; values and replicas know no other part.
+
+In a micro-batch the engine calls, in this order:
+
+1. `Replicas.reduce`, and `Values.one_after` or, if micro-batches may be dropped, `all_finite`;
+2. `Sums.add`;
+3. where a gate makes an update, in a `branch` or not: `Sums.totals`, then `Update.run`, which calls
+   `Sums.averages`, then `Sums.keep`;
+4. `Update.assign` for each counter, and `Update.count_updates`.
+
+If Python runs the step, `Sums.mark` and `Update.mark` come before 2. After an error, the engine
+asks `Update.is_made` and `Sums.is_added`, and calls `undo` of both, or completes the step.
 
 Each optimizer has its own parts, put together by a function `make_parts` of its Keras.
 """
@@ -10,11 +22,12 @@ Each optimizer has its own parts, put together by a function `make_parts` of its
 import abc
 import contextlib
 import itertools
+import operator
 from collections import namedtuple
 
-from keras_accum.engine.window import is_certain, scale, step_for_variable
+from keras_accum.engine.window import is_unconditional
 
-Parts = namedtuple("Parts", "values replicas store update")
+Parts = namedtuple("Parts", "values replicas store sums update")
 
 
 class Values(abc.ABC):
@@ -33,7 +46,7 @@ class Values(abc.ABC):
         """A namespace with `where`, `logical_and`, `zeros_like` and `ones_like`."""
 
     @property
-    def counts_with(self):
+    def counter_ops(self):
         """A namespace for counters, with `where`, `equal`, `maximum` and `ones_like`."""
         return self.ops
 
@@ -50,8 +63,12 @@ class Values(abc.ABC):
         """Read a variable."""
 
     def read_counter(self, counter):
-        """Read a counter, for `counts_with`."""
+        """Read a counter, for `counter_ops`."""
         return self.value(counter)
+
+    @abc.abstractmethod
+    def add_in_place(self, variable, value):
+        """Add to a variable, and return the operation in a graph of TensorFlow 1."""
 
     @abc.abstractmethod
     def one_after(self, gradients):
@@ -65,9 +82,21 @@ class Values(abc.ABC):
     def cast(self, value, dtype):
         """Convert a value to a tensor of this dtype."""
 
+    def scalar(self, value, dtype):
+        """Convert a user's scalar to a tensor of this dtype, or to a number that Python knows."""
+        return self.cast(value, dtype)
+
     @abc.abstractmethod
     def times(self, value, factor):
         """Multiply; a factor of zero gives zero, even for infinity and NaN."""
+
+    def scale_all(self, tensors, factor):
+        """Multiply each tensor by one factor; zero gives zero, even for infinity and NaN."""
+        return [self.times(tensor, self.cast(factor, tensor.dtype)) for tensor in tensors]
+
+    def remainder(self, total, hold, written):
+        """Return a sum's new value, sequenced after the write to its variable `written`."""
+        return self.times(total, hold)
 
     @abc.abstractmethod
     def all_finite(self, gradients):
@@ -87,12 +116,12 @@ class Values(abc.ABC):
 
     def zero_unless(self, gradients, counted):
         """Return the gradients, or zeros if `counted` is 0."""
-        return [self.times(g, self.cast(counted, g.dtype)) for g in gradients]
+        return self.scale_all(gradients, counted)
 
     def mask(self, values, switches):
         """Return the values, with zeros where the switch is 0."""
         return [
-            value if is_certain(switch) else self.times(value, self.cast(switch, value.dtype))
+            value if is_unconditional(switch) else self.times(value, self.cast(switch, value.dtype))
             for value, switch in zip(values, switches)
         ]
 
@@ -146,10 +175,11 @@ class Store(abc.ABC):
     """One optimizer's variables, their names in a state, and its stock optimizer.
 
     variables: The trainable variables that the optimizer was built for, in the model's order.
+    sums: Their accumulators, without a window none.
     to_build: In messages: how to create an optimizer's variables.
     """
 
-    variables = ()
+    variables = sums = ()
     to_build = "call `optimizer.build(model.trainable_variables)`"
 
     def __init__(self, optimizer):
@@ -172,6 +202,17 @@ class Store(abc.ABC):
     def overwrites(self, variable):
         """Return True if a gradient is the variable's next value; such gradients aren't summed."""
         return False
+
+    def are_summed(self, variables):
+        """Return for each variable False if it `overwrites`."""
+        if variables is self.variables and self.sums:
+            return self._are_summed
+        return [not self.overwrites(variable) for variable in variables]
+
+    def has_all(self, variables):
+        """Return True for the model's variables, all and in their order."""
+        known = self.variables
+        return len(variables) == len(known) and all(map(operator.is_, variables, known))
 
     def check_once(self, variables):
         """Raise a ValueError if a variable occurs twice."""
@@ -210,6 +251,19 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def add_sum(self, variable):
         """Create an accumulator in the variable's dtype, or float32 for half precision."""
+
+    def create_sums(self):
+        """Create an accumulator for each variable, and return them."""
+        self.sums = list(map(self.add_sum, self.variables))
+        self._are_summed = [not self.overwrites(variable) for variable in self.variables]
+        self._sum_by_key = dict(zip(map(self.key, self.variables), self.sums))
+        return self.sums
+
+    def list_sums(self, variables):
+        """Return these variables' accumulators."""
+        if variables is self.variables:
+            return self.sums
+        return [self._sum_by_key[self.key(variable)] for variable in variables]
 
     # -- the state, between train steps ------------------------------------------------------------
 
@@ -295,10 +349,7 @@ class Store(abc.ABC):
 
 
 class Update(abc.ABC):
-    """One optimizer's writes in a micro-batch.
-
-    In a train step the engine calls, in this order, `add`, `totals`, `averages`, `run`, `keep` and
-    `assign`.
+    """The stock optimizer's update, and the writes of counters.
 
     step_is_fixed: True if a user can't change the train step.
     steps_return_state: True if `fit` passes the state functionally.
@@ -311,21 +362,6 @@ class Update(abc.ABC):
         self.optimizer, self.options = optimizer, options
         self.values, self.replicas, self.store = values, replicas, store
 
-    # -- adding ------------------------------------------------------------------------------------
-
-    def add(self, step, sums, gradients, variables):
-        """Add gradients in place to the accumulators of their variables."""
-
-        def add(total, target, gradient):
-            self.add_to(target, gradient, of_sum[id(total)])
-
-        of_sum = {id(total): variable for total, variable in zip(sums, variables)}
-        self.replicas.on_each(sums, add, gradients)
-
-    @abc.abstractmethod
-    def add_to(self, target, gradient, variable):
-        """Add a gradient in place to a copy of its accumulator."""
-
     # -- deciding ----------------------------------------------------------------------------------
 
     def prefers_branch(self):
@@ -336,39 +372,12 @@ class Update(abc.ABC):
     def branch(self, step, update):
         """Call `update(step)` in a branch that runs if the switch is 1."""
 
-    def find_steps(self, step, absent):
-        """Return {index: step} for variables without a gradient in a micro-batch."""
-        return {index: step_for_variable(step, index) for index in absent}
-
     # -- updating ----------------------------------------------------------------------------------
 
     @property
     def loss_scale(self):
         """The factor by which the stock optimizer divides gradients in an update."""
         return 1.0
-
-    def totals(self, sums, variables):
-        """Return the values of accumulators, after `add`, for an update."""
-        return list(map(self.values.value, sums))
-
-    def averages(self, totals, variables, steps):
-        """Return the gradients for an update: scaled sums, or zeros inside a window."""
-        values, found = self.values, {}
-
-        def average(total, variable, step):
-            if self.store.overwrites(variable):
-                return total
-            key = id(step), total.dtype
-            if key not in found:  # each scale is computed once
-                found[key] = scale(
-                    values.ops,
-                    step,
-                    self.options.reduction,
-                    lambda value: values.cast(value, total.dtype),
-                )
-            return values.times(total, found[key])
-
-        return list(map(average, totals, variables, steps))
 
     @abc.abstractmethod
     def run(self, step, average, variables, switches):
@@ -399,22 +408,6 @@ class Update(abc.ABC):
                 f"{stock}, and pass that to `accumulating`."
             )
 
-    def keep(self, step, totals, sums, variables):
-        """Write what remains in the accumulators: all inside a window, zeros after its end."""
-        cast = self.values.cast
-        factors = {total.dtype: cast(1 - step.switch, total.dtype) for total in totals}
-        holds = [factors[total.dtype] for total in totals]
-        of_variable = {id(variable): total for variable, total in zip(variables, sums)}
-
-        def write(variable, target, total, hold):
-            return of_variable[id(variable)].assign(self.remainder(total, hold, target))
-
-        self.replicas.on_each(variables, write, totals, holds)
-
-    def remainder(self, total, hold, written):
-        """Return the new accumulator value, sequenced after `written`, its variable."""
-        return self.values.times(total, hold)
-
     # -- counting ----------------------------------------------------------------------------------
 
     def after_writes(self):
@@ -431,28 +424,19 @@ class Update(abc.ABC):
 
     # -- a failing step ----------------------------------------------------------------------------
 
-    def snapshot(self, sums):
-        """Return what `restore` needs if the step fails; None unless Python runs it."""
+    def mark(self):
+        """Return what `is_made` and `undo` compare with; None unless Python runs the step."""
         if self.values.is_traced() or self.step_is_fixed or self.replicas.count() > 1:
             return None
-        return [self.values.value(variable) for variable in [*sums, self.store.updates]]
+        return self.values.value(self.store.updates)
 
-    def is_made(self, snapshot):
-        """Return True if the update was made since the snapshot."""
-        return int(self.values.value(self.store.updates)) != int(snapshot[-1])
+    def is_made(self, mark):
+        """Return True if the update was made since the mark."""
+        return int(self.values.value(self.store.updates)) != int(mark)
 
-    def is_added(self, snapshot, sums):
-        """Return True if gradients were added since the snapshot, and `restore` can't undo it."""
-        return False
-
-    def restore(self, snapshot, sums):
-        """Undo the additions of a failed step."""
-        for variable, value in zip([*sums, self.store.updates], snapshot):
-            variable.assign(value)
-
-    def clear(self, total):
-        """Set a sum to zero."""
-        total.assign(self.values.ops.zeros_like(total))
+    def undo(self, mark):
+        """Restore the count of updates: the stock optimizer may have counted too early."""
+        self.store.updates.assign(mark)
 
     # -- between train steps -----------------------------------------------------------------------
 

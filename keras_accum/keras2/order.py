@@ -70,6 +70,11 @@ class Keras2Replicas(parts.Replicas):
     def on(self, variable, function, *tensors):
         self._order.writes.append(function(variable, variable, *tensors))
 
+    def on_each(self, variables, function, *lists):
+        # Grouped, so that each read of an accumulator has one edge.
+        writes = [function(v, v, *tensors) for v, *tensors in zip(variables, *lists)]
+        self._order.writes.append(tf.group(*writes))
+
     def between_steps(self, function):
         if self.closing is None:
             self.closing = self._order.group(function)

@@ -6,10 +6,10 @@ import keras
 import tensorflow as tf
 
 from keras_accum.engine import parts
-from keras_accum.engine.window import is_certain
+from keras_accum.engine.sums import TracedSums
+from keras_accum.engine.window import is_unconditional
 from keras_accum.keras2.order import Keras2Replicas, Keras2Values, Order, after
 from keras_accum.keras2.store import Keras2Store, get_scalar_dtype
-from keras_accum.tensorflow.values import add_in_place
 
 K = keras.backend
 
@@ -42,13 +42,6 @@ class Keras2Update(parts.Update):
     def check_between_steps(self):
         self.store.check_other_windows()
 
-    def add(self, step, sums, gradients, variables):
-        # Grouped, so that each read of an accumulator has one edge.
-        self._order.writes.append(tf.group(*map(self.add_to, sums, gradients, variables)))
-
-    def add_to(self, target, gradient, variable):
-        return add_in_place(target, gradient)
-
     def branch(self, step, update):
         order = self._order
         with after([order.computed, order.writes, step]):
@@ -65,7 +58,7 @@ class Keras2Update(parts.Update):
                 slots = self.store.get_slots(place)
                 written = rule.apply(scalars[average.dtype], average, variable, slots)
                 self._order.writes += written + self._constrain(step.switch, variable, written)
-        if not is_certain(step.switch):
+        if not is_unconditional(step.switch):
             # What computes gradients and the switch does run in each micro-batch.
             given = [self._order.computed, step, self._rate]
             found = self._find_written(given, self._order.writes)
@@ -131,13 +124,9 @@ class Keras2Update(parts.Update):
         with tf.control_dependencies(written):
             value = variable.read_value()
             constrained = constraint(value)
-            if not is_certain(switch):
+            if not is_unconditional(switch):
                 constrained = self.values.ops.where(switch > 0, constrained, value)
             return [variable.assign(constrained)]
-
-    def keep(self, step, totals, sums, variables):
-        with self.after_writes():  # the update has read the accumulators
-            super().keep(step, totals, sums, variables)
 
     def after_writes(self):
         return self._order.after_writes()
@@ -163,7 +152,7 @@ def _writes(operation):
 def make_parts(optimizer, options):
     """Return an optimizer's parts."""
     order = Order()
-    values, replicas = Keras2Values(get_scalar_dtype(), order), Keras2Replicas(order)
-    store = Keras2Store(optimizer)
-    update = Keras2Update(order, optimizer, options, values, replicas, store)
-    return parts.Parts(values, replicas, store, update)
+    values = Keras2Values(get_scalar_dtype(), order)
+    three = values, Keras2Replicas(order), Keras2Store(optimizer)
+    update = Keras2Update(order, optimizer, options, *three)
+    return parts.Parts(*three, TracedSums(options, *three), update)

@@ -198,17 +198,24 @@ class Hooks(MovingAverages):
             if not self.built or len(grads) != len(store.variables):
                 return super().apply(grads)  # raises the stock optimizer's error
             trainable_variables = store.variables
-        trainable_variables = list(trainable_variables)
-        with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
-            self.build(trainable_variables)
-            pairs = [pair for pair in zip(grads, trainable_variables) if pair[0] is not None]
-            if not (pairs and all(store.index(v) is not None for v in trainable_variables)):
-                return super().apply(grads, trainable_variables)  # returns or raises, as stock
-            missing = [store.get_name(v) for g, v in zip(grads, trainable_variables) if g is None]
-            if missing:
-                warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
-            with accumulation.update.refusing_lost_writes():
-                accumulation.micro_batch(*map(list, zip(*pairs)))
+        variables = list(trainable_variables)
+        if not self.built:
+            with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
+                self.build(variables)
+        if store.has_all(variables) and len(grads) == len(variables):
+            variables = store.variables
+        elif any(store.index(variable) is None for variable in variables):
+            return super().apply(grads, variables)  # raises the stock optimizer's error
+        missing = [store.get_name(v) for g, v in zip(grads, variables) if g is None]
+        if missing:
+            pairs = [pair for pair in zip(grads, variables) if pair[0] is not None]
+            if not pairs:
+                return super().apply(grads, variables)  # returns or raises, as stock
+            warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
+            grads, variables = map(list, zip(*pairs))
+        with accumulation.update.refusing_lost_writes():
+            accumulation.micro_batch(grads, variables)
+        return None
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         store, update = self._accumulation.store, self._accumulation.update

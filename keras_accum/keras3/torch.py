@@ -1,13 +1,16 @@
 """The PyTorch backend. It runs eagerly, so Python knows the switch.
 
-Inside a window a micro-batch is one fused addition; its last one runs the stock optimizer on the
-average, computed in a copy. Under `torch.compile`, the switch is a tensor, as on other backends.
+Inside a window a micro-batch is one fused addition. The closing one isn't added in place: the sums
+with its gradients become a copy, from which the stock optimizer updates. Under `torch.compile`, the
+switch is a tensor, as on other backends.
 
 Python waits for the device whenever it reads a value from it. Inside a window there is no such
 read, except with `skip_nonfinite`, `skip_norm`, a tensor in `close_window`, or a schedule.
 """
 
 import numbers
+from itertools import compress
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -15,7 +18,8 @@ import torch
 from keras import ops
 
 from keras_accum.engine.parts import Parts, Replicas
-from keras_accum.engine.window import scale
+from keras_accum.engine.sums import Sums, TracedSums
+from keras_accum.engine.window import is_known, scale
 from keras_accum.host import check_members
 from keras_accum.keras3 import hooks
 from keras_accum.keras3.store import Keras3Store, get_scalar_dtype
@@ -32,41 +36,85 @@ class TorchValues(Keras3Values):
 
     def traces(self):
         # If a compiled function fails, PyTorch reverts Python's side effects.
-        return ["torch.compile"] if torch.compiler.is_compiling() else []
+        return ["torch.compile"] if self.is_traced() else []
+
+    def is_traced(self):
+        return torch.compiler.is_compiling()
 
     @property
-    def counts_with(self):
+    def counter_ops(self):
         return ops if self.is_traced() else np
 
-    def _in_python(self, count):
-        return count if self.is_traced() else count.cpu().numpy()[()]
-
     def read_counter(self, counter):
-        return self._in_python(self.value(counter))
+        value = self.value(counter)
+        return value if self.is_traced() else value.cpu().numpy()[()]
 
     def count_if(self, condition):
-        return self._in_python(super().count_if(condition))
+        return super().count_if(condition) if self.is_traced() else np.int32(bool(condition))
 
     def all_finite(self, gradients):
-        return self._in_python(super().all_finite(gradients))
+        if self.is_traced():
+            return super().all_finite(gradients)
+        if _have_norms(gradients):
+            found = torch.isfinite(torch.stack(torch._foreach_norm(gradients, float("inf"))))
+        else:
+            found = torch.stack([torch.isfinite(gradient).all() for gradient in gradients])
+        return self.count_if(found.all())
+
+    def norm(self, tensors):
+        if self.is_traced() or not _have_norms(tensors):
+            return super().norm(tensors)
+        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors, 2.0)))
 
     def cast(self, value, dtype):
         if isinstance(value, numbers.Number):  # filled in by the device: a copy would wait
             return ops.empty((), dtype).fill_(value)
         return super().cast(value, dtype)
 
+    def scalar(self, value, dtype):
+        is_there = isinstance(value, torch.Tensor) and value.device.type != "cpu"
+        if self.is_traced() or is_there:  # reading it would wait
+            return self.cast(value, dtype)
+        dtype = keras.backend.standardize_dtype(dtype)
+        return np.asarray(value.item() if isinstance(value, torch.Tensor) else value, dtype)[()]
+
     def times(self, value, factor):
         # `ops.where` would copy the 0.0 to the device.
         return torch.where(factor == 0, 0.0, value * factor)
 
+    def scale_all(self, tensors, factor):
+        if self.is_traced() or len({tensor.dtype for tensor in tensors}) != 1:
+            return super().scale_all(tensors, factor)
+        scaled = torch._utils._flatten_dense_tensors(tensors).mul_(factor)  # one call each
+        if not is_known(factor) or factor == 0:
+            scaled.masked_fill_(self.cast(factor, scaled.dtype) == 0, 0.0)
+        return torch._utils._unflatten_dense_tensors(scaled, tensors)
+
     def zero_unless(self, gradients, counted):
-        if self.is_traced():
-            return super().zero_unless(gradients, counted)
-        return gradients if counted else list(map(torch.zeros_like, gradients))
+        if is_known(counted) and counted:
+            return gradients
+        return super().zero_unless(gradients, counted)
+
+
+def _have_norms(tensors):
+    """Return True if fused norms take these tensors, all in float32 or float64, none empty."""
+    kinds = {tensor.dtype for tensor in tensors}
+    is_plain = len(kinds) == 1 and kinds <= {torch.float32, torch.float64}
+    return is_plain and all(tensor.numel() for tensor in tensors)
 
 
 class TorchStore(Keras3Store):
-    """An optimizer's variables on PyTorch."""
+    """An optimizer's variables on PyTorch.
+
+    has_like_sums: True if each sum has its variable's dtype.
+    """
+
+    has_like_sums = False
+
+    def create_sums(self):
+        sums = super().create_sums()
+        self.has_like_sums = all(total.dtype == v.dtype for total, v in zip(sums, self.variables))
+        return sums
 
     def add_counter(self, name, value, shape=()):
         # Reading a counter on the CPU doesn't wait for the device.
@@ -74,97 +122,140 @@ class TorchStore(Keras3Store):
             return super().add_counter(name, value, shape)
 
 
-class TorchUpdate(Keras3Update):
-    """An update on PyTorch, in fused operations.
+class Tensors(NamedTuple):
+    """The tensors of sums, and what a gradient is compared with."""
 
-    It computes its gradients out of place, and `keep` zeroes the sums at its end. So an update that
-    fails leaves them as they were.
+    values: list
+    dtypes: list
+    shapes: list
+    are_summed: list  # False for float8's scales
+
+    def as_summed(self, gradients):
+        """Return gradients in the sums' dtypes and shapes, or raise PyTorch's error."""
+        if [g.dtype for g in gradients] != self.dtypes:
+            gradients = [g.to(dtype) for g, dtype in zip(gradients, self.dtypes)]
+        if [g.shape for g in gradients] != self.shapes:
+            gradients = [g.expand(shape) for g, shape in zip(gradients, self.shapes)]
+        return gradients
+
+
+class EagerSums(Sums):
+    """Gradient sums in fused operations.
+
+    The gradients of the micro-batch that closes a window are added out of place, and `keep` zeroes
+    the sums at the end. So an update that fails leaves them as they were.
     """
 
-    def add(self, step, sums, gradients, variables):
-        if not self.values.is_traced() and step.switch:
-            self._last = dict(zip(map(id, sums), gradients))
+    multiply = True
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._traced = TracedSums(*arguments)
+        self._of_model = None  # Tensors of all sums: Keras takes a microsecond for each `value`
+        self._closing = None  # the micro-batch that closes its window, until `totals`
+        self._added = None  # the first sum that the step adds to, and its version before
+
+    def in_step(self):
+        if self.values.is_traced() or not self.store.sums:
+            return self._traced
+        # Keras replaces all of them or none: on another device, or in a stateless scope.
+        if self._of_model is None or self.store.sums[0].value is not self._of_model.values[0]:
+            self._of_model = self._read(self.store.variables)
+        return self
+
+    def _find(self, variables):
+        """Return the Tensors of these variables' sums."""
+        return self._of_model if variables is self.store.variables else self._read(variables)
+
+    def _read(self, variables):
+        values = [total.value for total in self.store.list_sums(variables)]
+        are_summed = self.store.are_summed(variables)
+        return Tensors(values, [v.dtype for v in values], [v.shape for v in values], are_summed)
+
+    def as_summed(self, gradients, variables):
+        return self._find(variables).as_summed(gradients)
+
+    def add(self, step, batch):
+        if step.switch:
+            self._closing = batch
             return
-        summed, summands = [], []
-        for total, gradient, variable in zip(sums, gradients, variables):
-            if self.store.overwrites(variable):
-                total.value.copy_(torch.maximum(total.value, gradient))
-            else:
-                summed.append(total.value)
-                summands.append(_like(total.value, gradient))
+        tensors = self._find(batch.variables)
+        gradients = tensors.as_summed(batch.gradients)
+        summed = tensors.values
+        if not all(tensors.are_summed):
+            for total, gradient, is_summed in zip(summed, gradients, tensors.are_summed):
+                if not is_summed:
+                    total.copy_(torch.maximum(total, gradient))
+            summed = list(compress(summed, tensors.are_summed))
+            gradients = list(compress(gradients, tensors.are_summed))
         if summed:
-            torch._foreach_add_(summed, summands)  # last, see `is_added`
+            self._added = summed[0], summed[0]._version
+            torch._foreach_add_(summed, gradients, alpha=batch.factor)
 
-    def totals(self, sums, variables):
-        if self.values.is_traced():
-            return super().totals(sums, variables)
-        found, summed = [], []
-        for total, variable in zip(sums, variables):
-            gradient = self._last.get(id(total))
-            if gradient is not None and not self.store.overwrites(variable):
-                summed.append((total.value, _like(total.value, gradient)))
-                found.append(None)
-            elif gradient is not None:
-                found.append(torch.maximum(total.value, gradient))
-            else:
-                found.append(total.value.clone())
-        self._last = {}  # it would keep the gradients in memory
-        added = iter(torch._foreach_add(*map(list, zip(*summed))) if summed else ())
-        return [next(added) if total is None else total for total in found]
-
-    def find_steps(self, step, absent):
-        if self.values.is_traced():
-            return super().find_steps(step, absent)
-        return {index: step for index in absent if step.covered[index]}
+    def totals(self, variables):
+        batch, self._closing = self._closing, None  # it would keep the gradients in memory
+        if batch is None:
+            return [total.clone() for total in self._find(variables).values]
+        tensors = self._find(batch.variables)
+        gradients = tensors.as_summed(batch.gradients)
+        totals = list(torch._foreach_add(tensors.values, gradients, alpha=batch.factor))
+        for index, is_summed in enumerate(tensors.are_summed):
+            if not is_summed:
+                totals[index] = torch.maximum(tensors.values[index], gradients[index])
+        others = self._find(variables[len(totals) :]).values if variables[len(totals) :] else ()
+        return totals + [total.clone() for total in others]
 
     def averages(self, totals, variables, steps):
-        if self.values.is_traced() or not self.options.accumulates:
-            return super().averages(totals, variables, steps)
-        summed = [total for total, v in zip(totals, variables) if not self.store.overwrites(v)]
-        if summed:  # in place, because `totals` made copies
-            of_divisor = torch if self.options.weighs else np  # a weight stays on the device
-            factor = scale(of_divisor, steps[0], self.options.reduction, lambda value: value)
-            torch._foreach_mul_(summed, factor)
+        are_summed = self.store.are_summed(variables)
+        summed = list(compress(totals, are_summed))
+        of_divisor = torch if self.options.weighs else np  # a weight stays on the device
+        factor = scale(of_divisor, steps[0], self.options.reduction, lambda value: value)
+        if summed and not (is_known(factor) and factor == 1):
+            torch._foreach_mul_(summed, factor)  # in place, because `totals` made copies
         return totals
 
-    # A tensor's version counts its writes in place.
+    def keep(self, step, totals, variables):
+        torch._foreach_zero_(self._find(variables).values)
 
-    def snapshot(self, sums):
-        if self.values.is_traced():
-            return None
-        self._last = {}  # {id of a sum: gradient}, in the micro-batch that closes its window
-        are_overwritten = map(self.store.overwrites, self.store.variables)
-        kept = [s.value.clone() if is_ else None for s, is_ in zip(sums, are_overwritten)]
-        return kept, [s.value._version for s in sums], self.store.updates.value._version
+    def mark(self):
+        self._closing = self._added = None
+        values, are_summed = self._of_model.values, self._of_model.are_summed
+        return {i: values[i].clone() for i, is_summed in enumerate(are_summed) if not is_summed}
 
-    def is_made(self, snapshot):
-        return self.store.updates.value._version != snapshot[-1]
+    def is_added(self, mark):
+        if self._added is None:
+            return False
+        first, version = self._added  # which counts the writes in place
+        return first._version != version
 
-    def is_added(self, snapshot, sums):
-        kept, versions, _ = snapshot
-        return any(
-            total.value._version != version
-            for total, old, version in zip(sums, kept, versions)
-            if old is None
-        )
+    def undo(self, mark):
+        for index, old in mark.items():
+            self._of_model.values[index].copy_(old)
 
-    def restore(self, snapshot, sums):
-        for total, old in zip(sums, snapshot[0]):
-            if old is not None:
-                total.assign(old)
+    def clear(self):
+        torch._foreach_zero_(self._of_model.values)
+
+
+class TorchUpdate(Keras3Update):
+    """An update on PyTorch."""
+
+    def mark(self):
+        return None if self.values.is_traced() else self.store.updates.value._version
+
+    def is_made(self, mark):
+        return self.store.updates.value._version != mark
+
+    def undo(self, mark):
+        """Do nothing: Keras counts an update last."""
 
     def assign(self, variable, value):
         if self.values.is_traced():
             super().assign(variable, value)
+        elif is_known(value) and np.ndim(value) == 0:
+            variable.value.fill_(value.item() if isinstance(value, np.generic) else value)
         else:  # otherwise Keras would send a counter to the device and back
             with keras.device(str(variable.value.device)):
                 super().assign(variable, value)
-
-    def keep(self, step, totals, sums, variables):
-        if self.values.is_traced():
-            super().keep(step, totals, sums, variables)
-        else:
-            torch._foreach_zero_([total.value for total in sums])
 
     def branch(self, step, update):
         raise ValueError(
@@ -173,16 +264,10 @@ class TorchUpdate(Keras3Update):
         )
 
 
-def _like(total, gradient):
-    """Return a gradient as a sum needs it, or raise PyTorch's error for its shape."""
-    gradient = gradient.to(total.dtype)
-    return gradient if gradient.shape == total.shape else gradient.expand_as(total)
-
-
 def make_parts(optimizer, options):
     """Return an optimizer's parts."""
-    values, replicas, store = TorchValues(get_scalar_dtype()), Replicas(), TorchStore(optimizer)
-    return Parts(values, replicas, store, TorchUpdate(optimizer, options, values, replicas, store))
+    three = TorchValues(get_scalar_dtype()), Replicas(), TorchStore(optimizer)
+    return Parts(*three, EagerSums(options, *three), TorchUpdate(optimizer, options, *three))
 
 
 class Accumulating(hooks.Hooks):
@@ -195,7 +280,8 @@ class Accumulating(hooks.Hooks):
         return super().apply(grads, trainable_variables)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        if self._accumulation.update.is_updating:  # fused updates need the variables' dtypes
+        if self._accumulation.update.is_updating and not self._accumulation.store.has_like_sums:
+            # Fused updates need the variables' dtypes.
             grads = [g.to(v.value.dtype) for g, v in zip(grads, trainable_variables)]
         super()._backend_update_step(grads, trainable_variables, learning_rate)
 

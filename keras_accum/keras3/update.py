@@ -4,7 +4,7 @@ Where the switch is 0, a filter keeps the old value. `SelectWrites` filters each
 written. `SelectAfter` restores old values after the update, so no write can bypass it, but it needs
 a second copy. Both are scopes of one update:
 
-switch: The update's switch. If it is certain, every write counts.
+switch: The update's switch. If it is unconditional, every write counts.
 own: {index: switch} for weights without a gradient in this micro-batch, and their slots.
 following_the_update(): A scope that ignores the missing gradients.
 """
@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from keras_accum.engine import parts
-from keras_accum.engine.window import is_certain
+from keras_accum.engine.window import is_unconditional
 
 
 class Keras3Update(parts.Update):
@@ -94,13 +94,6 @@ class Keras3Update(parts.Update):
     def count_updates(self, switch):
         """Do nothing: the stock optimizer counts its updates."""
 
-    def add_to(self, target, gradient, variable):
-        total = self.values.value(target)
-        if self.store.overwrites(variable):  # float8's scales: the maximum, as in Keras's own
-            target.assign(ops.maximum(total, gradient))
-        else:
-            target.assign(total + ops.cast(gradient, total.dtype))
-
 
 class SelectWrites(keras.StatelessScope):
     """Filter each assignment through the switch of the variable's owner."""
@@ -124,7 +117,7 @@ class SelectWrites(keras.StatelessScope):
     def select(self, value, variable):
         """Return the value to write to a variable."""
         switch = self.get_switch(variable)
-        if is_certain(switch):
+        if is_unconditional(switch):
             return value
         old = self._values.value(variable)
         return ops.where(switch > 0, ops.cast(value, old.dtype), old)
@@ -175,7 +168,7 @@ class SelectAfter:
 
     def __init__(self, update, switch, own, written=None):
         self._update, self.switch, self.own = update, switch, own
-        if is_certain(switch) and not own:
+        if is_unconditional(switch) and not own:
             self._written = []
         else:
             self._written = update.list_written(bool(own)) if written is None else written
@@ -185,7 +178,7 @@ class SelectAfter:
         self._held = [
             (variable, switch, ops.copy(self._update.values.value(variable)))
             for variable, switch in pairs
-            if not is_certain(switch)
+            if not is_unconditional(switch)
         ]
 
     def __exit__(self, *error):

@@ -16,6 +16,10 @@ class Keras3Values(parts.Values):
     def value(self, variable):
         return variable.value
 
+    def add_in_place(self, variable, value):
+        total = self.value(variable)
+        variable.assign(total + ops.cast(value, total.dtype))
+
     def one_after(self, gradients):
         return 1
 

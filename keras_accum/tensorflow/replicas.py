@@ -5,7 +5,7 @@ import contextlib
 import tensorflow as tf
 
 from keras_accum.engine import parts
-from keras_accum.engine.window import is_certain
+from keras_accum.engine.window import is_unconditional
 from keras_accum.tensorflow.values import as_written, list_graphs
 
 
@@ -110,7 +110,7 @@ class TensorFlowReplicas(parts.Replicas):
 
         list_held(): At the end, the variables protected while the switch is 0.
         """
-        if is_certain(switch) or not tf.inside_function():
+        if is_unconditional(switch) or not tf.inside_function():
             yield
             return
         graph = tf.compat.v1.get_default_graph()

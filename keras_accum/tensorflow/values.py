@@ -30,6 +30,9 @@ class TensorFlowValues(parts.Values):
         is_shared = tf.distribute.get_strategy().num_replicas_in_sync > 1
         return tf.identity(value) if is_shared else value
 
+    def add_in_place(self, variable, value):
+        return add_in_place(variable, value)
+
     def one_after(self, gradients):
         with after(gradients):  # all counters and switches depend on this number
             return tf.ones([], tf.int64)

@@ -1,5 +1,6 @@
 """A micro-batch on tf_keras, whose gradients may be summed over replicas in advance."""
 
+from keras_accum.engine.gradients import MicroBatch
 from keras_accum.mistakes import check_horovod
 from keras_accum.tf_keras.library import utilities
 
@@ -28,7 +29,7 @@ def process(optimizer, pairs, is_summed):
             "reduction='weighted' and a LossScaleOptimizer need the gradients before they are "
             f"summed over replicas: leave {_FOR_UNSUMMED[replicas.method]}."
         )
-    accumulation.take(gradients, weights.pop(replica, None), variables)
+    accumulation.process(MicroBatch(gradients, variables, weights.pop(replica, None)))
 
 
 def sum_in_advance(optimizer, pairs):
@@ -44,6 +45,6 @@ def sum_in_advance(optimizer, pairs):
     if not pairs:  # no trainable weights
         return []
     with replicas.in_method():
-        sums, weight = accumulation.reduce(*map(list, zip(*pairs)))
-    accumulation.update.weights_already_summed[replicas.index()] = weight
-    return [(total, variable) for total, (_, variable) in zip(sums, pairs)]
+        batch = accumulation.reduce(*map(list, zip(*pairs)))
+    accumulation.update.weights_already_summed[replicas.index()] = batch.weight
+    return list(zip(batch.gradients, batch.variables))

@@ -10,10 +10,11 @@ import functools
 import tensorflow as tf
 
 from keras_accum.engine import parts
-from keras_accum.engine.window import is_certain
+from keras_accum.engine.sums import TracedSums
+from keras_accum.engine.window import is_unconditional
 from keras_accum.host import find_user_classes, runs_code_of_keras
 from keras_accum.tensorflow import rules
-from keras_accum.tensorflow.values import TensorFlowValues, add_in_place, after
+from keras_accum.tensorflow.values import TensorFlowValues, after
 from keras_accum.tf_keras.library import keras, legacy
 from keras_accum.tf_keras.replicas import TfKerasReplicas
 from keras_accum.tf_keras.store import LegacyStore, NewStyleStore, get_dtype, get_scalar_dtype
@@ -46,9 +47,6 @@ class TfKerasUpdate(parts.Update):
     def run_stock(self, averages, variables, switches):
         """Make the stock optimizer's update, without summing over replicas."""
 
-    def add_to(self, target, gradient, variable):
-        return add_in_place(target, gradient)
-
     def prefers_branch(self):
         functions = getattr(self.optimizer, "gradient_transformers", None)
         runs_user_code = (
@@ -71,7 +69,7 @@ class TfKerasUpdate(parts.Update):
             _, owner, _ = store.created.get(id(each), (None, None, None))
             if (owner or key) in switch_by_key:
                 pairs.append((each, switch_by_key[owner or key]))
-        return [(each, switch) for each, switch in pairs if not is_certain(switch)]
+        return [(each, switch) for each, switch in pairs if not is_unconditional(switch)]
 
     def run(self, step, average, variables, switches):
         written = self.list_written(variables, switches, step.switch)
@@ -111,12 +109,11 @@ class TfKerasUpdate(parts.Update):
 
         self.replicas.on(self.store.updates, count, switch)
 
-    def snapshot(self, sums):
-        found = super().snapshot(sums)
-        self._is_made, self._updates_before = False, found and found[-1]
-        return found
+    def mark(self):
+        self._is_made, self._updates_before = False, super().mark()
+        return self._updates_before
 
-    def is_made(self, snapshot):
+    def is_made(self, mark):
         return self._is_made or self._is_counted(self.store.variables)
 
     def _is_counted(self, variables):
@@ -145,7 +142,7 @@ class LegacyUpdate(TfKerasUpdate):
         if self.rule is None:
             return super().list_written(variables, switches, switch)
         constrained = [pair for pair in zip(variables, switches) if pair[0].constraint is not None]
-        return [pair for pair in constrained if not is_certain(pair[1])]
+        return [pair for pair in constrained if not is_unconditional(pair[1])]
 
     def run_stock(self, averages, variables, switches):
         optimizer, stock, key = self.optimizer, self.store.stock, self.store.key
@@ -219,5 +216,5 @@ def make_parts(optimizer, options):
         method, store, cls = "_aggregate_gradients", LegacyStore(optimizer), LegacyUpdate
     else:
         method, store, cls = "aggregate_gradients", NewStyleStore(optimizer), NewStyleUpdate
-    values, replicas = TensorFlowValues(get_scalar_dtype()), TfKerasReplicas(optimizer, method)
-    return parts.Parts(values, replicas, store, cls(optimizer, options, values, replicas, store))
+    three = TensorFlowValues(get_scalar_dtype()), TfKerasReplicas(optimizer, method), store
+    return parts.Parts(*three, TracedSums(options, *three), cls(optimizer, options, *three))

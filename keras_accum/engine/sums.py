@@ -1,0 +1,132 @@
+"""The window's gradient sums: `Sums`, and the one for all Keras but eager PyTorch.
+
+No Keras is imported here.
+"""
+
+import abc
+
+from keras_accum.engine.window import scale
+
+
+class Sums(abc.ABC):
+    """The gradient sums of one optimizer's open window, in the accumulators of its store.
+
+    multiply: True if `add` and `totals` multiply by a micro-batch's `factor`.
+    """
+
+    multiply = False
+
+    def __init__(self, options, values, replicas, store):
+        self.options, self.values, self.replicas, self.store = options, values, replicas, store
+
+    def in_step(self):
+        """Return the sums for the current step."""
+        return self
+
+    @abc.abstractmethod
+    def as_summed(self, gradients, variables):
+        """Return gradients in the dtypes of their sums: half precision could overflow."""
+
+    @abc.abstractmethod
+    def add(self, step, batch):
+        """Add a micro-batch's gradients. Nothing but their own gradients may delay additions."""
+
+    @abc.abstractmethod
+    def totals(self, variables):
+        """Return the gradient sums for an update, after `add`.
+
+        The variables begin with those of the micro-batch, if one was added.
+        """
+
+    @abc.abstractmethod
+    def averages(self, totals, variables, steps):
+        """Return the gradients for an update: scaled sums, or zeros inside a window.
+
+        `steps` has one for each variable.
+        """
+
+    @abc.abstractmethod
+    def keep(self, step, totals, variables):
+        """Write what remains in the accumulators: all inside a window, zeros after its end."""
+
+    @abc.abstractmethod
+    def mark(self):
+        """Return what `undo` needs, before a step that Python runs."""
+
+    @abc.abstractmethod
+    def is_added(self, mark):
+        """Return True if gradients were added since the mark, and `undo` can't take them back."""
+
+    @abc.abstractmethod
+    def undo(self, mark):
+        """Take back the additions of a failed step."""
+
+    @abc.abstractmethod
+    def clear(self):
+        """Set all sums to zero."""
+
+
+class TracedSums(Sums):
+    """Sums for steps that a framework may trace. They run eagerly just as well."""
+
+    def as_summed(self, gradients, variables):
+        totals = self.store.list_sums(variables)
+        return [self.values.cast(g, total.dtype) for g, total in zip(gradients, totals)]
+
+    def add(self, step, batch):
+        totals, values = self.store.list_sums(batch.variables), self.values
+        are_summed = dict(zip(map(id, totals), self.store.are_summed(batch.variables)))
+
+        def add(total, target, gradient):
+            if are_summed[id(total)]:
+                return values.add_in_place(target, gradient)
+            # float8's scales: the maximum, as in Keras's own
+            return target.assign(values.ops.maximum(values.value(target), gradient))
+
+        self.replicas.on_each(totals, add, batch.gradients)
+
+    def totals(self, variables):
+        return list(map(self.values.value, self.store.list_sums(variables)))
+
+    def averages(self, totals, variables, steps):
+        values, found = self.values, {}
+
+        def average(total, variable, step):
+            if self.store.overwrites(variable):
+                return total
+            key = id(step), total.dtype
+            if key not in found:  # each scale is computed once
+                found[key] = scale(
+                    values.ops,
+                    step,
+                    self.options.reduction,
+                    lambda value: values.cast(value, total.dtype),
+                )
+            return values.times(total, found[key])
+
+        return list(map(average, totals, variables, steps))
+
+    def keep(self, step, totals, variables):
+        cast, values = self.values.cast, self.values
+        factors = {total.dtype: cast(1 - step.switch, total.dtype) for total in totals}
+        holds = [factors[total.dtype] for total in totals]
+        of_variable = dict(zip(map(id, variables), self.store.list_sums(variables)))
+
+        def write(variable, target, total, hold):
+            return of_variable[id(variable)].assign(values.remainder(total, hold, target))
+
+        self.replicas.on_each(variables, write, totals, holds)
+
+    def mark(self):
+        return list(map(self.values.value, self.store.sums))
+
+    def is_added(self, mark):
+        return False
+
+    def undo(self, mark):
+        for total, value in zip(self.store.sums, mark):
+            total.assign(value)
+
+    def clear(self):
+        for total in self.store.sums:
+            total.assign(self.values.ops.zeros_like(total))
