@@ -2,6 +2,8 @@
 
 import contextlib
 
+import numpy as np
+
 from keras_accum.callbacks.train_function import attribute
 from keras_accum.host import check_members
 
@@ -105,8 +107,13 @@ class LossCall:
         return any(mask is not None for mask in self.masks)
 
     def find_divisor(self, dtype):
-        """Return Keras's divisor: its own reduction of ones to a sum."""
+        """Return Keras's divisor: its own reduction of ones to a sum.
+
+        It is a number if nothing masks or weights the values, and their shape is known.
+        """
         host, ops = self._host, self._host.ops
+        if not self.has_mask and self._sample_weight is None and None not in self.shape:
+            return int(np.prod(self.shape))
         ones = [ops.ones_like(self.values, dtype=dtype) for _ in range(2)]
         for each, mask in zip(ones, self.masks):
             if mask is not None:

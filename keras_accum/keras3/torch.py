@@ -210,7 +210,9 @@ class EagerSums(Sums):
         summed = list(compress(totals, are_summed))
         of_divisor = torch if self.options.weighs else np  # a weight stays on the device
         factor = scale(of_divisor, steps[0], self.options.reduction, lambda value: value)
-        if summed and not (is_known(factor) and factor == 1):
+        if is_known(factor) and len({total.dtype for total in summed}) == 1:
+            factor = summed[0].new_full((), float(factor))  # a tensor is faster than a number
+        if summed:
             torch._foreach_mul_(summed, factor)  # in place, because `totals` made copies
         return totals
 
