@@ -55,24 +55,24 @@ class WindowUpdate:
 
     def branch(self, step):
         """Make the update in a branch that runs if the switch is 1."""
-        update = self._accumulation.update
-        update.branch(step, lambda step: self.make(unconditional(step)))
+        self._accumulation.update.branch(step, lambda step: self.make(unconditional(step)))
 
     def make(self, step):
         """Make the update. Its writes count where the switch is 1."""
-        own, variables, steps = self._accumulation, self._variables, [step] * len(self._variables)
+        accumulation, variables = self._accumulation, self._variables
         others = steps_for_absent(step, self._absent)
+        steps = [step] * len(variables) + list(others.values())
         if others:
-            variables = [*variables, *(own.store.variables[index] for index in others)]
-            steps += others.values()
-        if own.window is None:
-            totals = list(map(own.values.dense, self._gradients))
+            variables = [*variables, *(accumulation.store.variables[index] for index in others)]
+        if accumulation.window is None:
+            totals = list(map(accumulation.values.dense, self._gradients))
         else:
             totals = self._sums.totals(variables)
         if variables:  # a partial window may cover only frozen variables
             average = functools.partial(self._average, totals, variables, steps)
-            own.update.run(step, average, variables, [each.switch for each in steps])
-        if own.window is not None:
+            switches = [each.switch for each in steps]
+            accumulation.update.run(step, average, variables, switches)
+        if accumulation.window is not None:
             self._keep(step, totals, variables)
 
     def _average(self, totals, variables, steps):
@@ -83,10 +83,12 @@ class WindowUpdate:
 
     def _keep(self, step, totals, variables):
         """Write what remains in the accumulators, after the update."""
+        accumulation = self._accumulation
         if self._frozen:
-            dropped = map(self._accumulation.values.value, self._accumulation.store.list_sums(self._frozen))
-            totals, variables = [*totals, *dropped], [*variables, *self._frozen]
-        with self._accumulation.update.after_writes():
+            sums = accumulation.store.list_sums(self._frozen)
+            totals = [*totals, *map(accumulation.values.value, sums)]
+            variables = [*variables, *self._frozen]
+        with accumulation.update.after_writes():
             self._sums.keep(step, totals, variables)
 
 

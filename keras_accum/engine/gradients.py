@@ -23,8 +23,9 @@ class MicroBatch(NamedTuple):
 def weigh(accumulation, gradients, variables):
     """Return the micro-batch, its gradients multiplied by its weight.
 
-    The sums multiply by a weight that Python knows, if they can. The factor includes the number of replicas, because Keras divides each replica's loss by it. A
-    weight that isn't a number >= 0 makes the gradients NaN.
+    Some sums multiply by themselves when they add. The factor includes the number of replicas,
+    because Keras divides each replica's loss by it. A weight that isn't a number >= 0 makes the
+    gradients NaN.
     """
     values, open_window = accumulation.values, accumulation.window
     given = accumulation.pending.take("weigh")

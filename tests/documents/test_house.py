@@ -9,11 +9,12 @@ import pytest
 
 import keras_accum
 from keras_accum.engine.parts import Replicas, Store, Update, Values
+from keras_accum.engine.sums import Sums
 
 PACKAGE = Path(keras_accum.__file__).resolve().parent
 
 
-PARTS = {"values": Values, "replicas": Replicas, "store": Store, "update": Update}
+PARTS = {"values": Values, "replicas": Replicas, "store": Store, "sums": Sums, "update": Update}
 
 
 def test_the_parts_of_an_engine():
@@ -25,6 +26,8 @@ def test_the_parts_of_an_engine():
         ours = [cls for cls in type(part).__mro__ if cls.__module__.startswith("keras_accum.")]
         assert ours == [*ours[: ours.index(interface)], interface] and len(ours) <= 3
         assert all(len(cls.__bases__) == 1 for cls in ours)  # composed, not mixed
+        names = {name for cls in ours for name in vars(cls)} | {*vars(part)}
+        assert len([name for name in names if not name.startswith("_")]) <= 45
 
 
 @pytest.mark.once

@@ -1,4 +1,4 @@
-"""Python waits where a number goes to or from a device of PyTorch. We add no wait."""
+"""What PyTorch is asked to do on a device: waits for a number, and calls. We add no wait."""
 
 from collections import namedtuple
 
@@ -78,3 +78,24 @@ def test_waits_of_a_window(device, name):
     for window in windows:
         *inside, end = counts[window]
         assert inside == row.inside and 0 < end <= most
+
+
+OFTEN = [name for name in ROWS if ROWS[name].ours or name == "adam"]
+
+
+@pytest.mark.parametrize("name", OFTEN)
+def test_calls_inside_a_window(device, name):
+    """They don't grow with the number of variables: each is a fused one, or for a single number."""
+    row, calls = ROWS[name], {}
+    for count in (2, 9):
+        variables = [keras.Variable(np.ones(shape, "float32")) for shape in SHAPES * count]
+        ours = hosts.ours(row.name, **{"accum_iters": LENGTH, **row.shared, **row.ours})
+        ours.build(variables)
+        for _ in range(2):  # the first one creates what is kept
+            if row.weights:
+                ours.weigh(row.weights(2.0))
+            grads = [there(np.ones(shape)) for shape in SHAPES * count]
+            device.calls.clear()
+            ours.apply(grads, variables)
+        calls[count] = list(device.calls)
+    assert calls[2] == calls[9] and sum("_foreach_" in call for call in calls[2]) <= 2

@@ -26,11 +26,14 @@ def is_device(argument):
 
 
 class Device(TorchFunctionMode):
-    """A scope in which PyTorch has a CUDA device. `waits` names the functions that wait for it."""
+    """A scope in which PyTorch has a CUDA device.
+
+    waits: names of the functions called that wait for it. calls: names of all that compute there.
+    """
 
     def __init__(self):
         super().__init__()
-        self.waits = []
+        self.waits, self.calls = [], []
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         name, kwargs = function.__name__, kwargs or {}
@@ -45,6 +48,8 @@ class Device(TorchFunctionMode):
         if copies or reads:
             self.waits.append(name)
         elif any(are_there):
+            if name not in ("__get__", "numel"):  # which Python answers
+                self.calls.append(name)
             arrays = [x for x in tensors if x.dim()]
             if name in ("numpy", "__array__") or len({isinstance(x, OnDevice) for x in arrays}) > 1:
                 raise RuntimeError(f"CUDA refuses {name} of tensors that are elsewhere")

@@ -65,7 +65,8 @@ def is_noticed(file, source):
         command = sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests
         environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         try:
-            ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=60)
+            hidden = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            ran = subprocess.run(command, cwd=folder, env=environment, timeout=60, **hidden)
         except subprocess.TimeoutExpired:
             return True
         return ran.returncode != 0
@@ -83,7 +84,8 @@ def main():
             sys.exit("The tests fail without a mistake.")
         found = list(find_mistakes(source))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            noticed = list(pool.map(lambda mistake: is_noticed(file, mistake[2]), found))
+            changed = [mistake[2] for mistake in found]
+            noticed = list(pool.map(is_noticed, [file] * len(found), changed))
         for (line, what, _), is_seen in zip(found, noticed):
             if not is_seen:
                 print(f"{file}.py:{line}: {what}, {source.splitlines()[line - 1].strip()}")
