@@ -104,6 +104,7 @@ WEEKLY = {
     "keras3_jax": ("-m", "weekly"),
     "tf_keras": ("-m", "weekly"),
     "package": ("sdist",),
+    "mutations": (),
 }
 # What `works_with` installs and docs/works_with.md names.
 WORKS_WITH = (
@@ -126,6 +127,13 @@ def pure(session):
     """The first tier, without any framework."""
     session.install(str(PROJECT), "numpy", "pytest>=7")
     check(session, "pure", "pure")
+
+
+@nox.session
+def mutations(session):
+    """How many small mistakes in the engine the first tier notices: at least 80% in each file."""
+    session.install("numpy", "pytest>=7")
+    session.run("python", str(TESTS / "support" / "mutate.py"), "--least", "0.8", *session.posargs)
 
 
 @nox.session

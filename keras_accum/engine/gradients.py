@@ -16,7 +16,7 @@ class MicroBatch(NamedTuple):
     variables: list  # the model's own list, if all have a gradient
     weight: Any = None  # the divisor of its loss, with reduction="weighted"
     factor: Any = 1  # what the sums still have to multiply the gradients by
-    counted: Any = 1  # 0 if it is dropped
+    counted: Any = None  # 1, or 0 if it is dropped
     absent: Sequence = ()  # indices of the model's variables without a gradient
 
 

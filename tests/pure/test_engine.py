@@ -8,7 +8,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from numpy_keras import SGD, TRACES, SGDAccumulate, Variable, known, tracing
+from numpy_keras import SGD, TRACES, SGDAccumulate, Unknown, Variable, known, tracing
 
 from keras_accum.engine.state import StateError
 from keras_accum.engine.window import is_unconditional
@@ -37,7 +37,7 @@ class Step:
     def __call__(self, optimizer, *gradients, weight=None, close=None, decide=None):
         with tracing() if self.is_traced else contextlib.nullcontext():
             if weight is not None:
-                optimizer.weigh(weight)
+                optimizer.weigh(Unknown(np.float64(weight)) if self.is_traced else weight)
             if close is not None:
                 optimizer.close_window(close)
             if decide is not None:
@@ -385,7 +385,9 @@ def test_weights(step):
     o.apply_partial_window()
     assert float(w.array) == -9.0 and sums(o) == [0.0]
     step.refuses(ValueError, "needs the weight of each micro-batch", o, 1.0)
-    step.refuses(ValueError, "finite number >= 0", o, 1.0, weight=-1.0)
+    for weight in (-1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match="finite number >= 0"):
+            o.weigh(weight)
 
 
 def test_a_weight_of_zero_does_not_count(step):
@@ -399,9 +401,23 @@ def test_a_weight_of_zero_does_not_count(step):
     assert float(w.array) == -3.0
 
 
+def test_a_small_weight(step):
+    """The norm is the gradient's, whatever the weight."""
+    w = Variable(0.0, "w")
+    o = step.optimizer(w, accum_iters=2, reduction="weighted", skip_norm=5.0)
+    step(o, 4.0, weight=0.5)
+    step(o, 6.0, weight=0.5)
+    step(o, 2.0, weight=0.5)
+    assert float(w.array) == -3.0
+
+
 def test_a_weight_that_is_no_number_shows(step):
     w = Variable(0.0, "w")
     for weight in (np.array(-1.0), np.array(np.inf), np.array(np.nan)):
+        o = step.optimizer(w, accum_iters=2, reduction="weighted")
+        step(o, 3.0, weight=weight)
+        assert np.isnan(sums(o)) and o.window_position == 1
+        assert float(o.get_state()["window_weight"]) == 0.0
         o = step.optimizer(w, accum_iters=2, reduction="weighted", skip_nonfinite=True)
         step(o, 3.0, weight=weight)
         assert sums(o) == [0.0] and o.window_position == 0
@@ -434,10 +450,19 @@ def test_transforms_get_the_average(step):
     assert seen[0] == ([1.0, 2.0] if len(seen) == 2 else [2.0, 3.0])  # never zeros
 
 
-@pytest.mark.parametrize("wrong", [lambda gs, vs: gs[:1], lambda gs, vs: [gs[0], None]])
+WRONG = {
+    "too few": lambda gradients, variables: gradients[:1],
+    "none": lambda gradients, variables: [gradients[0], None],
+    "another shape": lambda gradients, variables: [gradients[0], np.ones(2)],
+    "another rank": lambda gradients, variables: [gradients[0], np.ones((1, 1))],
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_a_wrong_transform(step, wrong):
-    o = step.optimizer(Variable(0.0), Variable(0.0), accum_iters=1, window_transforms=[wrong])
-    step.refuses(ValueError, "one gradient for each variable", o, 1.0, 1.0)
+    variables = Variable([0.0], "a"), Variable([0.0], "b")
+    o = step.optimizer(*variables, accum_iters=1, window_transforms=[wrong])
+    step.refuses(ValueError, "one gradient for each variable", o, [1.0], [1.0])
 
 
 # -- a step that fails -----------------------------------------------------------------------------
