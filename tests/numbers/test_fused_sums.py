@@ -1,0 +1,176 @@
+"""PyTorch's fused sums keep their tensors from step to step. Whatever replaces them is noticed."""
+
+import hosts
+import numpy as np
+import pytest
+from hosts import keras
+
+if not hosts.IS_TORCH:
+    pytest.skip("about PyTorch's sums", allow_module_level=True)
+
+import torch
+
+SHAPES = (3, 2), (2,), ()
+LENGTH = 4
+
+
+def variables(dtype="float32"):
+    return [keras.Variable(np.ones(shape), dtype=dtype) for shape in SHAPES]
+
+
+def draw(count, seed=0):
+    random = np.random.default_rng(seed)
+    return [
+        [torch.tensor(random.normal(size=s), dtype=torch.float32) for s in SHAPES]
+        for _ in range(count)
+    ]
+
+
+def values(variables):
+    return [hosts.array(variable) for variable in variables]
+
+
+def expected(gradients, weights=None, rule="Adam"):
+    """Return the weights after stock updates with the windows' averages."""
+    stock, found = hosts.stock(rule, learning_rate=0.1), variables()
+    for start in range(0, len(gradients), LENGTH):
+        window = gradients[start : start + LENGTH]
+        shares = weights[start : start + LENGTH] if weights else [1.0] * LENGTH
+        rows = zip(*window)
+        stock.apply([sum(g * w for g, w in zip(row, shares)) / sum(shares) for row in rows], found)
+    return values(found)
+
+
+def assert_near(actual, wanted, tolerance=1e-6):
+    for mine, other in zip(actual, wanted):
+        np.testing.assert_allclose(mine, other, rtol=0, atol=tolerance)
+
+
+def move_sums(optimizer):
+    """Give the sums other tensors, as a move to another device does."""
+    for total in optimizer._accumulation.store.sums:
+        total._value = torch.nn.Parameter(total.value.clone(), requires_grad=False)
+
+
+def set_again(optimizer):
+    optimizer.set_state(optimizer.get_state())
+
+
+def step_elsewhere(optimizer):
+    """Make a stateless step, of which the optimizer keeps nothing."""
+    state = [v.value for v in optimizer.variables]
+    weights = [v.value for v in optimizer._trainable_variables]
+    optimizer.stateless_apply(state, draw(1, seed=1)[0], weights)
+
+
+BETWEEN = {"moved": move_sums, "set": set_again, "stateless": step_elsewhere}
+
+
+@pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
+def test_between_steps(between):
+    gradients, found = draw(2 * LENGTH), variables()
+    ours = hosts.ours("Adam", learning_rate=0.1, accum_iters=LENGTH)
+    for each in gradients:
+        ours.apply(each, found)
+        between(ours)
+    assert_near(values(found), expected(gradients))
+    assert all(not total.value.any() for total in ours._accumulation.store.sums)
+
+
+@pytest.mark.parametrize("weigh", [float, torch.tensor, lambda w: torch.tensor(w).reshape(())])
+def test_weights(weigh):
+    """A number and a tensor weigh alike, with 0 for the mean of nothing."""
+    gradients, found = draw(2 * LENGTH), variables()
+    weights = [1.0, 2.0, 0.0, 5.0, 0.0, 0.5, 3.0, 1.0]
+    ours = hosts.ours("Adam", learning_rate=0.1, accum_iters=LENGTH, reduction="weighted")
+    for each, weight in zip(gradients, weights):
+        each = [g * np.nan for g in each] if weight == 0 else each
+        ours.weigh(weigh(weight))
+        ours.apply(each, found)
+    usable = [[torch.nan_to_num(g) for g in each] for each in gradients]
+    assert_near(values(found), expected(usable, weights))
+
+
+def test_weights_on_a_device():
+    """There, zero isn't known, and has to give zero."""
+    values = hosts.ours("Adam", accum_iters=2)._accumulation.values
+    gradients = [torch.tensor([np.nan, 1.0]), torch.tensor([[np.inf]])]
+    for factor, wanted in ((0.0, [[0.0, 0.0], [[0.0]]]), (2.0, [[np.nan, 2.0], [[np.inf]]])):
+        scaled = values.scale_all(gradients, torch.tensor(factor))
+        for value, each in zip(scaled, wanted):
+            np.testing.assert_array_equal(value.numpy(), np.array(each, "float32"))
+    np.testing.assert_array_equal(gradients[1].numpy(), [[np.inf]])  # the caller's
+
+
+@pytest.mark.parametrize(
+    "of_sums, of_gradients",
+    [
+        ("float32", torch.float16),
+        ("float32", torch.float64),
+        ("float16", torch.float16),
+        ("bfloat16", torch.float32),
+    ],
+)
+def test_data_types(of_sums, of_gradients):
+    """Gradients of another type are summed in the sums' own, float32 for half precision."""
+    gradients, found = draw(LENGTH), variables(of_sums)
+    gradients = [[g.to(of_gradients) for g in each] for each in gradients]
+    ours = hosts.ours("SGD", learning_rate=0.1, accum_iters=LENGTH)
+    for each in gradients:
+        ours.apply(each, found)
+    floats = [[g.float() for g in each] for each in gradients]
+    wanted = expected(floats, rule="SGD")  # stock Adam in bfloat16 hardly moves
+    tolerance = 1e-6 if of_sums == "float32" else 1e-2
+    assert_near([value.astype("float32") for value in values(found)], wanted, tolerance)
+    kinds = {total.value.dtype for total in ours._accumulation.store.sums}
+    assert kinds == {torch.float32}
+
+
+def test_all_kinds_in_one_window():
+    """A part of the variables, in another order, with one that isn't summed, and all of them."""
+    found = variables()
+    scale = keras.Variable(1.0)
+    scale.overwrite_with_gradient = True
+    found.append(scale)
+    ours = hosts.ours("SGD", learning_rate=1.0, accum_iters=3)
+    ours.build(found)
+    one, *_ = draw(1)
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        ours.apply([*one[:2], None, torch.tensor(2.0)], found)
+    ours.apply([torch.tensor(5.0), one[1]], [scale, found[1]])
+    ours.apply([*one, torch.tensor(3.0)], found)
+    wanted = [1 - 2 * one[0] / 3, 1 - one[1], 1 - one[2] / 3, 5.0]
+    assert_near(values(found), [np.asarray(w) for w in wanted])
+    assert ours.window_position == 0 and ours.completed_updates == 1
+
+
+def test_an_error_inside_a_window_adds_nothing():
+    found, (one, two) = variables(), draw(2)
+    ours = hosts.ours("SGD", learning_rate=1.0, accum_iters=2)
+    ours.apply(one, found)
+    before = ours.get_state()
+    for wrong in ([one[0], one[1], torch.ones(3)], [one[0], torch.ones(2, 2), one[2]]):
+        with pytest.raises(RuntimeError):
+            ours.apply(wrong, found)
+        for name, value in ours.get_state().items():
+            np.testing.assert_array_equal(value, before[name], err_msg=name)
+    ours.apply(two, found)
+    assert_near(values(found), [1 - np.asarray(a + b) / 2 for a, b in zip(one, two)])
+
+
+@pytest.mark.parametrize("bad", ["empty", "complex", "half", "mixed"])
+def test_norms_of_unusual_gradients(bad):
+    """Fused norms don't take them all; the result is the same."""
+    kinds = {
+        "empty": torch.float32,
+        "complex": torch.complex64,
+        "half": torch.float16,
+        "mixed": torch.float64,
+    }
+    values = hosts.ours("Adam", accum_iters=2)._accumulation.values
+    tensors = [torch.ones(3), torch.full((0,) if bad == "empty" else (4,), 2.0).to(kinds[bad])]
+    square = sum(float((t.abs().double() ** 2).sum()) for t in tensors)
+    assert abs(float(values.norm(tensors)) - square**0.5) < 1e-5
+    assert values.all_finite(tensors) == 1
+    for wrong in (np.nan, np.inf, -np.inf):
+        assert values.all_finite([*tensors, torch.tensor([1.0, wrong])]) == 0
