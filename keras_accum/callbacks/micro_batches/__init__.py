@@ -114,6 +114,10 @@ class MicroBatches(InTrainFunction):
         self._step.check()
         self.takes_part = True
 
+    def on_train_end(self, logs=None):
+        super().on_train_end(logs)
+        self._step.end()
+
     def around(self, train_step):
         return self._step
 
