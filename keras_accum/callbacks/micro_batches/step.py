@@ -14,8 +14,8 @@ LENGTHS = (
     "of samples. Received first dimensions: {}"
 )
 _SEVERAL = (
-    'MicroBatches("auto") can\'t be used with several devices, replicas or processes: a step that '
-    "failed on one of them can't be undone. Give a size. Received: {}"
+    'MicroBatches("auto") can\'t be used with several replicas or processes: a step that failed in '
+    "one of them can't be undone. Give a size. Received: {}"
 )
 _NO_LOSS = "MicroBatches(loss='batch') needs a model that is compiled with a loss."
 _NO_SAMPLES = (
