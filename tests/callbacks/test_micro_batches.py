@@ -721,7 +721,7 @@ def test_auto_finds_a_size(loss, capsys):
 
 class Raises(keras.constraints.Constraint):
     def __call__(self, w):
-        return ask(w, True)
+        return ask(ops.convert_to_tensor(w), True)
 
 
 @thorough
