@@ -266,6 +266,24 @@ def test_an_error_before_anything_runs():
     assert_equal(*found, rtol=0, atol=0)
 
 
+TEXTS = {
+    "INTERNAL: Error dispatching computation: Out of memory allocating 400 bytes.": True,
+    "INTERNAL: Autotuning failed for HLO: CUDA_ERROR_OUT_OF_MEMORY": True,
+    "UNKNOWN: Failed to determine best cudnn convolution algorithm: RESOURCE_EXHAUSTED": True,
+    "INVALID_ARGUMENT: Executable expected parameter 0 of size 4": False,
+}
+
+
+@on_jax
+@pytest.mark.parametrize("text", TEXTS)
+def test_texts_of_errors(text):
+    """Of an array that depends on one that was refused, and of a GPU's search for kernels."""
+    import jax
+
+    step = micro_batches.Step(compile_with(build(), stock()), "auto", "sample")
+    assert step.is_out_of_memory(jax.errors.JaxRuntimeError(text)) == TEXTS[text]
+
+
 COUNT, ROOM = 10**8, 10**8  # numbers in 400 MB, and bytes
 
 
