@@ -52,7 +52,9 @@ class MicroBatches(InTrainFunction):
                          + (n_s / n) d penalties_s / d weights
 
     With "auto", the whole batch is tried first. If a step runs out of memory, it is undone and
-    retried in halves until it fits. The size is printed and kept.
+    retried in halves until it fits. The size is printed and kept. On JAX, the state is copied to
+    the host in the first batch of a training and in batches of a new shape. If a batch fails
+    although its size had fitted, you get an error, and the model has the last copy.
 
     Penalties are the losses that layers add; they should be means over samples, as in Keras. Batch
     normalization uses the moments of a slice and moves its averages once per slice. If your results
@@ -113,6 +115,10 @@ class MicroBatches(InTrainFunction):
             self._step = Step(self.model, self._size, self._loss)
         self._step.check()
         self.takes_part = True
+
+    def on_train_end(self, logs=None):
+        super().on_train_end(logs)
+        self._step.end()
 
     def around(self, train_step):
         return self._step

@@ -14,8 +14,8 @@ LENGTHS = (
     "of samples. Received first dimensions: {}"
 )
 _SEVERAL = (
-    'MicroBatches("auto") can\'t be used with several devices, replicas or processes: a step that '
-    "failed on one of them can't be undone. Give a size. Received: {}"
+    'MicroBatches("auto") can\'t be used with several replicas or processes: a step that failed in '
+    "one of them can't be undone. Give a size. Received: {}"
 )
 _NO_LOSS = "MicroBatches(loss='batch') needs a model that is compiled with a loss."
 _NO_SAMPLES = (
@@ -48,7 +48,6 @@ class StepInSlices(Halving):
     def check(self):
         """Start a training, or raise an error if the model can't be trained in slices."""
         self.is_first, self.tried, self.optimizer = True, [], self.model.optimizer
-        self.ended = int(self.begun)  # an update may have been interrupted
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
         if self.loss != "batch":
@@ -69,6 +68,9 @@ class StepInSlices(Halving):
         count = self.count_in_graph(data) if rows is None else rows
         self.apply(self.differentiate(data, count) if is_whole else self.gradients(data, count))
         return self.model.get_metrics_result()
+
+    def end(self):
+        """End a training."""
 
     def build(self, data):
         """Create variables if Keras hasn't done so."""
