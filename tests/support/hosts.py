@@ -413,10 +413,16 @@ def slots(optimizer, weights):
 
 
 def moved_by_updates(optimizer, weights):
-    """The slots without the window's bookkeeping, as {name: array}."""
-    ours = "window_", "accum_iters", "state_format", "missing_gradients", "accumulator."
+    """The slots without the window's own variables, as {name: array}."""
+    ours = set(map(id, of_window(optimizer).values()))
     found = slots(optimizer, weights).items()
-    return {name: array(v) for name, v in found if not any(word in name for word in ours)}
+    return {name: array(v) for name, v in found if id(v) not in ours}
+
+
+def of_window(optimizer):
+    """The variables of an optimizer's window by their names in a state, none of a stock one."""
+    accumulation = getattr(optimizer, "_accumulation", None)
+    return getattr(getattr(accumulation, "window", None), "named", {})
 
 
 # In the order of `weights`, after `iterations`.
