@@ -71,7 +71,6 @@ class TensorFlowReplicas(parts.Replicas):
             return self.count() == 1  # Python reads the switch
         return bool(runs_user_code) or (
             not tf.distribute.has_strategy()
-            and not is_compiled_by_xla()
             and all(device.device_type == "CPU" for device in tf.config.get_visible_devices())
         )
 

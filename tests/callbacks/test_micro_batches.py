@@ -534,7 +534,12 @@ def test_refused_at_the_start(message):
 
 @thorough
 def test_a_loss_that_draws_is_taken():
-    train((sequential, SHORT, {}, {"loss": noisy}), [MicroBatches(SIZE)], epochs=1)
+    """What it draws has no gradient, so the training is that of the mean squared error."""
+    _, expected = train((sequential, SHORT, {}, {}), epochs=1)
+    drawn = {"loss": noisy}
+    _, actual = train((sequential, SHORT, {}, drawn), [MicroBatches(SIZE)], epochs=1)
+    assert actual.pop("history loss") > expected.pop("history loss")
+    assert_equal(actual, expected)
 
 
 @once_by_torch

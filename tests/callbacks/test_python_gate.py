@@ -19,6 +19,7 @@ from training import (
 )
 
 from keras_accum.callbacks.python_gate import KnownCounters
+from keras_accum.options import Options
 
 pytestmark = quick_once
 
@@ -184,3 +185,27 @@ def test_counters_are_read_from_jax_only_when_new(monkeypatch):
     monkeypatch.setattr(KnownCounters, "read", staticmethod(lambda a: reads.append(1) or read(a)))
     fit(compiled(dense_model(), in_windows(ADAM)), MICRO, callbacks=[python_gate()], epochs=3)
     assert len(reads) == 1 + 3  # before the first micro-batch, and after each epoch
+
+
+@picked
+def test_python_asks_for_the_next_length_once_per_window(monkeypatch):
+    """It would take as long as all else that Python does in a micro-batch."""
+    asked = []
+    next_length = Options.next_length
+
+    def ask(options, ops, *numbers):
+        if ops is np:  # not in a trace
+            asked.append(numbers)
+        return next_length(options, ops, *numbers)
+
+    monkeypatch.setattr(Options, "next_length", ask)
+
+    def count(callbacks):
+        asked.clear()
+        model = compiled(dense_model(), in_windows(ADAM))
+        fit(model, MICRO, callbacks=callbacks)
+        assert model.optimizer.window_position == 0
+        return len(asked), model.optimizer.completed_updates
+
+    (without, updates), (with_gate, _) = count([]), count([python_gate()])
+    assert with_gate - without == updates

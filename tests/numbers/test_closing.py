@@ -79,15 +79,27 @@ def test_without_an_open_window_nothing_is_applied():
     assert (ours.completed_updates, ours.window_position) == (1, 0)
 
 
+# "scaled": by a LossScaleOptimizer.
+DROPS = {"skip_nonfinite": {"skip_nonfinite": True}, "skip_norm": {"skip_norm": 1e3}, "scaled": {}}
+
+
 @in_a_step
-def test_a_dropped_micro_batch_closes_no_window():
-    ours, mine = made(hosts.ours("SGD", learning_rate=1.0, accum_iters=None, skip_nonfinite=True))
-    step = stepper(ours, mine, ours.close_window)
+@pytest.mark.parametrize("drops", DROPS)
+def test_a_dropped_micro_batch_closes_no_window(drops):
+    ours = hosts.ours("SGD", learning_rate=1.0, accum_iters=None, **DROPS[drops])
+    is_scaled, scale = drops == "scaled", 1
+    outer = hosts.loss_scaled(ours, 8.0) if is_scaled else ours
+    _, mine = made(outer)
+    step = stepper(outer, mine, ours.close_window)
     (one, two), before = gradients([2])[0], hosts.array(mine[0])
     bad = [np.full_like(gradient, np.nan) for gradient in one]
     micro_batches = [(bad, True, 0, 0), (one, False, 0, 1), (bad, True, 0, 1), (two, True, 1, 0)]
-    for grads, closes, updates, position in micro_batches:
-        step(grads, closes)
+    for number, (grads, closes, updates, position) in enumerate(micro_batches):
+        if is_scaled and hosts.IS_KERAS3:  # where `apply` divides by it
+            scale = hosts.array(outer.dynamic_scale)  # lower after each bad micro-batch
+        step([(gradient * scale).astype(gradient.dtype) for gradient in grads], closes)
+        if is_scaled and hosts.IS_TF_KERAS:  # which counts them as updates, also in stock
+            updates += 1 + number // 2
         assert (ours.completed_updates, ours.window_position) == (updates, position)
     np.testing.assert_allclose(hosts.array(mine[0]), before - (one[0] + two[0]) / 2, rtol=1e-6)
 

@@ -52,8 +52,18 @@ def test_the_search_finds_a_conditional_in_a_function():
     assert conditionals(operations(lambda x: inner(x), tf.TensorSpec([])))
 
 
+@pytest.fixture
+def visible_gpu(monkeypatch):
+    """Let TensorFlow see a GPU that isn't there. Graphs are traced for it, not run."""
+    devices = [*tf.config.get_visible_devices(), tf.config.PhysicalDevice("GPU:0", "GPU")]
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: devices)
+
+
 # Where the graph of a micro-batch has no conditional, for each option.
-NONE = {"select": {"gate": "select"}, "XLA": {"jit_compile": True}}
+NONE = {
+    "select": {"gate": "select"},
+    "select by XLA": {"gate": "select", "jit_compile": True},
+}
 
 
 @on_adam_and_amsgrad
@@ -64,6 +74,14 @@ def test_no_conditional(case, where, name):
     if name == "every_micro_batch":
         arguments["gate"] = "conditional"
     assert not conditionals(operations_of_apply(case, **arguments))
+
+
+@on_adam_and_amsgrad
+@pytest.mark.usefixtures("visible_gpu")
+@quick_first("jit_compile", [True, False])
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_visible_gpu_takes_select(case, jit_compile, name):
+    assert not conditionals(operations_of_apply(case, jit_compile, **GIVEN[name]))
 
 
 @on_adam_and_amsgrad
@@ -80,16 +98,11 @@ def test_one_conditional_that_takes_no_gradient(case, gate, sparse):
 
 
 @on_adam_and_amsgrad
-def test_a_conditional_is_a_loop_under_xla(case):
-    found = operations_of_apply(case, gate="conditional", variables=3, jit_compile=True)
+@quick_first("gate", ["auto", "conditional"])
+def test_a_conditional_is_a_loop_under_xla(case, gate):
+    """Where only CPUs are visible, auto takes it."""
+    found = operations_of_apply(case, gate=gate, variables=3, jit_compile=True)
     assert conditionals(found) == found["While"] == 1
-
-
-@on_adam
-def test_a_visible_gpu_takes_select(case, monkeypatch):
-    devices = [*tf.config.get_visible_devices(), tf.config.PhysicalDevice("GPU:0", "GPU")]
-    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind=None: devices)
-    assert not conditionals(operations_of_apply(case))
 
 
 KERNELS = {

@@ -11,6 +11,22 @@ skip_file_on_keras2("`apply`: its train step is a part of the graph")
 pytestmark = pytest.mark.usefixtures("grappler")
 
 
+def test_a_gpu_would_compute_in_float32():
+    """Tolerances are for float32, and TF32 has ten bits."""
+    if hosts.BACKEND == "jax":
+        import jax
+
+        program = str(jax.make_jaxpr(jax.numpy.dot)(np.ones((2, 2)), np.ones((2, 2))))
+        assert "HIGHEST" in program
+    elif hosts.IS_TORCH:
+        import torch
+
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert not torch.backends.cudnn.allow_tf32
+    else:
+        assert not hosts.tf.config.experimental.tensor_float_32_execution_enabled()
+
+
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="a loop with backward(), for PyTorch only")
 def test_torch_loop():
     """`stateless_apply` writes to no tensor of the caller, as the stock optimizer may."""
@@ -24,7 +40,8 @@ def test_torch_loop():
             given = [v.value for v in variables]
             for value in given:
                 value.grad = None
-            training.squares(*given, torch.tensor(x), torch.tensor(y)).mean().backward()
+            x, y = map(hosts.keras.ops.convert_to_tensor, (x, y))  # on the device of the weights
+            training.squares(*given, x, y).mean().backward()
             with torch.no_grad():
                 state, gradients = [v.value for v in optimizer.variables], [v.grad for v in given]
                 tensors = state + given + gradients

@@ -139,7 +139,7 @@ def test_any_traced_function_can_close_the_window(jit_compile):
         specs = [hosts.tf.TensorSpec(np.shape(START[n]), hosts.FLOATX) for n in names]
         traced_again = run.traced.python_function, None, *specs
         found = conditionals(operations(*traced_again, jit_compile=jit_compile))
-        assert found <= (hosts.GATE["gate"] == "auto" and not jit_compile)
+        assert found <= (hosts.GATE["gate"] == "auto")
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute")

@@ -48,6 +48,13 @@ def test_apply_partial_window_is_refused_in_a_traced_function(is_stateless):
     assert (hosts.array(w) < [1.0, 2.0]).all()
 
 
+def test_no_attribute_has_the_name_of_a_property():
+    """If a property of this name reads it, the tracer of PyTorch 2.11 calls this without end."""
+    cls, optimizer = type(hosts.ours("SGD", accum_iters=3)), hosts.ours("SGD", accum_iters=3)
+    properties = {name for name in dir(cls) if isinstance(getattr(cls, name), property)}
+    assert "_accumulation" in properties and properties.isdisjoint(vars(optimizer))
+
+
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="only PyTorch has torch.compile")
 def test_torch_compile_refuses_a_conditional(monkeypatch):
     """If every micro-batch updates, there is no conditional to refuse."""

@@ -54,19 +54,35 @@ def test_import_takes_the_keras_in_use():
 
 @thorough
 def test_import_registers_the_classes_of_a_keras_that_is_imported(tmp_path):
-    """Keras 3 decides its policy for dtypes when the first layer is made: our import makes none."""
+    """Of one that is imported later, the first import of a class does so.
+
+    Keras 3 decides its policy for dtypes when the first layer is made: our import makes none.
+    """
     file = str(tmp_path / "model.h5")
     optimizer = hosts.accum.AdamAccumulate(accum_iters=2)
     compiled(dense_model(), optimizer, hosts.mean_squared_error()).save(file)
     name = hosts.keras.__name__.partition(".")[0]
     dtype = "keras.config.dtype_policy().name" if hosts.IS_KERAS3 else "keras.backend.floatx()"
-    imports = f"import {name} as keras, keras_accum", f"import keras_accum, {name} as keras"
-    for either_order in imports:
+    for imports in (
+        f"import {name} as keras, keras_accum",
+        f"import keras_accum.{hosts.HOST}, {name} as keras",
+        f"import keras_accum, {name} as keras; from keras_accum import AdamAccumulate",
+    ):
         program = (
-            f"{either_order}; keras.backend.set_floatx('float64'); "
+            f"{imports}; keras.backend.set_floatx('float64'); "
             f"print(keras.models.load_model({file!r}).optimizer.accum_iters, {dtype})"
         )
         assert python(program)[-1] == "2 float64"
+    program = f"""
+import keras_accum, {name} as keras
+keras.backend.set_floatx('float64')
+try:
+    keras.models.load_model({file!r})
+except Exception as error:  # Keras's own
+    print(error)
+"""
+    said = "Unknown optimizer|Could not interpret optimizer"  # Keras's own error
+    assert re.search(said, "\n".join(python(program)))
 
 
 def test_the_environment_chooses_tf_keras(monkeypatch):

@@ -1,10 +1,13 @@
 """`import keras_accum` imports no framework until a class is asked for."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import keras_accum
 
@@ -27,6 +30,27 @@ def test_import_needs_no_framework():
     names = {name[: -len(".py")] for name in MODULES}
     host_free = {name for name in names if not OF_A_FRAMEWORK & set(name.split("/"))}
     assert len(host_free) > 25 and imported(host_free) == "numpy"
+
+
+PROGRAM = """
+import sys
+hooks = [*sys.meta_path], [*sys.path_hooks]
+import {}
+assert hooks == ([*sys.meta_path], [*sys.path_hooks])
+assert "keras_accum.keras3.optimizers" not in sys.modules
+"""
+
+
+# Each Keras is one that we can't use: the first has no backend, and the second is too old.
+@pytest.mark.parametrize(
+    "names, version", [("keras_accum, keras", "3.99.0"), ("keras, keras_accum", "3.6.0")]
+)
+def test_import_hooks_into_no_other_import(names, version, tmp_path):
+    """An error of ours never ends the import of a Keras."""
+    (tmp_path / "keras.py").write_text(f"__version__ = {version!r}", "utf-8")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    command = [sys.executable, "-c", PROGRAM.format(names)]
+    subprocess.check_call(command, env={**os.environ, "PYTHONPATH": paths})
 
 
 # The layers of files and folders, as the page that walks through the code lists them from the top.

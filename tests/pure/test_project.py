@@ -74,6 +74,11 @@ def test_each_promise_has_its_tests_and_each_test_its_promise():
     assert tests - promised == set()
 
 
+def test_pytest_benchmark_may_be_installed(pytestconfig):
+    """Up to 5.1 it warns beside xdist, which would end the run: here warnings are errors."""
+    assert pytestconfig.pluginmanager.is_blocked("benchmark")
+
+
 RISKY = {
     *("eval", "exec", "compile", "__import__", "allow_pickle"),
     *("pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"),

@@ -38,6 +38,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _TWO = "--xla_force_host_platform_device_count=2"
 if _TWO not in os.environ.get("XLA_FLAGS", ""):  # a process that a test starts inherits the flag
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_TWO}".strip()
+# Several workers may share a GPU, so none takes its whole memory at once.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 if not IS_TF_KERAS:
     with warnings.catch_warnings():
@@ -82,6 +85,24 @@ if IS_TENSORFLOW and not IS_KERAS2:
     set_grappler(False)
     # Otherwise the thread that tunes a dataset can miss its end, and wait for up to a minute.
     tf.data.experimental.enable_debug_mode()
+
+
+def compute_in_float32():
+    """Switch TF32 off, with which a GPU rounds to ten bits: tolerances here are for float32."""
+    if BACKEND == "jax":
+        import jax
+
+        jax.config.update("jax_default_matmul_precision", "highest")
+    elif IS_TORCH:
+        import torch
+
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+    elif not IS_KERAS2:
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+compute_in_float32()
 
 
 def new_style(package):
@@ -392,10 +413,16 @@ def slots(optimizer, weights):
 
 
 def moved_by_updates(optimizer, weights):
-    """The slots without the window's bookkeeping, as {name: array}."""
-    ours = "window_", "accum_iters", "state_format", "missing_gradients", "accumulator."
+    """The slots without the window's own variables, as {name: array}."""
+    ours = set(map(id, of_window(optimizer).values()))
     found = slots(optimizer, weights).items()
-    return {name: array(v) for name, v in found if not any(word in name for word in ours)}
+    return {name: array(v) for name, v in found if id(v) not in ours}
+
+
+def of_window(optimizer):
+    """The variables of an optimizer's window by their names in a state, none of a stock one."""
+    accumulation = getattr(optimizer, "_accumulation", None)
+    return getattr(getattr(accumulation, "window", None), "named", {})
 
 
 # In the order of `weights`, after `iterations`.

@@ -157,6 +157,9 @@ def take_window(optimizer, variables, micro_batches, step, updates):
         assert_equal(weights_and_state(optimizer, variables), before, rtol=0, atol=0)
         step(grads, position + 1 == len(micro_batches))
     assert (optimizer.completed_updates, optimizer.window_position) == (updates + 1, 0)
+    for name, variable in hosts.of_window(optimizer).items():
+        is_kept = name in ("state_format", "accum_iters")
+        assert is_kept or not hosts.array(variable).any(), f"{name} isn't 0 after a window"
 
 
 def assert_branches(optimizer, variables, step=None, flag=None):
