@@ -112,7 +112,7 @@ def test_it_judges_against_its_control(accumulated, control, holds):
     claims = main.judge(dict(zip(distances, (accumulated, control, 0.4))), 0.05, 0)
     claim, *others = claims
     assert claims[claim] == holds and all(claims[other] for other in others)
-    assert f"off by {accumulated:.1e}, the control by {control:.1e}" in claim
+    assert f"({accumulated:.1e}, control: {control:.1e})" in claim
     assert list(main.judge(dict.fromkeys(distances, 0.1), -0.1, 1e-9).values())[1:] == [False] * 2
 
 
