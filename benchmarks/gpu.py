@@ -7,7 +7,7 @@ transformer, an embedding and convolutions, all contenders in turns; the optimiz
 of the memory, and what 3% of the card's memory leads to; distances from the big batch with TF32,
 without it, and in half precision. Writes `results/gpu_<card>.json`, and prints the tables that are
 part of docs/cost.md and docs/exactness.md. `--tables` prints them from the newest file. `--small`
-tries one case of each part on a machine without a GPU, in two minutes; its figures mean nothing.
+tries one case of each part on a machine without a GPU, in three minutes; its figures mean nothing.
 
 Each part runs in a process. Distances and memory run side by side, and meanwhile the programs of
 `fit` are compiled into a cache; then the times are measured one after the other. What hasn't ended

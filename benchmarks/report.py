@@ -65,7 +65,7 @@ def short_table(found):
 
 def default(host):
     """Return the gate that a user gets there who doesn't choose one."""
-    in_graphs = "keras3_tensorflow", "tf_keras", "tf_keras_2_15"
+    in_graphs = "keras3_tensorflow", "keras3_tensorflow_xla", "tf_keras", "tf_keras_2_15"
     return CONDITIONAL if host in in_graphs else SELECT
 
 

@@ -1,4 +1,4 @@
-"""What happens with 3% of the GPU's memory: `gpu.py` gives JAX no more, and PyTorch gets it here."""
+"""What 3% of a GPU's memory leads to. `gpu.py` gives JAX no more, and PyTorch gets it here."""
 
 import functools
 
