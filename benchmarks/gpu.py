@@ -34,7 +34,8 @@ from on_gpu import tables
 
 FIT, ALONE, MEMORY, DISTANCES = "fit", "alone", "memory", "distances"
 OUT_OF_MEMORY = "out_of_memory"
-FRACTION = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.03"}  # `on_gpu/out_of_memory.py` has PyTorch's
+# For JAX; `on_gpu/out_of_memory.py` has PyTorch's.
+FRACTION = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.03", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}
 
 
 def main():
@@ -70,9 +71,9 @@ def measure(options):
         jobs = Jobs(options, end, cache)
         compiling = [part for part in parts if part[:2] == (FIT, "jax")] * (not options.small)
         with ThreadPoolExecutor(1 if options.small else 16) as pool:
-            compiled = [pool.submit(jobs.run, *part, rounds=0) for part in compiling]
+            for part in compiling:  # into the cache
+                pool.submit(jobs.run, *part, rounds=0)
             ends = dict(zip(together, pool.map(lambda part: jobs.run(*part), together)))
-            del compiled  # left in the cache
         ends.update({part: jobs.run(*part) for part in parts if part not in ends})
     found = describe(options)
     for (part, backend, what), result in ends.items():
