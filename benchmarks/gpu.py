@@ -20,20 +20,24 @@ import importlib
 import importlib.util
 import json
 import os
-import re
+import platform
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from on_gpu import tables
 
+import keras_accum
+
 FIT, ALONE, MEMORY, DISTANCES = "fit", "alone", "memory", "distances"
 OUT_OF_MEMORY = "out_of_memory"
+NO_GPU = "no GPU"
 # For JAX; `on_gpu/out_of_memory.py` has PyTorch's.
 FRACTION = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.03", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}
 
@@ -52,11 +56,13 @@ def main():
         part, what = options.inside
         print(json.dumps(importlib.import_module(f"on_gpu.{part}").measure(options, what)))
         return
-    if not options.tables:
-        found = measure(options)
-        path = options.write or tables.path(found["card"])
+    found = tables.load() if options.tables else measure(options)
+    path = options.write
+    if not (path or options.tables or options.small or found["card"] == NO_GPU):
+        path = tables.path(found["card"])
+    if path:
         path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    print("\n\n".join(tables.all_of(found if not options.tables else tables.load())))
+    print("\n\n".join(tables.all_of(found)))
 
 
 def installed():
@@ -137,22 +143,10 @@ class Jobs:
 
 
 def describe(options):
-    from importlib import metadata
-
-    packages = "keras_accum", "keras", *options.backends
-    python = ".".join(map(str, sys.version_info[:3]))
-    return {
-        "card": find_card(),
-        "date": datetime.date.today().isoformat(),
-        "versions": {"Python": python, **{name: version(metadata, name) for name in packages}},
-    }
-
-
-def version(metadata, name):
-    if name == "keras_accum":  # perhaps not installed, but on the path
-        text = (Path(__file__).resolve().parents[1] / "keras_accum" / "__init__.py").read_text()
-        return re.search(r'^__version__ = "(.+)"', text, re.M).group(1)
-    return metadata.version(name)
+    versions = {"Python": platform.python_version(), "keras_accum": keras_accum.__version__}
+    versions.update({name: metadata.version(name) for name in ("keras", *options.backends)})
+    date = datetime.date.today().isoformat()
+    return {"card": find_card(), "date": date, "versions": versions}
 
 
 def find_card():
@@ -161,7 +155,7 @@ def find_card():
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return "no GPU"
+        return NO_GPU
     return result.stdout.splitlines()[0].strip()
 
 
