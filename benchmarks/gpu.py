@@ -1,166 +1,162 @@
-"""What accumulation costs on a GPU: `KERAS_BACKEND=jax python benchmarks/gpu.py`, or torch.
+"""What accumulation costs on a GPU, in what users run: `python benchmarks/gpu.py`, in 8 minutes.
 
-    pip install '.[jax]' 'jax[cuda12]' optax && KERAS_BACKEND=jax python benchmarks/gpu.py
+    pip install '.[jax,torch]' 'jax[cuda12]' optax && python benchmarks/gpu.py
 
-Prints the GPU, its driver, the versions, and the time of a micro-batch over the floor: four bare
-additions `acc += g` and one stock update. All contenders take turns. On JAX, these are the programs
-of `accelerators`, beside the bytes over the floor that were compiled for an H100. On PyTorch, they
-are beside the waits that the fake device has counted, inside a window and at its end. Where it has
-counted none inside, an error is raised if Python waits for this GPU.
+On JAX and PyTorch, whichever are installed: the time of a micro-batch in `fit` for an MLP, a
+transformer, an embedding and convolutions, all contenders in turns; the optimizer alone; the peak
+of the memory, and what 3% of the card's memory leads to; distances from the big batch with TF32,
+without it, and in half precision. Writes `results/gpu_<card>.json`, and prints the tables that are
+part of docs/cost.md and docs/exactness.md. `--tables` prints them from the newest file. `--small`
+tries one case of each part on a machine without a GPU, in three minutes; its figures mean nothing.
+
+Each part runs in a process. Distances and memory run side by side, and meanwhile the programs of
+`fit` are compiled into a cache; then the times are measured one after the other. What hasn't ended
+after `--minutes` is left out.
 """
 
 import argparse
-import contextlib
+import datetime
+import importlib
+import importlib.util
+import json
 import os
+import platform
 import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import keras
-from accelerators import tables
-from micro_batch import describe
-from shared import contenders
-from shared.contenders import DEFAULT, FLOOR, STOCK
-from shared.timing import smallest
+from on_gpu import tables
 
-K = 5
+import keras_accum
+
+FIT, ALONE, MEMORY, DISTANCES = "fit", "alone", "memory", "distances"
+OUT_OF_MEMORY = "out_of_memory"
+NO_GPU = "no GPU"
+# For JAX; `on_gpu/out_of_memory.py` has PyTorch's.
+FRACTION = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.03", "XLA_PYTHON_CLIENT_PREALLOCATE": "true"}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=20, help="turns of each contender")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each contender")
+    parser.add_argument("--minutes", type=float, default=8, help="when to stop")
+    parser.add_argument("--small", action="store_true", help="small networks: try the program")
+    parser.add_argument("--backends", nargs="+", choices=tables.BACKENDS, default=installed())
+    parser.add_argument("--write", type=Path, help="another JSON file to write")
+    parser.add_argument("--tables", action="store_true", help="only print the newest tables")
+    parser.add_argument("--inside", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.host = "keras3"
-    print(describe_gpu())
-    print(", ".join(" ".join(pair) for pair in describe(options, keras)["versions"].items()))
-    host = {"jax": OnJAX, "torch": OnPyTorch}[keras.backend.backend()]()
-    print(f"\n| case | contender | measured | {host.known_column} |")
-    print("| --- | --- | ---: | ---: |")
-    for case, steps in host.steps().items():
-        known = host.known[case]
-        windows = {name: window(host, step) for name, step in steps.items()}
-        for run in windows.values():
-            run()
-        if not host.waits_inside(known):
-            with host.no_waits():
-                for i in range(1, K):
-                    steps[DEFAULT](i)
-            steps[DEFAULT](K)
-        times = smallest(windows, options.rounds)
-        floor = ((K - 1) * times[FLOOR] + times[STOCK]) / K
-        for name, seconds in times.items():
-            beside = tables.cell(host.beside(known[name])) if name in known else ""
-            print(f"| {case} | {name} | {seconds / floor:.2f} | {beside} |", flush=True)
+    if options.inside:
+        part, what = options.inside
+        print(json.dumps(importlib.import_module(f"on_gpu.{part}").measure(options, what)))
+        return
+    found = tables.load() if options.tables else measure(options)
+    path = options.write
+    if not (path or options.tables or options.small or found["card"] == NO_GPU):
+        path = tables.path(found["card"])
+    if path:
+        path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    print("\n\n".join(tables.all_of(found)))
 
 
-def describe_gpu():
-    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+def installed():
+    return [name for name in tables.BACKENDS if importlib.util.find_spec(name)]
+
+
+def measure(options):
+    """Return the contents of the JSON file."""
+    end, parts = time.monotonic() + 60 * options.minutes, list_parts(options)
+    together = [part for part in parts if part[0] not in (FIT, ALONE)]
+    with tempfile.TemporaryDirectory() as cache:
+        jobs = Jobs(options, end, cache)
+        compiling = [part for part in parts if part[:2] == (FIT, "jax")] * (not options.small)
+        with ThreadPoolExecutor(1 if options.small else 16) as pool:
+            for part in compiling:  # into the cache
+                pool.submit(jobs.run, *part, rounds=0)
+            ends = dict(zip(together, pool.map(lambda part: jobs.run(*part), together)))
+        ends.update({part: jobs.run(*part) for part in parts if part not in ends})
+    found = describe(options)
+    for (part, backend, what), result in ends.items():
+        of_backend = found.setdefault(part, {}).setdefault(backend, {})
+        if part in (ALONE, OUT_OF_MEMORY):
+            of_backend.update(result or {})
+        else:
+            of_backend[what] = result
+    return found
+
+
+def list_parts(options):
+    """Return [(part, backend, what)]; times come last, those of `fit` first."""
+    parts = []
+    few = slice(1) if options.small else slice(None)
+    for backend in options.backends:
+        parts += [(DISTANCES, backend, setting) for setting in tables.SETTINGS[few]]
+        parts += [(MEMORY, backend, name) for name in tables.contenders_of(backend)[few]]
+        parts.append((OUT_OF_MEMORY, backend, ""))
+    networks = tables.NETWORKS[few]
+    parts += [(FIT, backend, name) for backend in options.backends for name in networks]
+    has_optax = bool(importlib.util.find_spec("optax"))
+    return parts + [(ALONE, b, "") for b in options.backends if b != "jax" or has_optax]
+
+
+class Jobs:
+    """Runs parts, each in a process of its own."""
+
+    def __init__(self, options, end, cache):
+        self._options, self._end, self._cache = options, end, cache
+
+    def run(self, part, backend, what, rounds=None):
+        """Return what a part has measured, or None if it fails or takes too long."""
+        rounds = self._options.rounds if rounds is None else rounds
+        command = [sys.executable, __file__, "--inside", part, what, "--rounds", str(rounds)]
+        environment = {
+            **os.environ,
+            "KERAS_BACKEND": backend,
+            "JAX_COMPILATION_CACHE_DIR": self._cache,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            **(FRACTION if part == OUT_OF_MEMORY else {}),
+        }
+        began, name = time.monotonic(), " ".join(filter(None, (part, backend, what)))
+        try:
+            job = subprocess.run(
+                command + ["--small"] * self._options.small,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=max(0.1, self._end - began),
+            )
+        except subprocess.TimeoutExpired:
+            print(f"{name}: no time left", file=sys.stderr)
+            return None
+        if job.returncode:
+            print(f"{name} failed:\n{job.stderr[-2000:]}", file=sys.stderr)
+            return None
+        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+        return json.loads(job.stdout.splitlines()[-1])
+
+
+def describe(options):
+    versions = {"Python": platform.python_version(), "keras_accum": keras_accum.__version__}
+    versions.update({name: metadata.version(name) for name in ("keras", *options.backends)})
+    date = datetime.date.today().isoformat()
+    return {"card": find_card(), "date": date, "versions": versions}
+
+
+def find_card():
+    """Return the GPU's name, such as NVIDIA H100 80GB HBM3."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return "no GPU"
-    return f"{result.stdout.strip()}, backend {keras.backend.backend()}"
-
-
-def window(host, step):
-    def run():
-        for i in range(1, K + 1):
-            results = step(i)
-        host.wait(results)
-
-    return run
-
-
-class OnJAX:
-    """A step is a function of the number of a micro-batch in its window, 1 to K."""
-
-    known_column = "H100, compiled"
-
-    def __init__(self):
-        self.known = tables.load()["gpu"]["cases"]
-
-    def beside(self, row):
-        return row["over_floor"]
-
-    def waits_inside(self, known):
-        return known[DEFAULT]["waits"][0]
-
-    def steps(self):
-        from accelerators.programs import CASES
-
-        return {c: {n: self._step(p) for n, p in make().items()} for c, make in CASES.items()}
-
-    def _step(self, program):
-        import jax
-        import jax.numpy as jnp
-
-        function = jax.jit(program.step, static_argnums=0, donate_argnums=1)
-        shapes = program.donated, program.data
-        state, data = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-
-        def step(i):
-            nonlocal state
-            if i % program.micro_batches == 0:
-                _, state = function(program.decisions[-1 if i == K else 0], state, data)
-            return state
-
-        return step
-
-    def wait(self, results):
-        import jax
-
-        jax.block_until_ready(results)
-
-    def no_waits(self):
-        import jax
-
-        return jax.transfer_guard_device_to_host("disallow_explicit")
-
-
-class OnPyTorch:
-    known_column = "waits by the fake device"
-
-    def __init__(self):
-        self.known = tables.load()["torch"]["cases"]
-
-    def beside(self, counts):
-        return counts
-
-    def waits_inside(self, known):
-        return known[DEFAULT][0]
-
-    def steps(self):
-        from accelerators import waits
-
-        made = {**waits.optimizers(), FLOOR: contenders.find("keras3")[FLOOR].optimizer}
-
-        def step_of(make, optimizer):
-            step = make(optimizer)
-            return lambda i: step()
-
-        return {
-            case: {name: step_of(make, optimizer(K)) for name, optimizer in made.items()}
-            for case, make in waits.cases(width=1024).items()
-        }
-
-    def wait(self, results):
-        import torch
-
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-
-    @contextlib.contextmanager
-    def no_waits(self):
-        import torch
-
-        if not torch.cuda.is_available():
-            yield
-            return
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+        return NO_GPU
+    return result.stdout.splitlines()[0].strip()
 
 
 if __name__ == "__main__":

@@ -117,10 +117,10 @@ def runs(name, step):
     return True
 
 
-def fits(keras, network, contender, k, xla):
-    """Return a function that fits MICRO_BATCHES micro-batches."""
+def fits(keras, network, contender, k, xla=False, micro_batches=MICRO_BATCHES):
+    """Return a function that fits this many micro-batches."""
     model, make_x = network(keras)
-    x, y = draw(make_x, MICRO_BATCHES * MICRO_BATCH)
+    x, y = draw(make_x, micro_batches * MICRO_BATCH)
     model = contender.wrap(model, k)
     model.compile(contender.optimizer(k), LOSS, **({"jit_compile": True} if xla else {}))
     size = MICRO_BATCH * (k if contender.big else 1)

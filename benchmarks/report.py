@@ -65,8 +65,8 @@ def short_table(found):
 
 def default(host):
     """Return the gate that a user gets there who doesn't choose one."""
-    on_tensorflow_2 = "keras3_tensorflow", "keras3_tensorflow_xla", "tf_keras", "tf_keras_2_15"
-    return CONDITIONAL if host in on_tensorflow_2 else SELECT
+    in_graphs = "keras3_tensorflow", "keras3_tensorflow_xla", "tf_keras", "tf_keras_2_15"
+    return CONDITIONAL if host in in_graphs else SELECT
 
 
 def ranges_table(found):

@@ -16,7 +16,7 @@ SELECT, CONDITIONAL, PYTHON = "select", "conditional", "PythonGate"
 DEFAULT = "auto"
 OURS = SELECT, CONDITIONAL, PYTHON
 BIG, LOOP = "stock, big batch", "PyTorch loop"
-IN_SLICES = "MicroBatches"
+IN_SLICES, WEIGHTED = "MicroBatches", "weighted"
 NEEDED = *OURS, STOCK, FLOOR, BIG
 
 
@@ -51,10 +51,10 @@ def find(host):
     return {**found, **_peers(host, stock)}
 
 
-def default(host):
+def default(host, **arguments):
     """Return what a user gets who doesn't choose a gate."""
     accum = load(host)[1]
-    return contender(lambda k: accum.AdamAccumulate(accum_iters=k))
+    return contender(lambda k: accum.AdamAccumulate(accum_iters=k, **arguments))
 
 
 def in_slices(host, size):

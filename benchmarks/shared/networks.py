@@ -8,12 +8,13 @@ import numpy as np
 CLASSES = 10
 
 
-def mlp(keras, width=1024):
+def mlp(keras, width=1024, inputs=None, layers=3, activation="relu"):
     """3.2 M parameters in four layers, where the optimizer takes most of the time."""
-    x = y = keras.layers.Input((width,))
-    for _ in range(3):
-        y = keras.layers.Dense(width, activation="relu")(y)
-    return _classifier(keras, x, y), lambda n: np.random.normal(size=(n, width))
+    inputs = inputs or width
+    x = y = keras.layers.Input((inputs,))
+    for _ in range(layers):
+        y = keras.layers.Dense(width, activation=activation)(y)
+    return _classifier(keras, x, y), lambda n: np.random.normal(size=(n, inputs))
 
 
 def large_mlp(keras):
@@ -21,18 +22,18 @@ def large_mlp(keras):
     return mlp(keras, width=10_000)
 
 
-def transformer(keras, width=256, blocks=8):
+def transformer(keras, width=256, blocks=8, vocabulary=10_000, length=128):
     """Eight blocks, 9 M parameters, on sequences of 128."""
     layers = keras.layers
-    x = layers.Input((128,), dtype="int32")
-    y = layers.Embedding(10_000, width)(x)
+    x = layers.Input((length,), dtype="int32")
+    y = layers.Embedding(vocabulary, width)(x)
     for _ in range(blocks):
         z = layers.LayerNormalization()(y)
         y = layers.Add()([y, layers.MultiHeadAttention(8, width // 8)(z, z)])
         z = layers.Dense(4 * width, activation="relu")(layers.LayerNormalization()(y))
         y = layers.Add()([y, layers.Dense(width)(z)])
     y = layers.GlobalAveragePooling1D()(y)
-    return _classifier(keras, x, y), lambda n: np.random.randint(0, 10_000, size=(n, 128))
+    return _classifier(keras, x, y), lambda n: np.random.randint(0, vocabulary, size=(n, length))
 
 
 def conv_net(keras):
@@ -46,17 +47,29 @@ def conv_net(keras):
     return _classifier(keras, x, y), lambda n: np.random.normal(size=(n, 28, 28, 1))
 
 
-def embedding(keras):
-    """A table of 50,000 rows of 64. A micro-batch sees a few hundred rows."""
+def deep_conv_net(keras, size=64, filters=(64, 128, 256)):
+    """Two convolutions with each number of filters, on pictures of this size."""
+    layers, conv = keras.layers, {"kernel_size": 3, "activation": "relu", "padding": "same"}
+    x = y = layers.Input((size, size, 3))
+    for count in filters:
+        y = layers.Conv2D(count, **conv)(layers.Conv2D(count, **conv)(y))
+        y = layers.MaxPooling2D()(y)
+    y = layers.GlobalAveragePooling2D()(y)
+    return _classifier(keras, x, y), lambda n: np.random.normal(size=(n, size, size, 3))
+
+
+def embedding(keras, rows=50_000, width=64):
+    """A table with a row for each word. A micro-batch sees a few hundred rows."""
     x = keras.layers.Input((50,), dtype="int32")
-    y = keras.layers.Embedding(50_000, 64)(x)
+    y = keras.layers.Embedding(rows, width)(x)
     y = keras.layers.GlobalAveragePooling1D()(y)
     y = keras.layers.Dense(128, activation="relu")(y)
-    return _classifier(keras, x, y), lambda n: np.random.randint(0, 50_000, size=(n, 50))
+    return _classifier(keras, x, y), lambda n: np.random.randint(0, rows, size=(n, 50))
 
 
 def _classifier(keras, x, y):
-    return keras.models.Model(x, keras.layers.Dense(CLASSES, activation="softmax")(y))
+    last = keras.layers.Dense(CLASSES, activation="softmax", dtype="float32")  # not in half
+    return keras.models.Model(x, last(y))
 
 
 LOSS = "sparse_categorical_crossentropy"

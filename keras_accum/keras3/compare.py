@@ -98,7 +98,7 @@ def to_dense(gradient):
 if keras.backend.backend() == "tensorflow":
     from tensorflow import convert_to_tensor as to_dense
 
-    from keras_accum.tensorflow.compare import in_full_precision
+    from keras_accum.tensorflow.compare import device_name, in_full_precision
 
     remember_generators = list
 
@@ -109,6 +109,10 @@ elif keras.backend.backend() == "jax":
 
     def in_full_precision():
         return jax.default_matmul_precision("highest")
+
+    def device_name():
+        device = keras.ops.zeros(()).device
+        return "CPU" if device.platform == "cpu" else device.device_kind
 
 else:
     import torch
@@ -131,3 +135,9 @@ else:
         finally:
             torch.set_float32_matmul_precision(matmul)
             torch.backends.cudnn.allow_tf32 = convolves
+
+    def device_name():
+        device = keras.ops.zeros(()).device
+        if device.type == "cuda":
+            return torch.cuda.get_device_name(device)
+        return device.type.upper()

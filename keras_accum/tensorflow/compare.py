@@ -1,4 +1,4 @@
-"""What `compare_with_big_batch` does on TensorFlow, for every Keras."""
+"""What `compare_with_big_batch` and the demonstration need on TensorFlow, for every Keras."""
 
 import contextlib
 
@@ -15,3 +15,11 @@ def in_full_precision():
         yield
     finally:
         config.enable_tensor_float_32_execution(before)
+
+
+def device_name():
+    """Return the name of the GPU, or "CPU"."""
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
+        return "CPU"
+    return tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")

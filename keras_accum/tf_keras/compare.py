@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_accum import compare
 from keras_accum.convert import inner
-from keras_accum.tensorflow.compare import in_full_precision
+from keras_accum.tensorflow.compare import device_name, in_full_precision  # noqa: F401
 from keras_accum.tf_keras import models
 from keras_accum.tf_keras.library import StockOptimizer, keras, key_of, legacy
 from keras_accum.tf_keras.optimizers import accumulating

@@ -1,8 +1,12 @@
 """The figures in the documents are those that the benchmarks wrote, and all contenders exist."""
 
+import json
+import subprocess
+import sys
+
 import hosts
 import pytest
-from cases import once
+from cases import once, thorough
 from training import (
     BIG,
     LENGTH,
@@ -49,6 +53,46 @@ def test_tables_are_those_of_their_results(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "RESULTS", tmp_path)
     report.draw(found)  # the picture has bars
     assert len(pyplot.gca().containers) == 3 and all(pyplot.gca().containers)
+
+
+@once
+def test_tables_of_a_gpu_are_those_of_the_newest_file():
+    from on_gpu import tables
+
+    found = tables.load()
+    name, date = found["card"], found["date"]
+    shown = {
+        "docs/cost.md": [*(tables.fit_table(found, backend) for backend in found["fit"])],
+        "benchmarks/README.md": [tables.alone_table(found), tables.torch_table(found)],
+        "docs/exactness.md": [tables.distances_table(found)],
+    }
+    shown["docs/cost.md"].append(tables.memory_table(found))
+    for page, expected in shown.items():
+        assert [table for table in expected if table not in read(page)] == []
+        assert name in read(page) and date in read(page)
+    assert f"keras_accum {found['versions']['keras_accum']}" in read("docs/cost.md")
+
+
+@thorough
+@once
+def test_the_benchmark_of_a_gpu_runs_without_one(tmp_path):
+    """Every part of it, on small networks."""
+    from on_gpu import tables
+
+    path = tmp_path / "found.json"
+    program = str(PROJECT / "benchmarks" / "gpu.py")
+    settings = "--small", "--rounds", "1", "--backends", hosts.BACKEND, "--write", str(path)
+    job = subprocess.run([sys.executable, program, *settings], capture_output=True, text=True)
+    assert job.returncode == 0 and "failed" not in job.stderr, job.stderr
+    found = json.loads(path.read_text("utf-8"))
+    (times,) = found["fit"][hosts.BACKEND].values()
+    assert list(times) == tables.contenders_of(hosts.BACKEND) and all(times.values())
+    (networks,) = found["distances"][hosts.BACKEND].values()
+    for distances in networks.values():
+        assert len(distances) == 4 and 0 < max(distances.values()) < 1e-4
+    ends = found["out_of_memory"][hosts.BACKEND]
+    assert len(ends) == 4 and max(ends.values()) < 1e-6  # all trained
+    assert tables.fit_table(found, hosts.BACKEND) in job.stdout
 
 
 @pytest.mark.skipif(not hosts.IS_TORCH or hosts.IS_KERAS_3_16, reason="PyTorch and Keras 3.15's")

@@ -1,10 +1,13 @@
 """`python -m keras_accum`, as a user runs it."""
 
+import importlib.util
 import os
 import subprocess
 import sys
+import types
 
 import hosts
+import numpy as np
 import pytest
 from cases import once_on_keras3, thorough
 
@@ -12,6 +15,9 @@ from keras_accum import __main__ as main
 
 on_tensorflow = hosts.IS_TENSORFLOW and not hosts.IS_KERAS2
 trains = pytest.mark.skipif(not on_tensorflow, reason="TensorFlow, as in README, is enough")
+needs_sklearn = pytest.mark.skipif(
+    not (hosts.IS_KERAS3 and importlib.util.find_spec("sklearn")), reason="needs scikit-learn"
+)
 once_a_week = pytest.mark.weekly if hosts.IS_TF_KERAS else thorough
 
 
@@ -29,14 +35,85 @@ def test_it_shows_what_it_claims():
     job = run()
     assert job.returncode == 0, job.stdout + job.stderr
     assert job.stdout.count("holds: ") == 3 and "FAILS" not in job.stdout
-    assert f"keras_accum.{hosts.HOST} on " in job.stdout
+    assert f"keras_accum.{hosts.HOST} on tensorflow, " in job.stdout
+    assert job.stdout.splitlines()[0].endswith(", in full float32")
     assert "after 2 of 25 micro-batches" in job.stdout
     rows = dict(line.rsplit(None, 1) for line in job.stdout.splitlines() if "%" in line)
     names, differences = zip(*((start.split()[0], float(end)) for start, end in rows.items()))
-    assert names == ("big", "accumulated", "small")
-    assert differences[0] == 0 < differences[1] < main.TOLERANCE < 0.1 < differences[2]
+    assert names == ("big", "control:", "accumulated", "small")
+    _, control, accumulated, small = differences
+    assert differences[0] == 0 < min(control, accumulated)
+    assert max(control, accumulated) < 1e-4 < 0.1 < small
     assert max(map(len, job.stdout.splitlines())) <= 80
     assert job.stderr == ""  # no line of a log, and no progress but on a terminal
+
+
+def shortens():
+    """Return whether a GPU would shorten float32 now, in products and convolutions."""
+    if hosts.IS_TENSORFLOW:
+        return hosts.tf.config.experimental.tensor_float_32_execution_enabled()
+    if hosts.IS_TORCH:
+        import torch
+
+        cudnn = torch.backends.cudnn.allow_tf32
+        return cudnn or torch.get_float32_matmul_precision() != "highest"
+    import jax
+
+    return jax.config.jax_default_matmul_precision != "highest"
+
+
+@needs_sklearn
+def test_it_trains_in_full_float32(monkeypatch):
+    demo, found, before = main.Demo(), [], shortens()
+    monkeypatch.setattr(demo.keras.Model, "fit", lambda *_, **__: found.append(shortens()))
+    demo.train(demo.stock(), main.BATCH, slice(main.STOP))
+    assert found == [False] and shortens() == before
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="tf_keras has TensorFlow's")
+@pytest.mark.parametrize(("kind", "name"), [("cpu", "CPU"), ("gpu", "NVIDIA H100")])
+def test_the_device_is_named(kind, name, monkeypatch):
+    from keras_accum.keras3 import compare
+
+    types_of_torch = {"cpu": "cpu", "gpu": "cuda"}
+    device = types.SimpleNamespace(platform=kind, device_kind=name, type=types_of_torch[kind])
+    if hosts.IS_TENSORFLOW:
+        config, visible = hosts.tf.config, {"cpu": [], "gpu": [device]}[kind]
+        monkeypatch.setattr(config, "get_visible_devices", lambda kind: visible)
+        details = {"device_name": name}
+        monkeypatch.setattr(config.experimental, "get_device_details", lambda gpu: details)
+    elif hosts.IS_TORCH:
+        import torch
+
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    tensor = types.SimpleNamespace(device=device)
+    monkeypatch.setattr(hosts.keras.ops, "zeros", lambda shape: tensor)
+    assert compare.device_name() == name
+
+
+@needs_sklearn
+def test_the_control_has_the_same_big_batches_in_another_order():
+    order = main.Demo().in_another_order.reshape(-1, main.BATCH * main.ACCUM_ITERS)
+    in_order = np.arange(order.size).reshape(order.shape)
+    assert (np.sort(order, axis=1) == in_order).all() and (order != in_order).any(axis=1).all()
+
+
+@once_on_keras3
+@pytest.mark.parametrize(
+    ("accumulated", "control", "holds"),
+    [
+        (1e-6, 4e-7, True),
+        (1e-3, 4e-6, False),  # TF32 on a GPU
+        (0.5, 0.3, False),  # a control that is as far away as the small batch shows nothing
+    ],
+)
+def test_it_judges_against_its_control(accumulated, control, holds):
+    distances = main.OURS, main.CONTROL, main.SMALL
+    claims = main.judge(dict(zip(distances, (accumulated, control, 0.4))), 0.05, 0)
+    claim, *others = claims
+    assert claims[claim] == holds and all(claims[other] for other in others)
+    assert f"({accumulated:.1e}, control: {control:.1e})" in claim
+    assert list(main.judge(dict.fromkeys(distances, 0.1), -0.1, 1e-9).values())[1:] == [False] * 2
 
 
 @once_on_keras3
