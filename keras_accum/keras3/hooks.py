@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_accum import host, schedule
-from keras_accum.convert import Convertible, accumulates, inner
+from keras_accum.convert import Convertible, inner, is_ours
 from keras_accum.engine.state import LOADER, StateError
 from keras_accum.host import warn
 from keras_accum.keras3.store import Keras3Store
@@ -65,7 +65,7 @@ class MovingAverages(Convertible):
 class Hooks(MovingAverages):
     """Keras 3 on any backend. This class comes before the stock class."""
 
-    _host, _store_class = "keras3", Keras3Store
+    _keras_name, _store_class = "keras3", Keras3Store
 
     def _stock_arguments(self, kwargs):
         store = self._accumulation.store
@@ -245,7 +245,7 @@ def _check_at_once(load_weights):
 
     def load_and_check(model, filepath, skip_mismatch=False, **keywords):
         optimizer = inner(getattr(model, "optimizer", None))
-        if not accumulates(optimizer) or optimizer.built:
+        if not is_ours(optimizer) or optimizer.built:
             return load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
         state, rate = optimizer._accumulation.state, optimizer._accumulation.store.rate()
         before = state.given.raw
