@@ -272,7 +272,7 @@ def make_parts(optimizer, options):
     return Parts(*three, EagerSums(options, *three), TorchUpdate(optimizer, options, *three))
 
 
-class Accumulating(hooks.Hooks):
+class TorchHooks(hooks.Hooks):
     """The methods that Keras calls on an optimizer, on PyTorch."""
 
     _make_parts = staticmethod(make_parts)
