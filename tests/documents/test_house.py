@@ -37,6 +37,14 @@ def test_a_part_that_lacks_a_member():
         lacks_one()
 
 
+def test_the_classes_before_the_stock_one():
+    """A reader of an optimizer meets few classes of ours, each with its own name."""
+    bases = type(hosts.ours("Adam")).__mro__[1:]
+    ours = [cls for cls in bases if cls.__module__.startswith("keras_accum.")]
+    assert list(bases[: len(ours)]) == ours and len(ours) <= 6
+    assert len({cls.__name__ for cls in ours}) == len(ours)
+
+
 @pytest.mark.once
 def test_the_page_names_files_that_exist():
     page = (hosts.PROJECT / "keras_accum" / "README.md").read_text("utf-8")
