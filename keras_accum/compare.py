@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_accum.callbacks.base import is_named
 from keras_accum.callbacks.train_function import attribute
-from keras_accum.convert import accumulates, inner
+from keras_accum.convert import inner, is_ours
 from keras_accum.options import Options
 
 # A window's distance may be this many times the control, or the rounding of the data type.
@@ -163,8 +163,8 @@ def _find_subject(model, callbacks):
     if optimizer is None:
         raise ValueError(_UNCOMPILED.format(model))
     found, host, options = inner(optimizer), "keras3", Options()
-    if accumulates(found):
-        host, options = found._host, found._accumulation.options
+    if is_ours(found):
+        host, options = found._keras_name, found._accumulation.options
     elif not any(is_named(callback, "MicroBatches") for callback in callbacks):
         raise ValueError(_NOT_OURS.format(optimizer))
     package = importlib.import_module(f"keras_accum.{host}")

@@ -78,11 +78,11 @@ class NotACallback:
 
     def __str__(self):
         """Text shown in Keras's errors: names the right import."""
-        other = {"keras3": "tf_keras", "tf_keras": "keras3"}.get(self._host)
+        other = {"keras3": "tf_keras", "tf_keras": "keras3"}.get(self._keras_name)
         if other is None:
             return repr(self)
         remedy = f"from keras_accum.{other} import {type(self).__name__}"
-        return f"{self!r}, for models of {self._host}. For {other} models: `{remedy}`"
+        return f"{self!r}, for models of {self._keras_name}. For {other} models: `{remedy}`"
 
     if not TYPE_CHECKING:  # `fit` looks these up on its callbacks
 

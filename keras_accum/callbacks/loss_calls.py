@@ -57,6 +57,19 @@ def _replaced(container, name, replace):
             members[name] = kept[0]
 
 
+@contextlib.contextmanager
+def noting_values(loss, call):
+    """Use `call` in place of `loss.call` within this scope. Yield a list with what it returns."""
+    found = []
+
+    def call_and_note(*arguments, **keywords):
+        found.append(call(*arguments, **keywords))
+        return found[-1]
+
+    with attribute(loss, "call", call_and_note):
+        yield found
+
+
 class Watched:
     """Stands for a loss in Keras's container, and notes its calls."""
 
@@ -69,13 +82,7 @@ class Watched:
         return getattr(self._loss, name)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        found, call = [], self.watched.call
-
-        def call_and_keep(*arguments, **keywords):
-            found.append(call(*arguments, **keywords))
-            return found[-1]
-
-        with attribute(self.watched, "call", call_and_keep):
+        with noting_values(self.watched, self.watched.call) as found:
             result = self._loss(y_true, y_pred, sample_weight=sample_weight)
         self._note(self.watched, found, y_true, y_pred, sample_weight)
         return result

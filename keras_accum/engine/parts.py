@@ -30,11 +30,21 @@ from keras_accum.engine.window import is_unconditional
 Parts = namedtuple("Parts", "values replicas store sums update")
 
 
+def scalar_dtype(floatx):
+    """Return the dtype for weights, norms and rates: float64 if Keras's floatx is, else float32."""
+    return "float64" if floatx == "float64" else "float32"
+
+
+def sum_dtype(dtype):
+    """Return the dtype of a sum of gradients: in half precision, it could overflow or stall."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
 class Values(abc.ABC):
     """The values in a train step: tensors of a framework.
 
     A *count* is a 0 or 1 in the dtype of the counters: a tensor, or a number that Python knows.
-    scalar_dtype: The dtype for weights and norms, float64 if Keras's floatx is.
+    scalar_dtype: The dtype for weights and norms; see the function of this name.
     """
 
     def __init__(self, scalar_dtype="float32"):
@@ -250,7 +260,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def add_sum(self, variable):
-        """Create an accumulator in the variable's dtype, or float32 for half precision."""
+        """Create an accumulator in the `sum_dtype` of the variable."""
 
     def create_sums(self):
         """Create an accumulator for each variable, and return them."""
@@ -397,6 +407,19 @@ class Update(abc.ABC):
         if held:
             variables, switches, old = zip(*held)
             self.replicas.on_each(variables, select, switches, old)
+
+    def check_norm(self, base, methods):
+        """Raise a TypeError if a missing gradient could count in the global norm.
+
+        It could if the stock class overrides one of these methods of `base`, Keras's own class.
+        """
+        clip, stock = self.optimizer.global_clipnorm, self.store.stock
+        if clip and any(getattr(stock, name) is not getattr(base, name) for name in methods):
+            raise TypeError(
+                f"A gradient is missing in a micro-batch, and {stock.__name__} could change "
+                "its zero, which would then count in the global norm. Change gradients in the "
+                f"train step, or leave `global_clipnorm` out. Received: global_clipnorm={clip}"
+            )
 
     def check_is_update(self, method):
         """Raise a RuntimeError if something else than our update calls a part of it."""

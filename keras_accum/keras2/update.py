@@ -9,7 +9,7 @@ from keras_accum.engine import parts
 from keras_accum.engine.sums import TracedSums
 from keras_accum.engine.window import is_unconditional
 from keras_accum.keras2.order import Keras2Replicas, Keras2Values, Order, after
-from keras_accum.keras2.store import Keras2Store, get_scalar_dtype
+from keras_accum.keras2.store import Keras2Store
 
 K = keras.backend
 
@@ -152,7 +152,7 @@ def _writes(operation):
 def make_parts(optimizer, options):
     """Return an optimizer's parts."""
     order = Order()
-    values = Keras2Values(get_scalar_dtype(), order)
+    values = Keras2Values(parts.scalar_dtype(K.floatx()), order)
     three = values, Keras2Replicas(order), Keras2Store(optimizer)
     update = Keras2Update(order, optimizer, options, *three)
     return parts.Parts(*three, TracedSums(options, *three), update)

@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_accum import host, schedule
-from keras_accum.convert import Convertible, accumulates, inner
+from keras_accum.convert import Convertible, inner, is_ours
 from keras_accum.engine.state import LOADER, StateError
 from keras_accum.host import warn
 from keras_accum.keras3.store import Keras3Store
@@ -22,50 +22,10 @@ OF_KERAS = (
 host.check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 
 
-class MovingAverages(Convertible):
-    """The methods that Keras calls for moving averages of the weights, `use_ema`."""
+class Hooks(Convertible):
+    """Keras 3 on any backend; `jax`, `torch` and `tensorflow` have a subclass each."""
 
-    def _pair_averages(self):
-        """Return weights with their moving averages, in pairs."""
-        averages = self._model_variables_moving_average if self.use_ema and self.built else []
-        pairs = zip(self._accumulation.store.variables, averages)
-        return [(weight, average) for weight, average in pairs if average is not None]
-
-    @property
-    def ema_overwrite_frequency(self):
-        # None in an update, so Keras skips its own conditional.
-        return None if self._accumulation.update.is_updating else self._ema_overwrite_frequency
-
-    @ema_overwrite_frequency.setter
-    def ema_overwrite_frequency(self, frequency):
-        self._ema_overwrite_frequency = frequency
-
-    def _update_model_variables_moving_average(self, trainable_variables):
-        values, frequency = self._accumulation.values, self._ema_overwrite_frequency
-        selection = self._accumulation.update.filter
-        with contextlib.nullcontext() if selection is None else selection.following_the_update():
-            super()._update_model_variables_moving_average(trainable_variables)
-            if selection is not None and frequency:
-                is_due = (self._iterations + 1) % frequency == 0
-                for weight, average in self._pair_averages():
-                    new = ops.where(is_due, values.value(average), values.value(weight))
-                    self.assign(weight, new)
-
-    def finalize_variable_values(self, var_list):
-        # On JAX, an error in a train step leaves variables without values. Before the first update
-        # the weights stay: they may have been loaded since `build`.
-        if self._iterations._value is None or self.use_ema and not self.completed_updates:
-            return
-        super().finalize_variable_values(var_list)
-        for _, average in self._pair_averages():
-            # On JAX, a weight and its average share one array now, and can't both donate it.
-            average.assign(ops.copy(average))
-
-
-class Hooks(MovingAverages):
-    """Keras 3 on any backend. This class comes before the stock class."""
-
-    _host, _store_class = "keras3", Keras3Store
+    _keras_name, _store_class = "keras3", Keras3Store
 
     def _stock_arguments(self, kwargs):
         store = self._accumulation.store
@@ -236,6 +196,44 @@ class Hooks(MovingAverages):
             self._accumulation.update.check_is_update("update_step")
         super().update_step(gradient, variable, learning_rate)
 
+    # -- moving averages of the weights, `use_ema` -------------------------------------------------
+
+    def _pair_averages(self):
+        """Return weights with their moving averages, in pairs."""
+        averages = self._model_variables_moving_average if self.use_ema and self.built else []
+        pairs = zip(self._accumulation.store.variables, averages)
+        return [(weight, average) for weight, average in pairs if average is not None]
+
+    @property
+    def ema_overwrite_frequency(self):
+        # None in an update, so Keras skips its own conditional.
+        return None if self._accumulation.update.is_updating else self._ema_overwrite_frequency
+
+    @ema_overwrite_frequency.setter
+    def ema_overwrite_frequency(self, frequency):
+        self._ema_overwrite_frequency = frequency
+
+    def _update_model_variables_moving_average(self, trainable_variables):
+        values, frequency = self._accumulation.values, self._ema_overwrite_frequency
+        selection = self._accumulation.update.filter
+        with contextlib.nullcontext() if selection is None else selection.following_the_update():
+            super()._update_model_variables_moving_average(trainable_variables)
+            if selection is not None and frequency:
+                is_due = (self._iterations + 1) % frequency == 0
+                for weight, average in self._pair_averages():
+                    new = ops.where(is_due, values.value(average), values.value(weight))
+                    self.assign(weight, new)
+
+    def finalize_variable_values(self, var_list):
+        # On JAX, an error in a train step leaves variables without values. Before the first update
+        # the weights stay: they may have been loaded since `build`.
+        if self._iterations._value is None or self.use_ema and not self.completed_updates:
+            return
+        super().finalize_variable_values(var_list)
+        for _, average in self._pair_averages():
+            # On JAX, a weight and its average share one array now, and can't both donate it.
+            average.assign(ops.copy(average))
+
 
 def _check_at_once(load_weights):
     """Return a `load_weights` that creates the optimizer's variables, to check its state at once.
@@ -245,7 +243,7 @@ def _check_at_once(load_weights):
 
     def load_and_check(model, filepath, skip_mismatch=False, **keywords):
         optimizer = inner(getattr(model, "optimizer", None))
-        if not accumulates(optimizer) or optimizer.built:
+        if not is_ours(optimizer) or optimizer.built:
             return load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
         state, rate = optimizer._accumulation.state, optimizer._accumulation.store.rate()
         before = state.given.raw

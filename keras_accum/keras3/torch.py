@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from keras import ops
 
-from keras_accum.engine.parts import Parts, Replicas
+from keras_accum.engine.parts import Parts, Replicas, scalar_dtype
 from keras_accum.engine.sums import Sums, TracedSums
 from keras_accum.engine.window import is_known, scale
 from keras_accum.host import check_members
 from keras_accum.keras3 import hooks
-from keras_accum.keras3.store import Keras3Store, get_scalar_dtype
+from keras_accum.keras3.store import Keras3Store
 from keras_accum.keras3.update import Keras3Update
 from keras_accum.keras3.values import Keras3Values
 
@@ -268,11 +268,11 @@ class TorchUpdate(Keras3Update):
 
 def make_parts(optimizer, options):
     """Return an optimizer's parts."""
-    three = TorchValues(get_scalar_dtype()), Replicas(), TorchStore(optimizer)
+    three = TorchValues(scalar_dtype(keras.config.floatx())), Replicas(), TorchStore(optimizer)
     return Parts(*three, EagerSums(options, *three), TorchUpdate(optimizer, options, *three))
 
 
-class Accumulating(hooks.Hooks):
+class TorchHooks(hooks.Hooks):
     """The methods that Keras calls on an optimizer, on PyTorch."""
 
     _make_parts = staticmethod(make_parts)

@@ -55,7 +55,7 @@ class Keras3Update(parts.Update):
             if switch is not step.switch
         }
         if own:
-            self._check_norm()
+            self.check_norm(keras.optimizers.Optimizer, ["apply", "_clip_gradients"])
         replica, selection = self.replicas.index(), self.make_filter(step.switch, own)
         self._filters[replica] = selection
         try:
@@ -63,20 +63,6 @@ class Keras3Update(parts.Update):
                 self.store.stock.apply(self.optimizer, average(), variables)
         finally:
             del self._filters[replica]
-
-    def _check_norm(self):
-        """Raise a TypeError if a missing gradient could count in the global norm."""
-        clip, methods = self.optimizer.global_clipnorm, ("apply", "_clip_gradients")
-        stock = self.store.stock
-        if clip and any(
-            getattr(stock, name) is not getattr(keras.optimizers.Optimizer, name)
-            for name in methods
-        ):
-            raise TypeError(
-                f"A gradient is missing in a micro-batch, and {stock.__name__} could change "
-                "its zero, which would then count in the global norm. Change gradients in the "
-                f"train step, or leave `global_clipnorm` out. Received: global_clipnorm={clip}"
-            )
 
     def refusing_lost_writes(self):
         """Return a scope that raises a TypeError for a write that `stateless_apply` would lose."""

@@ -18,10 +18,6 @@ SUMS = "window_accumulator"  # the accumulators' name in checkpoints
 _OURS = {"state_format", *COUNTERS, WEIGHT, MISSING, SUMS}
 
 
-def get_scalar_dtype():
-    return tf.float64 if keras.backend.floatx() == "float64" else tf.float32
-
-
 class TfKerasStore(parts.Store):
     """An optimizer's variables. Each style has a subclass.
 
@@ -30,7 +26,7 @@ class TfKerasStore(parts.Store):
 
     kept = {}
     # True while the stock optimizer creates its variables.
-    is_creating = False
+    _is_creating = False
     key = staticmethod(key_of)
     in_custom_objects = staticmethod(keras.utils.get_registered_object)
     read = staticmethod(keras.backend.get_value)
@@ -79,7 +75,7 @@ class TfKerasStore(parts.Store):
 
     def record(self, name, variable, weight=None):
         """Note a variable created by the stock optimizer for a weight, or for all."""
-        if self.is_creating:
+        if self._is_creating:
             key = None if weight is None else self.key(weight)
             _, key, _ = self.created.get(id(weight), ("", key, None))  # a slot of a slot
             self.created.setdefault(id(variable), (name, key, variable))
@@ -87,11 +83,11 @@ class TfKerasStore(parts.Store):
     @contextlib.contextmanager
     def creating(self):
         """Scope for the stock optimizer to create its variables; it ends with naming them."""
-        self.is_creating = True
+        self._is_creating = True
         try:
             yield
         finally:
-            self.is_creating = False
+            self._is_creating = False
         for taken in _OURS & {name for name, *_ in self.created.values()}:
             raise ValueError(
                 f"{self.stock.__name__} makes a variable called {taken!r}, which is a name that "
@@ -207,25 +203,18 @@ class TfKerasStore(parts.Store):
         return self.add_variable(name, value, tf.int64, shape)
 
     def add_scalar(self, name, value):
-        return self.add_variable(name, value, get_scalar_dtype(), ())
+        return self.add_variable(name, value, self._scalar_dtype(), ())
 
-    def variable_scope(self):
+    @staticmethod
+    def _scalar_dtype():
+        return tf.as_dtype(parts.scalar_dtype(keras.backend.floatx()))
+
+    def _variable_scope(self):
         """Scope for creating variables."""
         strategy = self.optimizer._distribution_strategy
         if strategy is None or tf.distribute.has_strategy():
             return contextlib.nullcontext()
         return strategy.scope()
-
-    def dtype_scope(self, variable):
-        """Scope for creating a variable's accumulator in our dtype, not Keras's."""
-
-        def creator(next_creator, **arguments):
-            # A sum of many half precision gradients overflows or stalls in half precision.
-            arguments.update(initial_value=lambda: tf.zeros(variable.shape), dtype=tf.float32)
-            return next_creator(**arguments)
-
-        is_half = get_dtype(variable) in (tf.float16, tf.bfloat16)
-        return tf.variable_creator_scope(creator) if is_half else contextlib.nullcontext()
 
 
 class LegacyStore(TfKerasStore):
@@ -236,7 +225,7 @@ class LegacyStore(TfKerasStore):
     def rate_in_use(self):
         optimizer = self.optimizer
         is_nadam = self.stock is legacy.Nadam  # its `decay` is for the momentum
-        rate = optimizer.learning_rate if is_nadam else optimizer._decayed_lr(get_scalar_dtype())
+        rate = optimizer.learning_rate if is_nadam else optimizer._decayed_lr(self._scalar_dtype())
         return float(self.read(rate))
 
     @classmethod
@@ -259,7 +248,7 @@ class LegacyStore(TfKerasStore):
     def add_variable(self, name, value, dtype, shape):
         arguments = {"shape": shape, "dtype": dtype, "trainable": False}
         arguments["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
-        with self.variable_scope():
+        with self._variable_scope():
             initializer = keras.initializers.Constant(value)
             return self.optimizer.add_weight(name, initializer=initializer, **arguments)
 
@@ -279,11 +268,11 @@ class NewStyleStore(TfKerasStore):
         return self.optimizer._variables._deferred_dependencies
 
     def add_sum(self, variable):
-        with self.variable_scope(), self.dtype_scope(variable):
+        with self._variable_scope(), sum_scope(variable):
             return self.optimizer.add_variable_from_reference(variable, SUMS)
 
     def add_variable(self, name, value, dtype, shape):
-        with self.variable_scope():
+        with self._variable_scope():
             initializer = keras.initializers.Constant(value)
             return self.optimizer.add_variable(shape, dtype, initializer, name=name)
 
@@ -292,3 +281,16 @@ def get_dtype(variable):
     """Return a variable's own dtype, not the dtype that mixed precision casts to."""
     # Only mixed precision variables have a `true_dtype`.
     return getattr(variable, "true_dtype", variable.dtype).base_dtype
+
+
+def sum_scope(variable):
+    """Scope for creating a variable's accumulator in the dtype of its sum, not Keras's."""
+    own = get_dtype(variable).name
+    dtype = tf.as_dtype(parts.sum_dtype(own))
+
+    def creator(next_creator, **arguments):
+        arguments.update(initial_value=lambda: tf.zeros(variable.shape, dtype), dtype=dtype)
+        return next_creator(**arguments)
+
+    is_other = dtype.name != own
+    return tf.variable_creator_scope(creator) if is_other else contextlib.nullcontext()

@@ -17,7 +17,7 @@ from keras_accum.tensorflow import rules
 from keras_accum.tensorflow.values import TensorFlowValues, after
 from keras_accum.tf_keras.library import keras, legacy
 from keras_accum.tf_keras.replicas import TfKerasReplicas
-from keras_accum.tf_keras.store import LegacyStore, NewStyleStore, get_dtype, get_scalar_dtype
+from keras_accum.tf_keras.store import LegacyStore, NewStyleStore, get_dtype
 
 # Rules that compute the same numbers as these stock classes.
 _RULES = {
@@ -189,18 +189,10 @@ class NewStyleUpdate(TfKerasUpdate):
     """An update in the newer style."""
 
     def run_stock(self, averages, variables, switches):
-        optimizer, stock, clip = self.optimizer, self.store.stock, self.optimizer.global_clipnorm
-        is_missing = any(switch is not switches[0] for switch in switches)
-        is_changed = stock.apply_gradients is not keras.optimizers.Optimizer.apply_gradients
-        if is_missing and is_changed and clip is not None:
-            raise TypeError(
-                f"A gradient is missing in a micro-batch, and `apply_gradients` of "
-                f"{stock.__name__} could change its zero, which would count in the global "
-                "norm: change gradients in the train step, or leave `global_clipnorm` out. "
-                f"Received: global_clipnorm={clip}"
-            )
-        pairs = list(zip(averages, variables))
-        stock.apply_gradients(optimizer, pairs, skip_gradients_aggregation=True)
+        if any(switch is not switches[0] for switch in switches):  # a gradient is missing
+            self.check_norm(keras.optimizers.Optimizer, ["apply_gradients"])
+        pairs, stock = list(zip(averages, variables)), self.store.stock
+        stock.apply_gradients(self.optimizer, pairs, skip_gradients_aggregation=True)
 
 
 def make_parts(optimizer, options):
@@ -216,5 +208,6 @@ def make_parts(optimizer, options):
         method, store, cls = "_aggregate_gradients", LegacyStore(optimizer), LegacyUpdate
     else:
         method, store, cls = "aggregate_gradients", NewStyleStore(optimizer), NewStyleUpdate
-    three = TensorFlowValues(get_scalar_dtype()), TfKerasReplicas(optimizer, method), store
+    values = TensorFlowValues(parts.scalar_dtype(keras.backend.floatx()))
+    three = values, TfKerasReplicas(optimizer, method), store
     return parts.Parts(*three, TracedSums(options, *three), cls(optimizer, options, *three))

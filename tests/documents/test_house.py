@@ -37,6 +37,20 @@ def test_a_part_that_lacks_a_member():
         lacks_one()
 
 
+def test_the_classes_before_the_stock_one():
+    """A reader of an optimizer meets few classes of ours, each with its own name, in the page."""
+    bases = type(hosts.ours("Adam")).__mro__[1:]
+    ours = [cls for cls in bases if cls.__module__.startswith("keras_accum.")]
+    assert list(bases[: len(ours)]) == ours and len(ours) <= 6
+    names = [cls.__name__ for cls in ours]
+    assert len({*names}) == len(names)
+    page = (hosts.PROJECT / "keras_accum" / "README.md").read_text("utf-8")
+    assert {*names} <= {*re.findall(r"`(\w+)`", page)}
+    if hosts.BACKEND == "jax":
+        table = page.partition("| class |")[2].partition("\n\n")[0]
+        assert re.findall(r"^\| `(\w+)` \|", table, re.M) == names
+
+
 @pytest.mark.once
 def test_the_page_names_files_that_exist():
     page = (hosts.PROJECT / "keras_accum" / "README.md").read_text("utf-8")

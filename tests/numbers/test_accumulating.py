@@ -507,7 +507,7 @@ def sets_an_attribute_of_ours(self, variables):
 IN_BUILD = {
     "two variables.* Other.scale: `scale` and `_scale`": names_two_alike,
     "a slot `window_accumulator`, .* Rename": names_a_slot_as_we_do,
-    "_accumulation": sets_an_attribute_of_ours,
+    "`_accumulation` of OtherAccumulate is this package's": sets_an_attribute_of_ours,
 }
 
 

@@ -1,5 +1,9 @@
 """The arguments of a constructor, their checks and the messages about others, without a host."""
 
+import dataclasses
+import inspect
+import re
+
 import numpy as np
 import pytest
 
@@ -107,6 +111,15 @@ def test_own_arguments_and_their_defaults():
     assert (own.accum_iters, own.reduction, own.gate) == (3, "mean", "auto")
     assert type(own.accum_iters) is int  # as JSON needs it
     assert Options() == Options(1, "mean", False, None, None, "auto")
+
+
+def test_an_option_is_a_field_that_the_constructor_repeats():
+    """Editors know an optimizer's arguments by the constructor, `help` by the field's text."""
+    parameters = list(inspect.signature(Accumulating.__init__).parameters.values())[2:]
+    fields = [(field.name, field.default) for field in dataclasses.fields(Options)]
+    assert [(p.name, p.default) for p in parameters][: len(fields)] == fields
+    described = re.findall(r"^    (\w+): \w*", Ours.__doc__, re.M)
+    assert described == [p.name for p in parameters[:-1]]
 
 
 REFUSED = [

@@ -254,7 +254,7 @@ def make_parts(optimizer, options):
 class SGDAccumulate(Accumulating, SGD):
     """The accumulating SGD: the methods that this Keras calls on an optimizer."""
 
-    _host, _store_class, _make_parts = "numpy", NumPyStore, staticmethod(make_parts)
+    _keras_name, _store_class, _make_parts = "numpy", NumPyStore, staticmethod(make_parts)
 
     def build(self, variables):
         with self._accumulation.building():

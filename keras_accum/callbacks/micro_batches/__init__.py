@@ -14,7 +14,7 @@ import keras
 from keras_accum.callbacks.base import find_own_methods
 from keras_accum.callbacks.micro_batches import of_keras
 from keras_accum.callbacks.train_function import InTrainFunction
-from keras_accum.convert import accumulates, inner
+from keras_accum.convert import inner, is_ours
 
 Step = importlib.import_module(f"{__name__}.{keras.backend.backend()}").Step
 
@@ -138,7 +138,7 @@ class MicroBatches(InTrainFunction):
         own = find_own_methods(model, keras.Model, "train_step", "compute_loss", "compute_metrics")
         found = {f"a model that has its own `{name}`": True for name in own}
         found[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
-        weighs = accumulates(optimizer) and optimizer.reduction == "weighted"
+        weighs = is_ours(optimizer) and optimizer.reduction == "weighted"
         found["an optimizer with reduction='weighted', which weights whole batches"] = weighs
         for layer in model._flatten_layers():
             is_stateful = isinstance(layer, keras.layers.RNN) and layer.stateful

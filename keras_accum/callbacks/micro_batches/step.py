@@ -8,6 +8,7 @@ from keras_accum.callbacks.base import normalizes_batches
 from keras_accum.callbacks.micro_batches.halving import Halving
 from keras_accum.callbacks.micro_batches.losses import in_parts
 from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask
+from keras_accum.engine.parts import sum_dtype
 
 LENGTHS = (
     "MicroBatches slices samples: the first dimension of all arrays in a batch must be the number "
@@ -224,8 +225,7 @@ class StepInSlices(Halving):
             pairs = zip(sums, found)
             return [s if g is None else s + ops.cast(g, s.dtype) for s, g in pairs], parts
 
-        # Half-precision sums would stall.
-        types = ["float32" if "float16" in str(w.dtype) else w.dtype for w in weights]
+        types = [sum_dtype(keras.backend.standardize_dtype(w.dtype)) for w in weights]
         zeros = [ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
         sums, parts = self.scan(add, zeros, data, rows)
         return self.join([None if i in missing else s for i, s in enumerate(sums)], parts)
