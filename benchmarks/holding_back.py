@@ -62,7 +62,7 @@ def of_keras3(keras):
 
     def restore_old_values(optimizer):
         update = optimizer._accumulation.update
-        update.make_filter = lambda switch, own: SelectAfter(update, switch, own)
+        update.make_filter = lambda switch, switch_of: SelectAfter(update, switch, switch_of)
 
     def write_whole_values(optimizer):
         def assign_add(variable, value):

@@ -162,13 +162,13 @@ def _find_subject(model, callbacks):
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         raise ValueError(_UNCOMPILED.format(model))
-    found, host, options = inner(optimizer), "keras3", Options()
+    found, keras_name, options = inner(optimizer), "keras3", Options()
     if is_ours(found):
-        host, options = found._keras_name, found._accumulation.options
+        keras_name, options = found._keras_name, found._accumulation.options
     elif not any(is_named(callback, "MicroBatches") for callback in callbacks):
         raise ValueError(_NOT_OURS.format(optimizer))
-    package = importlib.import_module(f"keras_accum.{host}")
-    subject = importlib.import_module(f"keras_accum.{host}.compare").Subject(model, package)
+    package = importlib.import_module(f"keras_accum.{keras_name}")
+    subject = importlib.import_module(f"keras_accum.{keras_name}.compare").Subject(model, package)
     return subject, dataclasses.replace(options, window_transforms=None)
 
 

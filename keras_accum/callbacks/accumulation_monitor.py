@@ -31,7 +31,7 @@ class AccumulationMonitor(Callback):
     Example:
 
     {set_up}
-    >>> from keras_accum.{host} import AccumulationMonitor, AdamAccumulate
+    >>> from keras_accum.{library} import AccumulationMonitor, AdamAccumulate
     >>> model.compile(optimizer=AdamAccumulate(accum_iters=4), loss="mse")
     >>> callbacks = [AccumulationMonitor()]
     >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=callbacks).history

@@ -11,7 +11,7 @@ BY_SAMPLE_WEIGHT = "mean_with_sample_weight"  # a loss reduction, dividing by th
 
 
 @contextlib.contextmanager
-def watching(host, model, guard=contextlib.nullcontext):
+def watching(library, model, guard=contextlib.nullcontext):
     """Yield a list, to which each call of a compiled loss adds a LossCall within this scope.
 
     `guard` returns a scope for looking at a call.
@@ -20,14 +20,14 @@ def watching(host, model, guard=contextlib.nullcontext):
 
     def note(*arguments):
         with guard():
-            calls.append(LossCall(host, *arguments))
+            calls.append(LossCall(library, *arguments))
 
     def watch(loss):
         return Watched(loss, note)
 
-    container, name, replace = host.find_losses(model)
+    container, name, replace = library.find_losses(model)
     if container is not None:
-        check_members(host.keras, container, [name, "build", "built"])
+        check_members(library.keras, container, [name, "build", "built"])
     with contextlib.nullcontext() if container is None else _replaced(
         container, name, lambda item: replace(item, watch)
     ):
@@ -97,15 +97,15 @@ class LossCall:
     masks: the masks on the output and on `values`, each may be None.
     """
 
-    def __init__(self, host, loss, found, y_true, y_pred, sample_weight):
-        self._host, self.loss = host, loss
-        is_of_keras = type(loss).__call__ is host.keras.losses.Loss.__call__
+    def __init__(self, library, loss, found, y_true, y_pred, sample_weight):
+        self._library, self.loss = library, loss
+        is_of_keras = type(loss).__call__ is library.keras.losses.Loss.__call__
         self.values = found[0] if is_of_keras and len(found) == 1 else None
         self.shape = _read_shape(self.values)
         self.is_per_sample = bool(self.shape) and (
-            self.shape[0] in (None, *_read_shape(host.flatten(y_true)[0])[:1])
+            self.shape[0] in (None, *_read_shape(library.flatten(y_true)[0])[:1])
         )
-        self.masks = [host.get_mask(y_pred), host.get_mask(self.values)]
+        self.masks = [library.get_mask(y_pred), library.get_mask(self.values)]
         self.divides_by_weights = loss.reduction == BY_SAMPLE_WEIGHT and sample_weight is not None
         self._sample_weight = sample_weight
 
@@ -118,18 +118,18 @@ class LossCall:
 
         It is a number if nothing masks or weights the values, and their shape is known.
         """
-        host, ops = self._host, self._host.ops
+        library, ops = self._library, self._library.ops
         if not self.has_mask and self._sample_weight is None and None not in self.shape:
             return int(np.prod(self.shape))
         ones = [ops.ones_like(self.values, dtype=dtype) for _ in range(2)]
         for each, mask in zip(ones, self.masks):
             if mask is not None:
-                host.set_mask(each, mask)
+                library.set_mask(each, mask)
         weights = self._sample_weight
         if weights is not None:
             # A copy, because Keras on PyTorch multiplies in place. In a mean only its shape counts.
             weights = ops.ones_like(weights) * (weights if self.divides_by_weights else 1)
-        count = host.make_sum_loss(dtype)
+        count = library.make_sum_loss(dtype)
         count.call = lambda *_: ones[1]
         return count(ones[0], ones[0], sample_weight=weights)
 

@@ -12,15 +12,15 @@ _planned = {}
 _lock = threading.Lock()
 
 
-def plan(host, *hooks):
-    """Plan a host's hooks: (owner, method name, function to make the replacement)."""
-    _planned.setdefault(host, hooks)
+def plan(keras_name, *hooks):
+    """Plan the hooks for a Keras: (owner, method name, function to make the replacement)."""
+    _planned.setdefault(keras_name, hooks)
 
 
-def hook_in(host):
-    """Put in a host's hooks, once."""
+def hook_in(keras_name):
+    """Put in the hooks for a Keras, once."""
     with _lock:
-        hooks, _planned[host] = _planned.get(host, ()), ()
+        hooks, _planned[keras_name] = _planned.get(keras_name, ()), ()
         for owner, name, hook in hooks:
             original = getattr(owner, name)
             setattr(owner, name, functools.wraps(original)(hook(original)))

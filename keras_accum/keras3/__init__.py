@@ -20,7 +20,7 @@ from keras_accum.callbacks import (  # noqa: E402
     python_gate,
     together,
 )
-from keras_accum.callbacks.host import Host  # noqa: E402
+from keras_accum.callbacks.library import Library  # noqa: E402
 from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask  # noqa: E402
 from keras_accum.compare import Comparison, compare_with_big_batch  # noqa: E402
 from keras_accum.engine.state import StateError  # noqa: E402
@@ -30,7 +30,7 @@ from keras_accum.keras3.store import Keras3Store  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402
 
 
-class _Host(Host):
+class _Library(Library):
     """Keras 3 as the callbacks see it."""
 
     name, keras, ops = "keras3", keras, keras.ops
@@ -57,21 +57,21 @@ class _Host(Host):
         return getattr(keras.config, "is_nnx_enabled", lambda: False)()
 
 
-HOST = _Host()
+LIBRARY = _Library()
 host.check_members(keras, keras.Model, ["_flatten_layers"])  # called in the callbacks
 
 if keras.backend.backend() == "jax":
     from keras_accum.keras3.jax import HOOKS
 else:
     from keras_accum.keras3.hooks import HOOKS
-patches.plan(HOST.name, together.look_at_trainings(HOST), *HOOKS)
+patches.plan(LIBRARY.name, together.look_at_trainings(LIBRARY), *HOOKS)
 
-AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)
-ApplyPartialWindow = HOST.callback(apply_partial_window.ApplyPartialWindow)
-MicroBatches = HOST.callback(micro_batches.MicroBatches)
-MicroBatchWeights = HOST.callback(micro_batch_weights.MicroBatchWeights)
-OnUpdates = HOST.callback(on_updates.OnUpdates)
-PythonGate = HOST.callback(python_gate.PythonGate)
+AccumulationMonitor = LIBRARY.callback(accumulation_monitor.AccumulationMonitor)
+ApplyPartialWindow = LIBRARY.callback(apply_partial_window.ApplyPartialWindow)
+MicroBatches = LIBRARY.callback(micro_batches.MicroBatches)
+MicroBatchWeights = LIBRARY.callback(micro_batch_weights.MicroBatchWeights)
+OnUpdates = LIBRARY.callback(on_updates.OnUpdates)
+PythonGate = LIBRARY.callback(python_gate.PythonGate)
 
 __all__ = [  # written out for type checkers; the tests compare it with `WHERE`
     "AccumulationMonitor",

@@ -246,14 +246,14 @@ def _check_at_once(load_weights):
         if not is_ours(optimizer) or optimizer.built:
             return load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
         state, rate = optimizer._accumulation.state, optimizer._accumulation.store.rate()
-        before = state.given.raw
+        before = state.before_build.raw
         load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
-        if state.given.raw is before or not model.trainable_variables:
+        if state.before_build.raw is before or not model.trainable_variables:
             return None
         try:
             model.optimizer.build(model.trainable_variables)
         except StateError as error:
-            if not (skip_mismatch or state.is_of_others(state.given.raw)):
+            if not (skip_mismatch or state.is_of_others(state.before_build.raw)):
                 raise StateError(
                     f"{error} To load the weights and start a new optimizer, call "
                     "`load_weights(path, skip_mismatch=True)`, or load before you compile."

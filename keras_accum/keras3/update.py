@@ -5,7 +5,7 @@ written. `SelectAfter` restores old values after the update, so no write can byp
 a second copy. Both are scopes of one update:
 
 switch: The update's switch. If it is unconditional, every write counts.
-own: {index: switch} for weights without a gradient in this micro-batch, and their slots.
+switch_of: {index: switch} for weights without a gradient in this micro-batch, and their slots.
 following_the_update(): A scope that ignores the missing gradients.
 """
 
@@ -44,19 +44,19 @@ class Keras3Update(parts.Update):
     def is_updating(self):
         return self.filter is not None
 
-    def make_filter(self, switch, own):
+    def make_filter(self, switch, switch_of):
         """Return the filter for an update."""
-        return SelectAfter(self, switch, own)
+        return SelectAfter(self, switch, switch_of)
 
     def run(self, step, average, variables, switches):
-        own = {
+        switch_of = {
             self.store.index(variable): switch
             for variable, switch in zip(variables, switches)
             if switch is not step.switch
         }
-        if own:
+        if switch_of:
             self.check_norm(keras.optimizers.Optimizer, ["apply", "_clip_gradients"])
-        replica, selection = self.replicas.index(), self.make_filter(step.switch, own)
+        replica, selection = self.replicas.index(), self.make_filter(step.switch, switch_of)
         self._filters[replica] = selection
         try:
             with selection:
@@ -84,21 +84,21 @@ class Keras3Update(parts.Update):
 class SelectWrites(keras.StatelessScope):
     """Filter each assignment through the switch of the variable's owner."""
 
-    def __init__(self, update, switch, own):
+    def __init__(self, update, switch, switch_of):
         super().__init__()
         self._values, self._store = update.values, update.store
-        self.switch, self.own = switch, own
-        self._owners = self._store.owners() if own else {}
+        self.switch, self.switch_of = switch, switch_of
+        self._owners = self._store.owners() if switch_of else {}
 
     def get_switch(self, variable):
         """Return the switch of the variable's owner."""
-        return self.own.get(self._owners.get(self._store.key(variable)), self.switch)
+        return self.switch_of.get(self._owners.get(self._store.key(variable)), self.switch)
 
     @contextlib.contextmanager
     def following_the_update(self):
-        own, self.own = self.own, {}
+        switch_of, self.switch_of = self.switch_of, {}
         yield
-        self.own = own
+        self.switch_of = switch_of
 
     def select(self, value, variable):
         """Return the value to write to a variable."""
@@ -152,17 +152,18 @@ class SelectAfter:
     written: (owner, variable) pairs; None for all the optimizer's and the model's variables.
     """
 
-    def __init__(self, update, switch, own, written=None):
-        self._update, self.switch, self.own = update, switch, own
-        if is_unconditional(switch) and not own:
+    def __init__(self, update, switch, switch_of, written=None):
+        self._update, self.switch, self.switch_of = update, switch, switch_of
+        if is_unconditional(switch) and not switch_of:
             self._written = []
         else:
-            self._written = update.list_written(bool(own)) if written is None else written
+            self._written = update.list_written(bool(switch_of)) if written is None else written
 
     def __enter__(self):
-        pairs = [(variable, self.own.get(owner, self.switch)) for owner, variable in self._written]
+        value, find = self._update.values.value, self.switch_of.get
+        pairs = [(variable, find(owner, self.switch)) for owner, variable in self._written]
         self._held = [
-            (variable, switch, ops.copy(self._update.values.value(variable)))
+            (variable, switch, ops.copy(value(variable)))
             for variable, switch in pairs
             if not is_unconditional(switch)
         ]
@@ -172,13 +173,13 @@ class SelectAfter:
 
     @contextlib.contextmanager
     def following_the_update(self):
-        own = self.own
+        switch_of = self.switch_of
         self._restart({})  # moving averages must see the weights that count
         yield
-        self._restart(own)
+        self._restart(switch_of)
 
-    def _restart(self, own):
-        if self.own != own:
+    def _restart(self, switch_of):
+        if self.switch_of != switch_of:
             self.__exit__()
-            self.own = own
+            self.switch_of = switch_of
             self.__enter__()

@@ -12,7 +12,7 @@ from keras_accum.callbacks import (
     python_gate,
 )
 from keras_accum.callbacks.base import is_named
-from keras_accum.callbacks.host import Host
+from keras_accum.callbacks.library import Library
 from keras_accum.host import check_members
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 
@@ -23,7 +23,7 @@ __all__ += ["PythonGate"]
 _OPS = types.SimpleNamespace(cast=tf.cast, maximum=tf.maximum, ones_like=tf.ones_like)
 
 
-class _Host(Host):
+class _Library(Library):
     """Callbacks' interface to tf_keras."""
 
     name, keras, ops, import_keras = "tf_keras", keras, _OPS, IMPORT_KERAS
@@ -71,11 +71,11 @@ class _Host(Host):
         return is_named(callback, "BackupAndRestore") and saves_in_epochs
 
 
-HOST = _Host()
+LIBRARY = _Library()
 check_members(keras, keras.Model, ["_flatten_layers"])  # called here and in the warnings of `fit`
 
-AccumulationMonitor = HOST.callback(accumulation_monitor.AccumulationMonitor)
-ApplyPartialWindow = HOST.callback(apply_partial_window.ApplyPartialWindow)
-MicroBatchWeights = HOST.callback(micro_batch_weights.MicroBatchWeights)
-OnUpdates = HOST.callback(on_updates.OnUpdates)
-PythonGate = HOST.callback(python_gate.PythonGate)
+AccumulationMonitor = LIBRARY.callback(accumulation_monitor.AccumulationMonitor)
+ApplyPartialWindow = LIBRARY.callback(apply_partial_window.ApplyPartialWindow)
+MicroBatchWeights = LIBRARY.callback(micro_batch_weights.MicroBatchWeights)
+OnUpdates = LIBRARY.callback(on_updates.OnUpdates)
+PythonGate = LIBRARY.callback(python_gate.PythonGate)

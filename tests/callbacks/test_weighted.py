@@ -530,9 +530,10 @@ def lengths(x, y):
 
 def test_a_keras_without_its_list_of_losses(monkeypatch):
     """The error names the private member; warnings do without it."""
-    host = hosts.accum.ApplyPartialWindow.host
-    container, _, replace = host.find_losses(compiled(training.dense_model(), hosts.stock("SGD")))
-    monkeypatch.setattr(type(host), "find_losses", lambda *_: (container, "_renamed", replace))
+    library = hosts.accum.ApplyPartialWindow.library
+    model = compiled(training.dense_model(), hosts.stock("SGD"))
+    container, _, replace = library.find_losses(model)
+    monkeypatch.setattr(type(library), "find_losses", lambda *_: (container, "_renamed", replace))
     for reduction in "mean", "weighted":
         optimizer = hosts.ours("SGD", accum_iters=2, reduction=reduction)
         model = compiled(training.dense_model(), optimizer, run_eagerly=True)

@@ -69,7 +69,7 @@ class MicroBatches(InTrainFunction):
     Example:
 
     {set_up}
-    >>> from keras_accum.{host} import MicroBatches
+    >>> from keras_accum.{library} import MicroBatches
     >>> model.compile(optimizer="adam", loss="mse")
     >>> history = model.fit(x, y, batch_size=50, verbose=0, callbacks=[MicroBatches(10)])
     >>> int(model.optimizer.iterations)

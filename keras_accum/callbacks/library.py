@@ -13,7 +13,7 @@ SET_UP = """\
 >>> x, y = np.ones((100, 3)), np.ones((100, 1))"""
 
 
-class Host:
+class Library:
     """A Keras version as the callbacks see it. Each version has a subclass.
 
     ops: an object with `cast`, `maximum` and `ones_like` as in `keras.ops`.
@@ -56,6 +56,6 @@ class Host:
     def callback(self, shared: Type[Shared], **members) -> Type[Shared]:
         """Return a callback's class for this Keras, with the fields in its docstring filled in."""
         doc = inspect.cleandoc(shared.__doc__).replace("{set_up}", SET_UP)
-        doc = doc.format(host=self.name, import_keras=self.import_keras, shape=self.shape)
-        members.update(host=self, __module__=f"keras_accum.{self.name}", __doc__=doc)
+        doc = doc.format(library=self.name, import_keras=self.import_keras, shape=self.shape)
+        members.update(library=self, __module__=f"keras_accum.{self.name}", __doc__=doc)
         return type(shared.__name__, (shared, self.keras.callbacks.Callback), members)
