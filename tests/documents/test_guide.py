@@ -46,6 +46,7 @@ def row(block, updates, position, only_on=True):
     [
         row("Keras 3", 2, 0, hosts.IS_KERAS3),
         row("Keras 3, any optimizer", 2, None, hosts.IS_KERAS3),
+        row("a size that fits", 2, None, hosts.IS_KERAS3),
         row("tf_keras", 2, 0, hosts.IS_TF_KERAS and not PLAIN_TF),
         row("TensorFlow up to 2.15", 2, 0, PLAIN_TF),
         row("Keras 2.2 and 2.3", 2, 0, hosts.IS_KERAS2),
