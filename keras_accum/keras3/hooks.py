@@ -162,16 +162,15 @@ class Hooks(Convertible):
         if not self.built:
             with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
                 self.build(variables)
-        if store.has_all(variables) and len(grads) == len(variables):
-            variables = store.variables
-        elif any(store.index(variable) is None for variable in variables):
-            return super().apply(grads, variables)  # raises the stock optimizer's error
-        missing = [store.get_name(v) for g, v in zip(grads, variables) if g is None]
-        if missing:
-            pairs = [pair for pair in zip(grads, variables) if pair[0] is not None]
-            if not pairs:
+        pairs = [pair for pair in zip(grads, variables) if pair[0] is not None]
+        if len(pairs) == len(variables) and store.has_all(variables):
+            grads, variables = [gradient for gradient, _ in pairs], store.variables
+        else:
+            if not (pairs and all(store.index(variable) is not None for variable in variables)):
                 return super().apply(grads, variables)  # returns or raises, as stock
-            warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
+            missing = [store.get_name(v) for g, v in zip(grads, variables) if g is None]
+            if missing:
+                warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
             grads, variables = map(list, zip(*pairs))
         with accumulation.update.refusing_lost_writes():
             accumulation.micro_batch(grads, variables)
