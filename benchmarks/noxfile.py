@@ -23,7 +23,7 @@ FOR_ACCELERATORS = (
 )
 PRINTED = (
     *("memory.py --rounds 2", "exactness.py", "float32.py", "optimizers.py"),
-    "variables.py keras3",
+    *("variables.py keras3", "launch.py"),
 )
 
 

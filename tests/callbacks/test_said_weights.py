@@ -166,3 +166,18 @@ def test_a_weight_in_a_traced_function_of_ones_own():
         with pytest.raises(ValueError, match="`weigh` was called outside of the traced"):
             run(gradients)
     assert optimizer.window_position == 0
+
+
+@pytest.mark.parametrize("weights", [None, np.ones(2 * MICRO, "float32")], ids=["plain", "weights"])
+def test_a_weight_that_a_shape_tells(weights, monkeypatch):
+    """It is a number, so that PyTorch computes nothing. Sample weights need a tensor."""
+    model, seen = compiled(dense_model(), weighted(), run_eagerly=True), []
+    weigh = type(model.optimizer).weigh
+    monkeypatch.setattr(
+        type(model.optimizer), "weigh", lambda o, weight: seen.append(weight) or weigh(o, weight)
+    )
+    x, y = (array[: 2 * MICRO - 1] for array in data())
+    weights = None if weights is None else weights[: 2 * MICRO - 1]
+    model.fit(x, y, batch_size=MICRO, sample_weight=weights, shuffle=False, verbose=0)
+    assert list(map(float, seen)) == [MICRO, MICRO - 1]
+    assert all(isinstance(weight, int) for weight in seen) == (weights is None)

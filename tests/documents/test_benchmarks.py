@@ -102,6 +102,19 @@ def test_where_pytorch_waits():
     assert waits.count() == tables.load()["torch"]["cases"]
 
 
+@thorough
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="about PyTorch")
+def test_the_time_of_python_is_printed():
+    program = str(PROJECT / "benchmarks" / "launch.py")
+    job = subprocess.run([sys.executable, program, "--rounds", "1"], capture_output=True, text=True)
+    *_, head, _, plain, weighted, nonfinite, norm = job.stdout.splitlines()
+    assert head == "| | inside a window | its end | `fit` |"
+    assert [row.split(" | ")[0] for row in (plain, weighted, nonfinite, norm)] == [
+        *("| plain", "| weighted", "| skip_nonfinite", "| skip_norm")
+    ]
+    assert head in read("benchmarks/README.md")
+
+
 def test_contenders():
     """Each trains as the stock optimizer at the big batch, but the floor, which never moves."""
     from shared import contenders
