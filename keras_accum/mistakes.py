@@ -1,7 +1,6 @@
 """Calls that people make by mistake: errors that name the remedy. No Keras is imported here."""
 
 import itertools
-from typing import TYPE_CHECKING
 
 from keras_accum.host import is_of_keras
 from keras_accum.schedule import is_count
@@ -71,29 +70,3 @@ def check_horovod(optimizer):
             "`accum_iters`: leave it at 1. Received: "
             f"backward_passes_per_step={passes}, accum_iters={options.accum_iters}"
         )
-
-
-class NotACallback:
-    """Members of an optimizer for who gives it to the wrong Keras, or to `callbacks`."""
-
-    def __str__(self):
-        """Text shown in Keras's errors: names the right import."""
-        other = {"keras3": "tf_keras", "tf_keras": "keras3"}.get(self._keras_name)
-        if other is None:
-            return repr(self)
-        remedy = f"from keras_accum.{other} import {type(self).__name__}"
-        return f"{self!r}, for models of {self._keras_name}. For {other} models: `{remedy}`"
-
-    if not TYPE_CHECKING:  # `fit` looks these up on its callbacks
-
-        @property
-        def set_model(self):
-            raise AttributeError(
-                f"{type(self).__name__} is an optimizer: give it to `compile`, and not to "
-                "`callbacks`"
-            )
-
-        on_batch_end = set_model
-
-    def __dir__(self):
-        return [n for n in super().__dir__() if n not in ("set_model", "on_batch_end")]
