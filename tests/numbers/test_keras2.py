@@ -363,6 +363,11 @@ def test_clipnorm_is_global():
     assert not hasattr(hosts.ours("Adam", clipnorm=None), "clipnorm")
 
 
+def test_decay_by_position_and_by_name():
+    with pytest.raises(TypeError, match="multiple values for keyword argument 'decay'"):
+        hosts.accum.SGDAccumulate(0.1, 0.9, 0.01, decay=0.5)
+
+
 def test_reduction_weighted_is_refused():
     with pytest.raises(ValueError, match="reduction='weighted'.*'sum'"):
         hosts.ours("Adam", accum_iters=2, reduction="weighted")
