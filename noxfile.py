@@ -102,6 +102,7 @@ WEEKLY = {
     "keras2_3": SECOND_VERSION,
     "tf_keras_2_15": SECOND_VERSION,
     "keras3_jax": ("-m", "weekly"),
+    "keras3_tensorflow": ("-m", "weekly"),
     "tf_keras": ("-m", "weekly"),
     "package": ("sdist",),
     "mutations": (),

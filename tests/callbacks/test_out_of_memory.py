@@ -21,7 +21,8 @@ from keras_accum.callbacks import micro_batches
 pytestmark = [
     pytest.mark.filterwarnings("ignore:MicroBatches splits batches"),
     pytest.mark.filterwarnings("ignore:The model does not have any trainable weights"),
-    *[thorough] * hosts.IS_TENSORFLOW,  # whose allocator waits for ten seconds before it refuses
+    # TensorFlow's allocator waits for ten seconds before it refuses; test_micro_batches.py asks it.
+    *[thorough, pytest.mark.weekly] * hosts.IS_TENSORFLOW,
 ]
 
 layers = keras.layers
