@@ -40,7 +40,7 @@ def train(loss, dtype, batch_size, lacks, ours, slices):
         found = {**weights(model), **slots(model), "loss": loss}
         found = {name: np.asarray(value).astype("float32") for name, value in found.items()}
     except ValueError as error:
-        found = {"refused": "can't be used with several devices" in str(error)}
+        found = {"refused": "can't be used with several replicas or processes" in str(error)}
     return {**found, "reductions": count_reductions.Counting.reductions}
 
 
