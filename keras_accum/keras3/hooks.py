@@ -162,10 +162,11 @@ class Hooks(Convertible):
         if not self.built:
             with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
                 self.build(variables)
-        pairs = [pair for pair in zip(grads, variables) if pair[0] is not None]
-        if len(pairs) == len(variables) and store.has_all(variables):
-            grads, variables = [gradient for gradient, _ in pairs], store.variables
+        is_missing = len(grads) != len(variables) or any(g is None for g in grads)
+        if not is_missing and store.has_all(variables):
+            variables = store.variables
         else:
+            pairs = [pair for pair in zip(grads, variables) if pair[0] is not None]
             if not (pairs and all(store.index(variable) is not None for variable in variables)):
                 return super().apply(grads, variables)  # returns or raises, as stock
             missing = [store.get_name(v) for g, v in zip(grads, variables) if g is None]

@@ -128,7 +128,7 @@ class Tensors(NamedTuple):
     values: list
     dtypes: list
     shapes: list
-    are_summed: list  # False for float8's scales
+    replaced: list  # indices of those that keep a maximum, float8's scales
 
     def as_summed(self, gradients):
         """Return gradients in the sums' dtypes and shapes, or raise PyTorch's error."""
@@ -170,7 +170,8 @@ class EagerSums(Sums):
     def _read(self, variables):
         values = [total.value for total in self.store.list_sums(variables)]
         are_summed = self.store.are_summed(variables)
-        return Tensors(values, [v.dtype for v in values], [v.shape for v in values], are_summed)
+        replaced = [index for index, is_summed in enumerate(are_summed) if not is_summed]
+        return Tensors(values, [v.dtype for v in values], [v.shape for v in values], replaced)
 
     def as_summed(self, gradients, variables):
         return self._find(variables).as_summed(gradients)
@@ -182,12 +183,11 @@ class EagerSums(Sums):
         tensors = self._find(batch.variables)
         gradients = tensors.as_summed(batch.gradients)
         summed = tensors.values
-        if not all(tensors.are_summed):
-            for total, gradient, is_summed in zip(summed, gradients, tensors.are_summed):
-                if not is_summed:
-                    total.copy_(torch.maximum(total, gradient))
-            summed = list(compress(summed, tensors.are_summed))
-            gradients = list(compress(gradients, tensors.are_summed))
+        for index in tensors.replaced:
+            summed[index].copy_(torch.maximum(summed[index], gradients[index]))
+        if tensors.replaced:
+            rest = [i for i in range(len(summed)) if i not in tensors.replaced]
+            summed, gradients = ([each[i] for i in rest] for each in (summed, gradients))
         if summed:
             self._added = summed[0], summed[0]._version
             torch._foreach_add_(summed, gradients, alpha=batch.factor)
@@ -199,9 +199,8 @@ class EagerSums(Sums):
         tensors = self._find(batch.variables)
         gradients = tensors.as_summed(batch.gradients)
         totals = list(torch._foreach_add(tensors.values, gradients, alpha=batch.factor))
-        for index, is_summed in enumerate(tensors.are_summed):
-            if not is_summed:
-                totals[index] = torch.maximum(tensors.values[index], gradients[index])
+        for index in tensors.replaced:
+            totals[index] = torch.maximum(tensors.values[index], gradients[index])
         others = self._find(variables[len(totals) :]).values if variables[len(totals) :] else ()
         return totals + [total.clone() for total in others]
 
@@ -221,8 +220,7 @@ class EagerSums(Sums):
 
     def mark(self):
         self._closing = self._added = None
-        values, are_summed = self._of_model.values, self._of_model.are_summed
-        return {i: values[i].clone() for i, is_summed in enumerate(are_summed) if not is_summed}
+        return {i: self._of_model.values[i].clone() for i in self._of_model.replaced}
 
     def is_added(self, mark):
         if self._added is None:
