@@ -7,14 +7,15 @@ three; values and replicas know no other part.
 
 In a micro-batch the engine calls, in this order:
 
-1. `Replicas.reduce`, and `Values.one_after` or, if micro-batches may be dropped, `all_finite`;
-2. `Sums.add`;
-3. where a gate makes an update, in a `branch` or not: `Sums.totals`, then `Update.run`, which calls
+1. `Replicas.reduce`, then `Values.one_after` (if micro-batches may be dropped, others);
+2. `Sums.in_step`, which chooses the sums, and `Update.mark`, then `Sums.mark` if Python runs the
+   step;
+3. `Sums.add`;
+4. where a gate makes an update, in a `branch` or not: `Sums.totals`, then `Update.run`, which calls
    `Sums.averages`, then `Sums.keep`;
-4. `Update.assign` for each counter, and `Update.count_updates`.
+5. `Update.assign` for each counter, and `Update.count_updates`.
 
-If Python runs the step, `Sums.mark` and `Update.mark` come before 2. After an error, the engine
-asks `Update.is_made` and `Sums.is_added`, and calls `undo` of both, or completes the step.
+After an error, it asks `is_made` and `is_added`, and calls `undo` of both, or completes the step.
 
 Each optimizer has its own parts, put together by a function `make_parts` of its Keras.
 """

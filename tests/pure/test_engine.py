@@ -5,11 +5,13 @@ moves by minus the window's gradient.
 """
 
 import contextlib
+import re
 
 import numpy as np
 import pytest
 from numpy_keras import SGD, TRACES, SGDAccumulate, Unknown, Variable, known, tracing
 
+from keras_accum.engine import parts
 from keras_accum.engine.state import StateError
 from keras_accum.engine.window import is_unconditional
 from keras_accum.schedule import AccumulationSchedule
@@ -639,6 +641,35 @@ def test_micro_batches_are_counted_for_a_python_gate():
 def test_only_an_unconditional_switch_is():
     """A Python 1: `decide(False)` is 0, and an eager switch is NumPy's."""
     assert list(map(is_unconditional, (1, 0, np.int64(1), 1.0))) == [True, False, False, False]
+
+
+def test_the_order_in_which_the_engine_calls_the_parts():
+    """It is the order that `engine.parts` tells whoever writes a port."""
+    text = parts.__doc__.partition("in this order:")[2].partition("After an error")[0]
+    names = re.findall(r"`(Replicas|Values|Sums|Update)\.(\w+)`", text)
+    o = EAGER.optimizer(Variable(0.0, "w"), accum_iters=2)
+    EAGER(o, 1.0)
+    called = []
+
+    def recorded(part, name):
+        call = getattr(part, name)
+
+        def call_and_note(*arguments):
+            called.append((kind, name))
+            return call(*arguments)
+
+        kind = next(c for c in ("Replicas", "Values", "Sums", "Update") if is_a(part, c))
+        return call_and_note
+
+    for kind, name in names:
+        part = getattr(o._accumulation, kind.lower())
+        setattr(part, name, recorded(part, name))
+    EAGER(o, 3.0)
+    assert list(dict.fromkeys(called)) == names and len(names) > 10
+
+
+def is_a(part, name):
+    return any(cls.__name__ == name for cls in type(part).__mro__)
 
 
 # -- a state ---------------------------------------------------------------------------------------
