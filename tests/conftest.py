@@ -147,3 +147,14 @@ def strategy():
     strategy = hosts.tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     assert strategy.num_replicas_in_sync == 2
     return strategy
+
+
+@pytest.fixture
+def two_devices():
+    """Run a test on two devices of JAX, with the batch over them."""
+    from hosts import keras
+
+    keras.distribution.set_distribution(keras.distribution.DataParallel())
+    assert keras.distribution.distribution().device_mesh.shape[0] == 2
+    yield
+    keras.distribution.set_distribution(None)

@@ -3,10 +3,10 @@
 import keras
 from micro_batch import fits, runs
 from shared import contenders
-from shared.contenders import BIG, CONDITIONAL, DEFAULT, IN_SLICES, OWN, PYTHON, STOCK, WEIGHTED
+from shared.contenders import DEFAULT, IN_SLICES, WEIGHTED
 from shared.timing import smallest
 
-from . import networks
+from . import networks, tables
 
 
 def find():
@@ -17,10 +17,7 @@ def find():
         WEIGHTED: contenders.default("keras3", reduction="weighted"),
         IN_SLICES: contenders.in_slices("keras3", networks.MICRO_BATCH),
     }
-    names = STOCK, BIG, OWN, DEFAULT, CONDITIONAL, WEIGHTED, PYTHON, IN_SLICES
-    if keras.backend.backend() == "torch":  # Python decides there, whatever the gate
-        names = [name for name in names if name not in (CONDITIONAL, PYTHON)]
-    return {name: known[name] for name in names}
+    return {name: known[name] for name in tables.contenders_of(keras.backend.backend())}
 
 
 def measure(options, network):

@@ -162,8 +162,8 @@ class Hooks(Convertible):
         if not self.built:
             with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
                 self.build(variables)
-        is_missing = len(grads) != len(variables) or any(g is None for g in grads)
-        if not is_missing and store.has_all(variables):
+        is_complete = len(grads) == len(variables) and all(g is not None for g in grads)
+        if is_complete and store.has_all(variables):
             variables = store.variables
         else:
             pairs = [pair for pair in zip(grads, variables) if pair[0] is not None]

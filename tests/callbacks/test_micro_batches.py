@@ -768,14 +768,6 @@ def test_mirrored_strategy_reduces_once():
             assert_equal(actual, plain)
 
 
-@pytest.fixture
-def two_devices():
-    keras.distribution.set_distribution(keras.distribution.DataParallel())
-    assert keras.distribution.distribution().device_mesh.shape[0] == 2
-    yield
-    keras.distribution.set_distribution(None)
-
-
 on_jax = pytest.mark.skipif(hosts.BACKEND != "jax", reason="distributions are JAX's")
 
 

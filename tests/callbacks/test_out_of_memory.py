@@ -120,14 +120,6 @@ def test_ends_as_with_the_size_that_fits(name, capsys):
     assert_equal(found, expected, rtol=0, atol=0)
 
 
-@pytest.fixture
-def two_devices():
-    keras.distribution.set_distribution(keras.distribution.DataParallel())
-    assert keras.distribution.distribution().device_mesh.shape[0] == 2
-    yield
-    keras.distribution.set_distribution(None)
-
-
 @on_jax
 @quick_first("optimizer", [ours, stock])
 def test_on_two_devices(optimizer, two_devices):

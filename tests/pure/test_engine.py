@@ -6,6 +6,7 @@ moves by minus the window's gradient.
 
 import contextlib
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -629,8 +630,6 @@ def test_decide_and_dropped_micro_batches():
 
 
 def test_micro_batches_are_counted_for_a_python_gate():
-    from collections import Counter
-
     o = EAGER.optimizer(Variable(0.0, "w"), accum_iters=3)
     o._accumulation.micro_batches = Counter()
     for _ in range(2):
