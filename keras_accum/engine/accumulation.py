@@ -7,6 +7,7 @@ this list.
 
 import contextlib
 import functools
+from dataclasses import replace
 
 import numpy as np
 
@@ -180,7 +181,7 @@ class Accumulation:
         batch = weigh(self, gradients, variables)
         tensors, of_variables = [*batch.gradients, batch.weight], [*variables, self.window.weight]
         *gradients, weight = self.replicas.reduce(tensors, of_variables)
-        return batch._replace(gradients=gradients, weight=weight)
+        return replace(batch, gradients=gradients, weight=weight)
 
     def process(self, batch):
         """Process a micro-batch, its gradients already summed over replicas."""
@@ -210,7 +211,7 @@ class Accumulation:
             counted, gradients = drop_bad(self, batch)
         else:
             counted, gradients = self.values.one_after(batch.gradients), batch.gradients
-        return batch._replace(gradients=gradients, counted=counted, absent=absent)
+        return replace(batch, gradients=gradients, counted=counted, absent=absent)
 
     def decide(self, batch):
         """Return the micro-batch's step. What Python knows of it decides the gate."""
@@ -224,7 +225,7 @@ class Accumulation:
             is_update = True
         elif is_update is None and is_known(step.switch):
             is_update = bool(step.switch)
-        return step._replace(is_update=is_update)
+        return replace(step, is_update=is_update)
 
     def _closes(self, is_update):
         """Return 1 or 0 for the argument of `close_window`; None if it wasn't called."""

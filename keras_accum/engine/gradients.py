@@ -3,13 +3,16 @@
 No Keras is imported here.
 """
 
+from dataclasses import dataclass
 from itertools import compress
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Sequence
 
 from keras_accum.engine.window import is_known, unconditional
 
 
-class MicroBatch(NamedTuple):
+# No NamedTuple: PyTorch 2.11 can't compile a step that calls `_replace`.
+@dataclass(frozen=True)
+class MicroBatch:
     """A micro-batch on its way through the engine."""
 
     gradients: list  # one for each variable, summed over replicas
