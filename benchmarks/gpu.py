@@ -1,4 +1,4 @@
-"""What accumulation costs on a GPU, in what users run: `python benchmarks/gpu.py`, in 8 minutes.
+"""What accumulation costs on a GPU, in what users run: `python benchmarks/gpu.py`, in ten minutes.
 
     pip install '.[jax,torch]' 'jax[cuda12]' optax && python benchmarks/gpu.py
 
@@ -45,7 +45,7 @@ FRACTION = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.03", "XLA_PYTHON_CLIENT_PREALLO
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=7, help="turns of each contender")
-    parser.add_argument("--minutes", type=float, default=8, help="when to stop")
+    parser.add_argument("--minutes", type=float, default=12, help="when to stop")
     parser.add_argument("--small", action="store_true", help="small networks: try the program")
     parser.add_argument("--backends", nargs="+", choices=tables.BACKENDS, default=installed())
     parser.add_argument("--write", type=Path, help="another JSON file to write")

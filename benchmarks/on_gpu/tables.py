@@ -31,10 +31,11 @@ def path(card):
     return RESULTS / f"gpu_{'_'.join(card.lower().split())}.json"
 
 
-def load():
-    """Return the contents of the newest file."""
-    files = RESULTS.glob("gpu_*.json")
-    return max((json.loads(p.read_text("utf-8")) for p in files), key=lambda found: found["date"])
+def load(part="fit"):
+    """Return the contents of the newest file that has results of a part."""
+    files = [json.loads(path.read_text("utf-8")) for path in RESULTS.glob("gpu_*.json")]
+    having = [found for found in files if any(found.get(part, {}).values())]
+    return max(having, key=lambda found: found["date"])
 
 
 def contenders_of(backend):
