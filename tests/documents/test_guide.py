@@ -86,6 +86,18 @@ def test_a_block_with_a_model(block, updates, position, tmp_path, monkeypatch):
     assert position in (None, getattr(optimizer, "window_position", None))
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+def test_a_loop_with_a_short_last_batch():
+    names = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+    x, y = X[:67].astype("float32"), Y[:67].astype("float32")
+    models = [initialize(dense_model(dtype="float32")) for _ in range(2)]
+    run(f"your own loop, {names[hosts.BACKEND]}", model=models[0], x=x, y=y)
+    models[1].compile(hosts.stock("Adam", learning_rate=1e-3), "mse")
+    models[1].fit(x, y, batch_size=50, shuffle=False, verbose=0)
+    for ours, stock in zip(*[model.get_weights() for model in models]):
+        np.testing.assert_allclose(ours, stock, rtol=0, atol=1e-6)
+
+
 @keras2_has_no("schedules")
 def test_schedules_of_the_learning_rate():
     names = run("a schedule in updates")
