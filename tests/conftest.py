@@ -22,6 +22,7 @@ IGNORED = [
     r"non-integer arguments to randrange:DeprecationWarning",  # Keras 2.15's seeds
     r"`torch.jit.script_method` is deprecated:DeprecationWarning",  # torch.compile itself
     r"You are saving your model as an HDF5 file:UserWarning",  # Keras, which still does so
+    r"Explicitly requested dtype int64:UserWarning",  # Keras on JAX 0.11
     r"Error reading persistent compilation cache:UserWarning",  # another process is writing
     r"This training ends with no update:UserWarning",  # ours, when a training ends inside a window
     r"An epoch ended inside a window:UserWarning",
