@@ -103,9 +103,10 @@ class NoAttribute:
         self._owner, self._name, self._text = owner, name, text
 
     def __get__(self, optimizer, cls):
-        others = super(self._owner, cls if optimizer is None else optimizer)
+        if optimizer is None:
+            return getattr(super(self._owner, cls), self._name, self)
         try:
-            return getattr(others, self._name)
+            return getattr(super(self._owner, optimizer), self._name)
         except AttributeError:
             raise AttributeError(self._text.format(cls.__name__)) from None
 

@@ -273,7 +273,7 @@ def test_a_training_without_an_update_points_at_the_line_of_the_user():
     """Not at a line of ours or of Keras."""
     with pytest.warns(UserWarning, match="ends with no update: 6 of 100 micro-batches") as found:
         in_windows_of(100).fit(*arrays(6 * SIZE), batch_size=SIZE, verbose=0)
-    found = [warning for warning in found if warning.category is UserWarning]
+    found = [warning for warning in found if warning.category is hosts.accum.AccumulationWarning]
     assert [warning.filename for warning in found] == [__file__]
 
 
