@@ -1,5 +1,6 @@
 """Constructor arguments: their order, which are refused and how, and what is set afterwards."""
 
+import abc
 import contextlib
 import inspect
 import types
@@ -49,6 +50,10 @@ class Mixin:
     """Members that have nothing to do with optimizers."""
 
 
+class Abstract(metaclass=abc.ABCMeta):
+    """As a user's optimizer class may be."""
+
+
 class WithItsOwn(accum.AdamAccumulate):
     def __init__(self, rate, every=3):
         super().__init__(rate, accum_iters=every)
@@ -59,12 +64,13 @@ class WithItsOwn(accum.AdamAccumulate):
     [
         ((accum.AdamAccumulate, Mixin), accum.AdamAccumulate),
         ((Mixin, accum.AdamAccumulate), accum.AdamAccumulate),
+        ((Abstract, accum.AdamAccumulate), accum.AdamAccumulate),
         ((Mixin, WithItsOwn), lambda rate, every=3: None),
     ],
 )
 def test_a_subclass(bases, like):
     """Its stock class is that of its parent, and its signature that of its constructor."""
-    cls = type("Mine", bases, {})
+    cls = types.new_class("Mine", bases)
     assert inspect.signature(cls) == inspect.signature(like)
     optimizer = compiled(dense_model(), cls(0.25)).optimizer
     assert optimizer._stock_class is accum.AdamAccumulate._stock_class
