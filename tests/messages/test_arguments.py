@@ -50,8 +50,8 @@ class Mixin:
     """Members that have nothing to do with optimizers."""
 
 
-class Abstract(metaclass=abc.ABCMeta):
-    """As a user's optimizer class may be."""
+# With this metaclass, as a user's optimizer class may have.
+Abstract = abc.ABCMeta("Abstract", (), {})
 
 
 class WithItsOwn(accum.AdamAccumulate):
