@@ -16,6 +16,7 @@ import numpy as np
 from keras_accum.callbacks.base import is_named
 from keras_accum.callbacks.train_function import attribute
 from keras_accum.convert import inner, is_ours
+from keras_accum.host import SAID_BY
 from keras_accum.options import Options
 
 # A window's distance may be this many times the control, or the rounding of the data type.
@@ -413,7 +414,7 @@ class _Window:
 
 
 def _texts(caught):
-    return list(dict.fromkeys(str(warning.message) for warning in caught))
+    return list(dict.fromkeys(str(each.message).replace(SAID_BY, "", 1) for each in caught))
 
 
 def _others(callbacks):

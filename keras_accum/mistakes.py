@@ -1,12 +1,32 @@
 """Calls that people make by mistake: errors that name the remedy. No Keras is imported here."""
 
+import abc
 import itertools
+import re
 
-from keras_accum.host import is_of_keras
+from keras_accum.host import is_called_by_keras, is_of_keras
 from keras_accum.schedule import is_count
 
-# Parts of other packages' names for `accum_iters`.
-_OTHER_NAMES = "accum", "per_update", "update_freq", "update_every", "every_k", "backward_passes"
+# Wrong names of arguments, as patterns, and what is meant. Most are other packages' names.
+_ARGUMENTS = {
+    r"ac+um|per_update|update_freq|update_every|every_k|backward_passes|^steps$": "`accum_iters`",
+    r"grad_mean": '`reduction="mean"`, the default, or `reduction="sum"`',
+    r"finite": "`skip_nonfinite=True`",
+    r"skip_update": "`skip_nonfinite=True`, or for a function of the norm `skip_norm`",
+    r"grad_norm": "`global_clipnorm` (on Keras 2 `clipnorm`), which clips a window's average, or "
+    "`skip_norm`, which drops micro-batches",
+}
+_TO_COMPILE = "{} is an optimizer: give it to `compile`, and not to `callbacks`"
+# Attributes that people and `fit` look for on an optimizer, and the error's text.
+ATTRIBUTES = {
+    "set_model": _TO_COMPILE,  # `fit` looks for these two on its callbacks
+    "on_batch_end": _TO_COMPILE,
+    "step": "{} has no `step`: give it the gradients. On Keras 3, call "
+    "`optimizer.apply(gradients, variables)`; on tf_keras, "
+    "`optimizer.apply_gradients(zip(gradients, variables))`.",
+    "zero_grad": "{} has no `zero_grad`, and keeps its sums by itself: call `model.zero_grad()` "
+    "before each `backward`.",
+}
 # Stock arguments with these words in their names never take integers above 1; clips not even 1.
 _SMALL = "clip", "decay", "epsilon", "name"
 
@@ -23,9 +43,10 @@ def check_call(cls, args, kwargs, rate):
     for name in kwargs:
         if name in cls._fixed:
             raise ValueError(f"Argument(s) not recognized: {cls.__name__} has {cls._fixed}.")
-        if name not in parameters and any(part in name for part in _OTHER_NAMES):
-            wrong = {name: kwargs[name]}
-            raise ValueError(f"Argument(s) not recognized: {wrong}. Did you mean `accum_iters`?")
+        for pattern, meant in _ARGUMENTS.items() if name not in parameters else ():
+            if re.search(pattern, name):
+                wrong = {name: kwargs[name]}
+                raise ValueError(f"Argument(s) not recognized: {wrong}. Did you mean {meant}?")
 
 
 def _check_rate(cls, value):
@@ -70,3 +91,33 @@ def check_horovod(optimizer):
             "`accum_iters`: leave it at 1. Received: "
             f"backward_passes_per_step={passes}, accum_iters={options.accum_iters}"
         )
+
+
+class NoAttribute:
+    """An attribute that an optimizer hasn't, with an error that says what to write.
+
+    Another base class or the instance may have it: then that one is found.
+    """
+
+    def __init__(self, owner, name, text):
+        self._owner, self._name, self._text = owner, name, text
+
+    def __get__(self, optimizer, cls):
+        if optimizer is None:
+            return getattr(super(self._owner, cls), self._name, self)
+        try:
+            return getattr(super(self._owner, optimizer), self._name)
+        except AttributeError:
+            raise AttributeError(self._text.format(cls.__name__)) from None
+
+
+class Named(abc.ABCMeta):
+    """The optimizers' metaclass: Keras's error about a class in `compile` says what to write.
+
+    It is an ABCMeta, because a user's optimizer class may have that metaclass.
+    """
+
+    def __str__(cls):
+        if not is_called_by_keras():
+            return repr(cls)
+        return f"{cls!r}, a class: give `compile` an optimizer, `{cls.__name__}(accum_iters=5)`"

@@ -155,7 +155,7 @@ class ByName:
     def from_config(self, config, custom_objects=None):
         raise ValueError(
             f"A name has no place for accum_iters: give `compile` the optimizer itself, "
-            f"`{self.__name__}(accum_iters=5)`. Received: {self.__name__.lower()!r}"
+            f"`{self.__name__}(accum_iters=5)`. Received: the name {self.__name__!r}"
         )
 
 

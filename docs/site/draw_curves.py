@@ -11,21 +11,10 @@ from draw_window import BLUE, GREY, ORANGE, box, line, opened, text
 
 from keras_accum.__main__ import ACCUM_ITERS, BATCH, LEARNING_RATE, Demo
 
-EACH = 500  # digits between two points
 WIDTH, HEIGHT = 842, 340
 LEFT, RIGHT, TOP, BOTTOM = 70, 600, 30, 290
 TITLE = "Test loss: accumulated small batches lie on the big batch, the small batch ends above"
 TICKS = 0.5, 0.7, 1.0, 1.4, 1.7  # the first and the last one are the bounds
-
-
-def losses(demo, optimizer, batch):
-    """Train, and return the test loss after each part of the digits."""
-    model, found = demo.network(optimizer), []
-    for start in range(0, len(demo.x), EACH):
-        part = slice(start, start + EACH)
-        demo.fit(model, demo.x[part], demo.y[part], batch)
-        found.append(model.evaluate(*demo.test, verbose=0)[0])
-    return found
 
 
 def points(found):
@@ -56,7 +45,9 @@ def curves():
         (f"a batch of {size}", BLUE, demo.stock(LEARNING_RATE), size, thick),
         (f"accumulated: {ACCUM_ITERS} x {BATCH}", BLUE, accumulating, BATCH, dashed),
     ):
-        where = list(points(losses(demo, optimizer, batch)))
+        losses = []
+        demo.train(optimizer, batch, curve=losses)
+        where = list(points(losses))
         yield line(where, color, **style)
         y = where[-1][1] + (22 if style is dashed else 0)
         yield line([(RIGHT + 14, y), (RIGHT + 49, y)], color, **style)  # the key

@@ -1,12 +1,32 @@
 """The callback `AccumulationMonitor`."""
 
 from keras_accum.callbacks.base import Callback
+from keras_accum.host import is_called_by_keras
 
 # Logs to show as they are, without averaging.
 _LOGS = (
     *("completed_updates", "window_position", "window_length", "learning_rate"),
     "skipped_micro_batches",
 )
+
+
+class _Count(int):
+    """An int that Keras's progress bar shows as an integer.
+
+    The bar divides the NumPy mean of a log by 1, and shows zero as 0.0000e+00.
+    """
+
+    def mean(self, *axes, **keywords):
+        return self
+
+    def __truediv__(self, divisor):
+        return self if divisor == 1 else int(self) / divisor
+
+    def __reduce__(self):
+        return int, (int(self),)  # a pickled history needs no keras_accum
+
+    def __format__(self, spec):
+        return str(int(self)) if is_called_by_keras() else format(int(self), spec)
 
 
 class AccumulationMonitor(Callback):
@@ -23,7 +43,7 @@ class AccumulationMonitor(Callback):
       training began. With `steps_per_execution` above 1, executions in which all were dropped.
 
     After three micro-batches in a window of five, the progress bar shows `completed_updates:
-    12.0000 - window_position: 3.0000 - window_length: 5.0000`.
+    12 - window_position: 3 - window_length: 5`.
 
     List the monitor after ApplyPartialWindow and before callbacks that use its logs, such as
     CSVLogger. It reads from the device after each micro-batch.
@@ -60,10 +80,10 @@ class AccumulationMonitor(Callback):
 
     def _add_to(self, logs):
         accumulation = self._accumulation()
-        logs["completed_updates"], logs["window_position"] = self._reached
+        logs["completed_updates"], logs["window_position"] = map(_Count, self._reached)
         position, length, next_length = accumulation.counts()
         if accumulation.options.accum_iters is not None:
-            logs["window_length"] = length if position else next_length
+            logs["window_length"] = _Count(length if position else next_length)
         logs["learning_rate"] = accumulation.store.rate_in_use()
         if accumulation.options.drops:
-            logs["skipped_micro_batches"] = self._skipped
+            logs["skipped_micro_batches"] = _Count(self._skipped)

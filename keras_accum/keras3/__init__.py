@@ -24,6 +24,7 @@ from keras_accum.callbacks.library import Library  # noqa: E402
 from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask  # noqa: E402
 from keras_accum.compare import Comparison, compare_with_big_batch  # noqa: E402
 from keras_accum.engine.state import StateError  # noqa: E402
+from keras_accum.host import AccumulationWarning  # noqa: E402
 from keras_accum.keras3 import optimizers  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.keras3.store import Keras3Store  # noqa: E402
@@ -76,6 +77,7 @@ PythonGate = LIBRARY.callback(python_gate.PythonGate)
 __all__ = [  # written out for type checkers; the tests compare it with `WHERE`
     "AccumulationMonitor",
     "AccumulationSchedule",
+    "AccumulationWarning",
     "ApplyPartialWindow",
     "Comparison",
     "MicroBatches",

@@ -166,8 +166,9 @@ class Hooks(Convertible):
         if is_complete and store.has_all(variables):
             variables = store.variables
         else:
+            store.check_known(variables)
             pairs = [pair for pair in zip(grads, variables) if pair[0] is not None]
-            if not (pairs and all(store.index(variable) is not None for variable in variables)):
+            if not pairs:
                 return super().apply(grads, variables)  # returns or raises, as stock
             missing = [store.get_name(v) for g, v in zip(grads, variables) if g is None]
             if missing:

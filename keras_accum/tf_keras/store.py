@@ -58,19 +58,6 @@ class TfKerasStore(parts.Store):
             )
         return variables
 
-    def check_known(self, var_list):
-        """Raise a ValueError for variables unknown to `build`."""
-        known = set(map(self.key, self.variables))
-        new = [self.get_name(v) for v in var_list if self.key(v) not in known]
-        if new:
-            raise ValueError(
-                f"{type(self.optimizer).__name__} was built for {len(known)} variables, and these "
-                f"are others: {', '.join(new)}. Call `optimizer.build(variables)` before the first "
-                "step, with all variables that it will ever update. For a copy of the model, or if "
-                "layers were unfrozen, compile the model with a new optimizer; "
-                "`new.set_state(optimizer.get_state())` continues the training."
-            )
-
     # -- the stock optimizer's variables -----------------------------------------------------------
 
     def record(self, name, variable, weight=None):

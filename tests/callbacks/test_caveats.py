@@ -19,7 +19,7 @@ skip_file_on_keras2("a CallbackList that knows the model")
 SIZE, LENGTH = 4, 3
 layers, close = keras.layers, hosts.accum.ApplyPartialWindow
 
-STOCK = "SGDAccumulate(accum_iters=5), or use the stock optimizer"
+STOCK = "SGDAccumulate(accum_iters=5), or give accum_iters=1 if you mean it"
 BATCHES = "Batch normalization trains in normalizes"
 MASK = "divided by the number of elements that aren't masked or ignored"
 WEIGHTS = "divided by the sum of sample weights"
@@ -273,7 +273,7 @@ def test_a_training_without_an_update_points_at_the_line_of_the_user():
     """Not at a line of ours or of Keras."""
     with pytest.warns(UserWarning, match="ends with no update: 6 of 100 micro-batches") as found:
         in_windows_of(100).fit(*arrays(6 * SIZE), batch_size=SIZE, verbose=0)
-    found = [warning for warning in found if warning.category is UserWarning]
+    found = [warning for warning in found if warning.category is hosts.accum.AccumulationWarning]
     assert [warning.filename for warning in found] == [__file__]
 
 
@@ -356,12 +356,36 @@ def test_only_training_calls_a_loss(accum_iters, reduction):
 
 
 def test_without_accum_iters_it_is_said_once():
-    model, data = eager(dense_model(), sgd(accum_iters=1)), arrays(SIZE)
+    model, data = eager(dense_model(), hosts.ours("SGD")), arrays(SIZE)
     texts = ["has accum_iters=1"]
     (found,) = said(model, data, texts=texts)
     assert STOCK in found
     assert said(model, data, texts=texts) == []
-    assert said(eager(dense_model(), sgd()), data, texts=texts) == []
+    for given in ({}, {"accum_iters": 1}, {"accum_iters": np.int64(1)}):
+        assert said(eager(dense_model(), sgd(**given)), data, texts=texts) == []
+
+
+def test_a_window_that_meets_another_compile():
+    """Or another model. It is said each time, and not of a window that was closed before."""
+
+    def meets(model, before=None):
+        (before or (lambda: None))()
+        return said(model, arrays(SIZE), texts=["from another `compile`"], epochs=1)
+
+    optimizer = sgd()
+    model = eager(dense_model(), optimizer)
+    assert meets(model) == meets(model) == [] and optimizer.window_position == 2
+    (found,) = meets(eager(model, optimizer, "mae"))
+    assert "its 2 micro-batches" in found and "apply_partial_window" in found
+    assert optimizer.window_position == 0
+    assert meets(eager(model, optimizer)) == []
+    assert len(meets(eager(model, optimizer))) == 1
+    again = eager(model, optimizer)
+    assert meets(again, optimizer.apply_partial_window) == []
+    fresh = eager(dense_model(), sgd())
+    fresh.optimizer.build(fresh.trainable_variables)
+    fresh.optimizer.set_state(optimizer.get_state())
+    assert optimizer.window_position == 1 and meets(fresh) == []
 
 
 @once_by_torch

@@ -322,7 +322,7 @@ def test_optimizers(optimizer):
     assert int(model.optimizer.iterations) == 2 * -(-SAMPLES // BATCH)
 
 
-@pytest.mark.filterwarnings("ignore:MicroBatches splits batches of 4 samples")
+@pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches of 4 samples")
 @quick_first(
     "size, others",
     [(SIZE, ["AccumulationMonitor", "PythonGate"]), ("auto", ["PythonGate"]), (SIZE, [])],

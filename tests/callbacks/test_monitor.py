@@ -1,6 +1,8 @@
 """`AccumulationMonitor`: what it logs about the windows of a training."""
 
 import csv
+import json
+import pickle
 import re
 
 import hosts
@@ -84,11 +86,22 @@ def test_what_is_shown_is_the_last_value_and_no_average(tmp_path, capsys):
     assert (int(row["completed_updates"]), int(row["window_position"])) == (25, 0)
     assert "learning_rate" in row
     text = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
-    assert re.search(r"completed_updates: 50.0+ - window_position: 0\S+ - window_length: 4", text)
-    found = re.findall(r"(\d+)/100[^\r\n\b]*? completed_updates: ([\d.]+)", text)
-    shown = [(int(step), float(updates)) for step, updates in found]
+    assert re.search(r"completed_updates: 50 - window_position: 0 - window_length: 4 ", text)
+    found = re.findall(r"(\d+)/100[^\r\n\b]*? completed_updates: (\S+)", text)
+    shown = [(int(step), int(updates)) for step, updates in found]
     assert shown[-1][1] == 50 and {updates for step, updates in shown if step == 100} == {25, 50}
     assert all(updates - step // LENGTH in (0, 25) for step, updates in shown)
+
+
+def test_a_count_is_an_int():
+    """For a user's own lines, trackers and files; only the progress bar shows it by itself."""
+    _, history, _ = monitored(sgd(), epochs=1)
+    (count,) = history["completed_updates"]
+    assert count == WINDOWS and isinstance(count, int)
+    assert (count / 2, count / 1, f"{count:.1f}") == (WINDOWS / 2, WINDOWS, f"{WINDOWS}.0")
+    assert json.loads(json.dumps(history)) == history
+    assert type(pickle.loads(pickle.dumps(count))) is int
+    assert np.array(history["completed_updates"]).dtype.kind == "i"
 
 
 @every_gate

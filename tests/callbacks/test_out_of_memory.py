@@ -19,7 +19,7 @@ if not hosts.IS_KERAS3:
 from keras_accum.callbacks import micro_batches
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:MicroBatches splits batches"),
+    pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches"),
     pytest.mark.filterwarnings("ignore:The model does not have any trainable weights"),
     # TensorFlow's allocator waits for ten seconds before it refuses; test_micro_batches.py asks it.
     *[thorough, pytest.mark.weekly] * hosts.IS_TENSORFLOW,

@@ -8,6 +8,8 @@ from cases import every_name, keras2_has_no, once_on_keras3
 from hosts import accum
 from training import compiled, dense_model, fit
 
+from keras_accum import host
+
 
 @keras2_has_no("PythonGate")
 def test_the_callback_in_the_place_of_the_gate():
@@ -36,6 +38,43 @@ def test_an_argument_of_the_newer_style():
     for name, use in ("Adam", "AdamWAccumulate, or `acc"), ("SGD", r"`accumulating\(.*SGD\)`"):
         with pytest.raises(TypeError, match=f"`weight_decay` is an argument.*newer.* Use {use}"):
             hosts.ours(name, accum_iters=2, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("name", ["step", "zero_grad"])
+def test_an_attribute_of_other_packages_optimizers(name):
+    """The error says what to write. An optimizer that has such an attribute keeps it."""
+    optimizer = hosts.ours("Adam", accum_iters=2)
+    said = {"step": r"no `step`.*optimizer\.apply", "zero_grad": r"model\.zero_grad\(\)"}
+    with pytest.raises(AttributeError, match=said[name]):
+        getattr(optimizer, name)
+    assert not hasattr(optimizer, name) and name not in dir(optimizer)
+    has = type("Has", (), {name: lambda self: type(self).__name__})
+    other = type("Other", (type(optimizer), has), {})(accum_iters=2)
+    assert getattr(other, name)() == "Other" and name in dir(other)
+    assert getattr(type(other), name) is getattr(has, name)
+    vars(optimizer)[name] = 3
+    assert getattr(optimizer, name) == 3
+
+
+@pytest.mark.skipif(not hasattr(accum, "MicroBatches"), reason="MicroBatches is for Keras 3")
+def test_another_name_of_the_size_of_slices():
+    said = "MicroBatches takes `size`, the number of samples per slice.*{'batch_size': 10}"
+    with pytest.raises(TypeError, match=said):
+        accum.MicroBatches(batch_size=10)
+
+
+@keras2_has_no("optimizers that keep their variables")
+def test_a_layer_that_is_unfrozen_later():
+    """The optimizer was built for the others by the first step."""
+    model = dense_model()
+    model.get_layer("hidden").trainable = False
+    fit(compiled(model, hosts.ours("Adam", accum_iters=2)), 2, epochs=1)
+    model.get_layer("hidden").trainable = True
+    said = r"built for 2 variables.* others: \S*hidden/kernel.*`optimizer.build\("
+    if hosts.keras.backend.backend() == "jax":  # whose `fit` takes weights by position
+        said = "for 2, and the model has 4.*unfreeze layers, compile with a new"
+    with pytest.raises(ValueError, match=said):
+        fit(compiled(model, model.optimizer), 2, epochs=1)
 
 
 class Decaying(hosts.optimizers.Optimizer):
@@ -111,6 +150,36 @@ def test_an_object_that_is_no_model():
     callback, model = accum.ApplyPartialWindow(), object()
     callback.set_model(model)
     assert callback.model is model
+
+
+def test_what_is_printed(capsys):
+    """The line for the wrong Keras, or for a class, is in Keras's own errors alone."""
+    optimizer = hosts.ours("Adam", accum_iters=5)
+    print(optimizer, type(optimizer), sep="\n")
+    printed = [*capsys.readouterr().out.splitlines(), f"{optimizer}", f"{type(optimizer)}"]
+    assert printed == [repr(optimizer), repr(type(optimizer))] * 2
+    assert repr(type(optimizer)).endswith("AdamAccumulate'>")
+
+
+@once_on_keras3
+def test_a_warning_has_our_category_and_name():
+    """So users can filter it by either, also with `python -W`."""
+    with pytest.warns(accum.AccumulationWarning, match="^keras_accum: here") as found:
+        host.warn("here")
+    assert found[0].filename == __file__ and issubclass(accum.AccumulationWarning, UserWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", category=accum.AccumulationWarning)
+        host.warn("here")
+
+
+@once_on_keras3
+def test_one_function_warns():
+    """So every warning has the category."""
+    files = sorted((hosts.PROJECT / "keras_accum").rglob("*.py"))
+    assert [file.parent.name for file in files if "warnings.warn(" in file.read_text("utf-8")] == [
+        "host"
+    ]
 
 
 @once_on_keras3

@@ -199,7 +199,7 @@ def test_no_training_ends_because_of_a_warning(name, monkeypatch):
 
 @keras2_has_no("hooks")
 def test_a_warning_that_a_user_has_raised():
-    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=1), run_eagerly=True)
+    model = compiled(dense_model(), hosts.ours("SGD"), run_eagerly=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UserWarning, match="has accum_iters=1"):

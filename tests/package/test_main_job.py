@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import types
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from cases import once_on_keras3, thorough
 
+import keras_accum
 from keras_accum import __main__ as main
 
 on_tensorflow = hosts.IS_TENSORFLOW and not hosts.IS_KERAS2
@@ -45,7 +47,10 @@ def test_it_shows_what_it_claims():
     assert differences[0] == 0 < min(control, accumulated)
     assert max(control, accumulated) < 1e-4 < 0.1 < small
     assert max(map(len, job.stdout.splitlines())) <= 80
-    assert job.stderr == ""  # no line of a log, and no progress but on a terminal
+    lines = job.stderr.splitlines()  # no line of a log
+    assert all(re.fullmatch(r"training with batches of \d+: \d+%", line) for line in lines)
+    # Of four trainings, and of one that stops and continues in another process.
+    assert len(lines) == 4 * main.EPOCHS + 3 + 3 and lines[-1].endswith(" 100%")
 
 
 def shortens():
@@ -67,7 +72,7 @@ def test_it_trains_in_full_float32(monkeypatch):
     demo, found, before = main.Demo(), [], shortens()
     monkeypatch.setattr(demo.keras.Model, "fit", lambda *_, **__: found.append(shortens()))
     demo.train(demo.stock(), main.BATCH, slice(main.STOP))
-    assert found == [False] and shortens() == before
+    assert {*found} == {False} and shortens() == before
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="tf_keras has TensorFlow's")
@@ -114,6 +119,51 @@ def test_it_judges_against_its_control(accumulated, control, holds):
     assert claims[claim] == holds and all(claims[other] for other in others)
     assert f"({accumulated:.1e}, control: {control:.1e})" in claim
     assert list(main.judge(dict.fromkeys(distances, 0.1), -0.1, 1e-9).values())[1:] == [False] * 2
+
+
+@once_on_keras3
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress(is_terminal, monkeypatch, capsys):
+    """One line on a terminal, elsewhere a line for each fifth and for the end."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+    for done in (500, 1500, 2000):
+        main.show("training", done, 2000)
+    said = capsys.readouterr().err
+    each = "training: 25%\rtraining: 75%\rtraining: 100%\r"
+    assert said == (each if is_terminal else "training: 75%\ntraining: 100%\n")
+
+
+@once_on_keras3
+def test_the_version():
+    """Told before a framework is imported."""
+    job = run("--version")
+    assert (job.returncode, job.stdout) == (0, f"keras_accum {keras_accum.__version__}\n")
+
+
+@needs_sklearn
+def test_a_picture_of_the_curves(tmp_path):
+    """It has the test loss after each part of a training."""
+    pytest.importorskip("matplotlib")
+    demo, curve, path = main.Demo(), [], tmp_path / "curves.png"
+    model = demo.train(demo.stock(main.LEARNING_RATE), 100, slice(2 * main.PART), curve)
+    assert len(curve) == 2 and curve[1] < curve[0]
+    assert curve[1] == pytest.approx(model.evaluate(*demo.test, verbose=0)[0], rel=1e-6)
+    main.draw(path, {main.BIG: curve})
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@once_on_keras3
+def test_no_picture(monkeypatch, capsys):
+    """It is said before any training."""
+    if importlib.util.find_spec("matplotlib"):
+        assert main.main("nowhere/curves.png") == 2
+        assert "--plot can't write nowhere/curves.png: " in capsys.readouterr().err
+        assert main.main("curves.unknown") == 2
+        assert "--plot can't write curves.unknown: " in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main.main("curves.png") == 2
+    said = capsys.readouterr()
+    assert "--plot needs matplotlib: `pip install matplotlib`" in said.err and said.out == ""
 
 
 @once_on_keras3

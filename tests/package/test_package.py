@@ -141,7 +141,7 @@ def test_modules_named_as_in_keras():
     classes = {n for n in NAMES if isinstance(getattr(hosts.accum, n), type)}
     assert found == {n for n in classes if issubclass(getattr(hosts.accum, n), callback)}
     rest = {*NAMES} - {*dir(parts[0]), *dir(parts[1])}
-    assert rest <= {"StateError", "Comparison", "compare_with_big_batch"}
+    assert rest <= {"AccumulationWarning", "StateError", "Comparison", "compare_with_big_batch"}
 
 
 @pytest.mark.parametrize("module", ["", ".optimizers", f".{hosts.HOST}"])
@@ -246,7 +246,7 @@ def test_the_table_of_classes_has_the_arguments_of_their_rules():
 
 # Optimizers share the examples of README and guide.
 WITH_EXAMPLE = {name for name in NAMES if not name.endswith("Accumulate")}
-WITH_EXAMPLE -= {"accumulating", "StateError", "Comparison"}
+WITH_EXAMPLE -= {"accumulating", "AccumulationWarning", "StateError", "Comparison"}
 if not hosts.IS_KERAS3:
     WITH_EXAMPLE -= {"compare_with_big_batch"}  # its example is for Keras 3
 

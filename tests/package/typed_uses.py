@@ -19,6 +19,7 @@ optimizer.apply_partial_window(5)  # pyright: ignore[reportCallIssue]
 AdamAccumulate(gate="if")  # pyright: ignore[reportArgumentType]
 updates: int = AdamAccumulate.from_optimizer(optimizer, accum_iters=5).completed_updates
 callbacks = [MicroBatches(10)]
+MicroBatches(batch_size=10)  # pyright: ignore[reportArgumentType]
 
 from keras_accum import AdamAcumulate  # pyright: ignore[reportAttributeAccessIssue]
 from keras_accum.keras3 import AMSGradAccumulate, RMSpropAccumulate, SGDAccumulate

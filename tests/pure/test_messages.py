@@ -10,6 +10,7 @@ import pytest
 from keras_accum import options
 from keras_accum.optimizer import Accumulating
 from keras_accum.options import Options
+from keras_accum.schedule import ONE
 
 
 class Stock:
@@ -98,12 +99,29 @@ def test_wrong_calls(call, said):
         call()
 
 
-@pytest.mark.parametrize(
-    "name", ["accum_iter", "accumulate_steps", "grad_accum", "steps_per_update", "every_k_schedule"]
-)
+NAMES = "accum_iter accumulate_steps grad_accum steps_per_update every_k_schedule acum_iters steps"
+OTHER_NAMES = {
+    **dict.fromkeys(NAMES.split(), "`accum_iters`"),
+    "use_grad_mean": '`reduction="mean"`, the default, or `reduction="sum"`',
+    "skip_not_finite": "`skip_nonfinite=True`",
+    "should_skip_update_fn": "`skip_nonfinite=True`, or for a function of the norm `skip_norm`",
+    "max_grad_norm": "`global_clipnorm` (on Keras 2 `clipnorm`), which clips a window's average, "
+    "or `skip_norm`, which drops micro-batches",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
 def test_a_name_that_other_packages_have(name):
-    with pytest.raises(ValueError, match=f"{{'{name}': 5}}. Did you mean `accum_iters`[?]"):
+    said = f"{{'{name}': 5}}. Did you mean {OTHER_NAMES[name]}?"
+    with pytest.raises(ValueError, match=re.escape(said)):
         bind(**{name: 5})
+    has = type("Has", (Stock,), {"__init__": eval(f"lambda self, {name}=1, **others: None")})
+    assert bind(cls=class_of(has), **{name: 5}) == {name: 5}
+
+
+@pytest.mark.parametrize("name", ["warmup_steps", "norm", "mean"])
+def test_a_name_that_only_looks_alike(name):
+    assert bind(**{name: 5}) == {name: 5}
 
 
 def test_own_arguments_and_their_defaults():
@@ -111,6 +129,8 @@ def test_own_arguments_and_their_defaults():
     assert (own.accum_iters, own.reduction, own.gate) == (3, "mean", "auto")
     assert type(own.accum_iters) is int  # as JSON needs it
     assert Options() == Options(1, "mean", False, None, None, "auto")
+    # `fit` warns of an `accum_iters` that nobody gave.
+    assert Options().accum_iters is ONE and Options(1).accum_iters is not ONE
 
 
 def test_an_option_is_a_field_that_the_constructor_repeats():

@@ -25,7 +25,7 @@ def set_state(optimizer):
 THROUGH = [(assign, form) for form in FORMATS if form not in ("registered", "saved_model")]
 
 
-@pytest.mark.filterwarnings("ignore:Using the saved accum_iters=4 instead of 2")
+@pytest.mark.filterwarnings("ignore:keras_accum. Using the saved accum_iters=4 instead of 2")
 @quick_first("reset, form", [(assign, "state"), (set_list, None), (set_state, None), *THROUGH])
 def test_a_reset_by_zeros_is_a_fresh_window(reset, form, tmp_path):
     """It has the length of the constructor, also in files from before and inside the window."""

@@ -148,7 +148,7 @@ VALUES = {
     **{"learning_rate_power": -0.25, "beta_2_decay": -0.5, "exclude_layers": ["out"]},
     **{"clipnorm": 0.5, "ema_overwrite_frequency": 3, "loss_scale_factor": 8.0},
     **{"reduction": "sum", "gate": "conditional", "skip_norm": 1e6, "decay": 0.5},
-    **{"schedule_decay": 0.25},
+    **{"schedule_decay": 0.25, "accum_iters": 3},
     **dict.fromkeys(["clipvalue", "global_clipnorm", "gradient_accumulation_steps"]),
     **dict.fromkeys(["gradient_aggregator", "gradient_transformers", "window_transforms"]),
 }

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Literal
+from typing import Literal, NoReturn
 
 import keras
 
@@ -83,8 +83,14 @@ class MicroBatches(InTrainFunction):
         self,
         size: int | Literal["auto"] = "auto",
         loss: Literal["sample", "batch"] = "sample",
+        **others: NoReturn,
     ) -> None:
         super().__init__()
+        if others:
+            raise TypeError(
+                "MicroBatches takes `size`, the number of samples per slice, and `loss`. "
+                f"Received: {others}"
+            )
         if size != "auto" and (isinstance(size, bool) or not isinstance(size, int)):
             raise TypeError(f'`size` must be an integer or "auto". Received: size={size!r}')
         if size != "auto" and size < 1:
