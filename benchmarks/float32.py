@@ -79,6 +79,8 @@ class Trainings:
         self._digits, self._activation = (images[order], labels[order]), activation
         self._epochs = epochs
         ours = AdamAccumulate(accum_iters=ACCUM_ITERS)
+        if keras.config.dtype_policy().name == "mixed_float16":  # as big as the big batch's
+            ours = keras.optimizers.LossScaleOptimizer(ours, initial_scale=2**15 / ACCUM_ITERS)
         optimizers = {STOCK: keras.optimizers.Adam(), OURS: ours}
         self._models = {kind: network(activation, made) for kind, made in optimizers.items()}
         self._fresh = {}

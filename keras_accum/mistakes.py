@@ -1,10 +1,9 @@
 """Calls that people make by mistake: errors that name the remedy. No Keras is imported here."""
 
-import abc
 import itertools
 import re
 
-from keras_accum.host import is_called_by_keras, is_of_keras
+from keras_accum.host import is_of_keras
 from keras_accum.schedule import is_count
 
 # Wrong names of arguments, as patterns, and what is meant. Most are other packages' names.
@@ -91,33 +90,3 @@ def check_horovod(optimizer):
             "`accum_iters`: leave it at 1. Received: "
             f"backward_passes_per_step={passes}, accum_iters={options.accum_iters}"
         )
-
-
-class NoAttribute:
-    """An attribute that an optimizer hasn't, with an error that says what to write.
-
-    Another base class or the instance may have it: then that one is found.
-    """
-
-    def __init__(self, owner, name, text):
-        self._owner, self._name, self._text = owner, name, text
-
-    def __get__(self, optimizer, cls):
-        if optimizer is None:
-            return getattr(super(self._owner, cls), self._name, self)
-        try:
-            return getattr(super(self._owner, optimizer), self._name)
-        except AttributeError:
-            raise AttributeError(self._text.format(cls.__name__)) from None
-
-
-class Named(abc.ABCMeta):
-    """The optimizers' metaclass: Keras's error about a class in `compile` says what to write.
-
-    It is an ABCMeta, because a user's optimizer class may have that metaclass.
-    """
-
-    def __str__(cls):
-        if not is_called_by_keras():
-            return repr(cls)
-        return f"{cls!r}, a class: give `compile` an optimizer, `{cls.__name__}(accum_iters=5)`"

@@ -1,7 +1,6 @@
 """The callback `AccumulationMonitor`."""
 
 from keras_accum.callbacks.base import Callback
-from keras_accum.host import is_called_by_keras
 
 # Logs to show as they are, without averaging.
 _LOGS = (
@@ -13,20 +12,22 @@ _LOGS = (
 class _Count(int):
     """An int that Keras's progress bar shows as an integer.
 
-    The bar divides the NumPy mean of a log by 1, and shows zero as 0.0000e+00.
+    The bar divides the NumPy mean of a log by 1, and formats it with four decimals.
     """
 
     def mean(self, *axes, **keywords):
         return self
 
     def __truediv__(self, divisor):
-        return self if divisor == 1 else int(self) / divisor
+        return _Whole(self) if divisor == 1 else int(self) / divisor
 
     def __reduce__(self):
         return int, (int(self),)  # a pickled history needs no keras_accum
 
+
+class _Whole(float):
     def __format__(self, spec):
-        return str(int(self)) if is_called_by_keras() else format(int(self), spec)
+        return str(int(self))
 
 
 class AccumulationMonitor(Callback):

@@ -1,6 +1,5 @@
 """Constructor arguments: their order, which are refused and how, and what is set afterwards."""
 
-import abc
 import contextlib
 import inspect
 import types
@@ -50,10 +49,6 @@ class Mixin:
     """Members that have nothing to do with optimizers."""
 
 
-# With this metaclass, as a user's optimizer class may have.
-Abstract = abc.ABCMeta("Abstract", (), {})
-
-
 class WithItsOwn(accum.AdamAccumulate):
     def __init__(self, rate, every=3):
         super().__init__(rate, accum_iters=every)
@@ -64,13 +59,12 @@ class WithItsOwn(accum.AdamAccumulate):
     [
         ((accum.AdamAccumulate, Mixin), accum.AdamAccumulate),
         ((Mixin, accum.AdamAccumulate), accum.AdamAccumulate),
-        ((Abstract, accum.AdamAccumulate), accum.AdamAccumulate),
         ((Mixin, WithItsOwn), lambda rate, every=3: None),
     ],
 )
 def test_a_subclass(bases, like):
     """Its stock class is that of its parent, and its signature that of its constructor."""
-    cls = types.new_class("Mine", bases)
+    cls = type("Mine", bases, {})
     assert inspect.signature(cls) == inspect.signature(like)
     optimizer = compiled(dense_model(), cls(0.25)).optimizer
     assert optimizer._stock_class is accum.AdamAccumulate._stock_class
@@ -137,8 +131,8 @@ def test_a_tensor_in_the_place_of_a_variable(accum_iters):
 
 
 def test_a_class_or_a_name_in_compile():
-    """Keras's message ends with the line to write. Keras 3.16 takes a class; `fit` warns."""
-    said = r"optimizer identifier: <class .*AdamAccumulate'>, a class: .*Accumulate\(accum_iters=5"
+    """The message is Keras's, and the guide has it. Keras 3.16 takes a class; `fit` warns."""
+    said = "Could not interpret optimizer identifier: <class .*AdamAccumulate'>"
     model, refuses = dense_model(), pytest.raises(ValueError, match=said)
     with contextlib.nullcontext() if hosts.IS_KERAS_3_16 else refuses:
         model.compile(accum.AdamAccumulate, "mse")

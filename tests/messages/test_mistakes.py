@@ -153,12 +153,10 @@ def test_an_object_that_is_no_model():
 
 
 def test_what_is_printed(capsys):
-    """The line for the wrong Keras, or for a class, is in Keras's own errors alone."""
+    """The line for the wrong Keras is in Keras's own errors alone."""
     optimizer = hosts.ours("Adam", accum_iters=5)
-    print(optimizer, type(optimizer), sep="\n")
-    printed = [*capsys.readouterr().out.splitlines(), f"{optimizer}", f"{type(optimizer)}"]
-    assert printed == [repr(optimizer), repr(type(optimizer))] * 2
-    assert repr(type(optimizer)).endswith("AdamAccumulate'>")
+    print(optimizer)
+    assert [capsys.readouterr().out.strip(), f"{optimizer}"] == [repr(optimizer)] * 2
 
 
 @once_on_keras3
