@@ -25,7 +25,7 @@ def weigh(accumulation, gradients, variables):
 
     Some sums multiply by themselves when they add. The factor includes the number of replicas,
     because Keras divides each replica's loss by it. A weight that isn't finite makes the gradients
-    NaN.
+    NaN, and counts as 1, because at 0 they wouldn't show.
     """
     values, open_window = accumulation.values, accumulation.window
     given = accumulation.pending.take("weigh")
@@ -41,11 +41,11 @@ def weigh(accumulation, gradients, variables):
         return MicroBatch(gradients, variables, weight, factor=float(weight))
     if is_known(weight):
         is_weight = _is_finite(weight)
-        weight, factor = (weight, weight) if is_weight else (type(weight)(0), float("nan"))
+        weight, factor = (weight, weight) if is_weight else (type(weight)(1), float("nan"))
     else:
         ops = values.ops
         is_weight = _is_finite(weight)
-        weight = ops.where(is_weight, weight, ops.zeros_like(weight))
+        weight = ops.where(is_weight, weight, ops.ones_like(weight))
         factor = ops.where(is_weight, weight, float("nan") * ops.ones_like(weight))
     factor = factor * accumulation.replicas.count()
     gradients = sums.as_summed(gradients, variables)

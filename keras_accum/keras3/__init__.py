@@ -54,10 +54,10 @@ class _Library(Library):
         return [*found[:1], *(() if container is None else container.metrics)]
 
     def find_process_group(self, model):
-        if not IS_TORCH or host.parse_version(keras.__version__) < (3, 16):
-            return None
-        host.check_members(keras, model, ["ddp_model"])
-        return None if model.ddp_model is None else model.ddp_model.process_group
+        if IS_TORCH and host.parse_version(keras.__version__) >= (3, 16):
+            host.check_members(keras, model, ["ddp_model"])
+        wrapper = getattr(model, "ddp_model", None)
+        return None if wrapper is None else wrapper.process_group
 
     def make_sum_loss(self, dtype):
         return keras.losses.Loss(reduction="sum", dtype=dtype)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import hosts
+import numpy as np
 
 PARTIAL = 2  # micro-batches at the end, which are closed as a partial window
 
@@ -24,6 +25,19 @@ def two_free_ports():
         for s in (one, two):
             s.bind(("localhost", 0))
         return [s.getsockname()[1] for s in (one, two)]
+
+
+def uneven_shares(seed):
+    """Micro-batches of random sizes: (x, y) for each of two processes, and micro-batches a window."""
+    random = np.random.default_rng(seed)
+    micro_batches = [
+        [
+            [random.uniform(*ends, (size, n)).astype("float32") for ends, n in [((-1, 1), 3), ((1, 2), 2)]]
+            for size in random.integers(1, 7, 2)
+        ]
+        for _ in range(random.integers(5, 12))
+    ]
+    return micro_batches, int(random.integers(2, 5))
 
 
 def run_together(programs):
