@@ -27,11 +27,11 @@ def watching(library, model, guard=contextlib.nullcontext, when_built=lambda: No
         return Watched(loss, note)
 
     container, name, replace = library.find_losses(model)
+    scope = contextlib.nullcontext()
     if container is not None:
         check_members(library.keras, container, [name, "build", "built"])
-    with contextlib.nullcontext() if container is None else _replaced(
-        container, name, lambda item: replace(item, watch), when_built
-    ):
+        scope = _replaced(container, name, lambda item: replace(item, watch), when_built)
+    with scope:
         yield calls
 
 
@@ -129,7 +129,7 @@ class LossCall:
         """
         library, ops = self._library, self._library.ops
         if not self.has_mask and self._sample_weight is None:
-            # Not a sum of ones, which XLA makes as long as the values were before rows were left out.
+            # Not a sum of ones: XLA would also count the rows that the loss has left out.
             return self.size if self.size is not None else ops.cast(ops.size(self.values), dtype)
         ones = [ops.ones_like(self.values, dtype=dtype) for _ in range(2)]
         for each, mask in zip(ones, self.masks):

@@ -76,7 +76,7 @@ def _is_finite(weight):
 
 
 def _size(values, weight, dtype):
-    """Return the weight's size as a divisor: at weight 0 the norm is 0 already, and 0 / 0 is NaN."""
+    """Return the weight's size as a divisor: at 0 the norm is 0 already, and 0 / 0 is NaN."""
     size = abs(weight)
     if is_known(weight):
         return size if size > 0 else 1

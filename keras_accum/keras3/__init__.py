@@ -29,7 +29,6 @@ from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.keras3.store import Keras3Store  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402
 
-
 IS_TORCH = keras.backend.backend() == "torch"
 
 

@@ -7,7 +7,14 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import on_adam, on_adam_and_amsgrad, quick_first, quick_once, skip_file_on_keras2, thorough
+from cases import (
+    on_adam,
+    on_adam_and_amsgrad,
+    quick_first,
+    quick_once,
+    skip_file_on_keras2,
+    thorough,
+)
 from hosts import keras
 from training import assert_equal, assert_same_training, compiled, fit, train, values, weights
 

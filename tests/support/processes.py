@@ -28,16 +28,15 @@ def two_free_ports():
 
 
 def uneven_shares(seed):
-    """Micro-batches of random sizes: (x, y) for each of two processes, and micro-batches a window."""
+    """Return random micro-batches, each with (x, y) for two processes, and a window's length."""
     random = np.random.default_rng(seed)
-    micro_batches = [
-        [
-            [random.uniform(*ends, (size, n)).astype("float32") for ends, n in [((-1, 1), 3), ((1, 2), 2)]]
-            for size in random.integers(1, 7, 2)
-        ]
-        for _ in range(random.integers(5, 12))
-    ]
-    return micro_batches, int(random.integers(2, 5))
+
+    def arrays(size):
+        x, y = random.uniform(-1, 1, (size, 3)), random.uniform(1, 2, (size, 2))
+        return x.astype("float32"), y.astype("float32")
+
+    number, length = random.integers([5, 2], [12, 5])
+    return [list(map(arrays, random.integers(1, 7, 2))) for _ in range(number)], int(length)
 
 
 def run_together(programs):
