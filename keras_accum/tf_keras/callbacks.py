@@ -21,8 +21,8 @@ __all__ += ["PythonGate"]
 
 # TensorFlow's operations, by their names in Keras 3.
 _OPS = types.SimpleNamespace(
-    **{"cast": tf.cast, "equal": tf.equal, "ones_like": tf.ones_like, "shape": tf.shape},
-    **{"size": tf.size, "where": tf.where, "zeros_like": tf.zeros_like},
+    **{"cast": tf.cast, "equal": tf.equal, "not_equal": tf.not_equal, "where": tf.where},
+    **{"ones_like": tf.ones_like, "zeros_like": tf.zeros_like, "shape": tf.shape, "size": tf.size},
 )
 
 
