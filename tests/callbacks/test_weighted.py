@@ -369,6 +369,7 @@ def test_one_loss_that_leaves_out_samples_in_a_graph(case, xla):
     assert_same_training(*both(case, heads(1), with_missing_labels(), compile=compile_with))
 
 
+@pytest.mark.skipif(hosts.BACKEND == "jax", reason="JAX needs to know shapes")
 def test_a_compute_loss_of_a_subset():
     """A mean over other samples beside it is refused. For one divisor, a function is the remedy."""
     optimizer = hosts.ours("Adam", accum_iters=LENGTH, reduction="weighted")
