@@ -48,7 +48,7 @@ class _Library(Library):
         return model._compile_loss, "_flat_losses", replace
 
     def loss_metrics(self, model):
-        found = [m for m in model.metrics if m.name == "loss" and isinstance(m, keras.metrics.Mean)]
+        found = [m for m in model.metrics if m.name == "loss" and type(m) is keras.metrics.Mean]
         container = self.find_losses(model)[0]
         return [*found[:1], *(() if container is None else container.metrics)]
 
