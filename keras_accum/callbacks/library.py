@@ -16,19 +16,21 @@ SET_UP = """\
 class Library:
     """A Keras version as the callbacks see it. Each version has a subclass.
 
-    ops: an object with `cast`, `maximum` and `ones_like` as in `keras.ops`.
+    ops: an object with some functions of `keras.ops`.
+    check_equal: fails in a graph if two numbers differ; None where Python knows all shapes.
     added_losses: the number of losses that layers added to a step, without weight penalties.
     flatten: lists the leaves in a nested structure.
     get_mask, set_mask: read and write the mask on a layer's output, which may be None.
     find_losses: returns Keras's container of a model's losses or None, the name of their list in
         it, and a function that replaces the loss in an item by the result of another function.
+    loss_metrics: lists the metrics that average a model's losses, "loss" first if it's there.
     make_sum_loss: returns a loss without `call`, with reduction "sum".
     least_weight: the least weight of a micro-batch in `fit`.
     read: returns a variable or tensor as a NumPy array.
     is_traced: False if train steps run eagerly, so Python sees every value.
     """
 
-    name = keras = ops = flatten = get_mask = read = None
+    name = keras = ops = flatten = get_mask = read = check_equal = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
     is_traced = True
     # Not 0: a window in which all is masked has the average gradient, as the big batch.
@@ -37,6 +39,10 @@ class Library:
     def list_kept(self, layer):
         """Return a layer's own non-trainable variables, without its random state."""
         return getattr(layer, "_non_trainable_variables", ())
+
+    def find_process_group(self, model):
+        """Return the processes among which `fit` averages gradients, None if it doesn't."""
+        return None
 
     def hides_train_steps(self):
         """Return True if Keras ignores a replaced train step."""

@@ -11,10 +11,11 @@ BY_SAMPLE_WEIGHT = "mean_with_sample_weight"  # a loss reduction, dividing by th
 
 
 @contextlib.contextmanager
-def watching(library, model, guard=contextlib.nullcontext):
+def watching(library, model, guard=contextlib.nullcontext, when_built=lambda: None):
     """Yield a list, to which each call of a compiled loss adds a LossCall within this scope.
 
-    `guard` returns a scope for looking at a call.
+    guard: returns a scope for looking at a call.
+    when_built: called if Keras builds its container of losses within this scope.
     """
     calls = []
 
@@ -26,16 +27,16 @@ def watching(library, model, guard=contextlib.nullcontext):
         return Watched(loss, note)
 
     container, name, replace = library.find_losses(model)
+    scope = contextlib.nullcontext()
     if container is not None:
         check_members(library.keras, container, [name, "build", "built"])
-    with contextlib.nullcontext() if container is None else _replaced(
-        container, name, lambda item: replace(item, watch)
-    ):
+        scope = _replaced(container, name, lambda item: replace(item, watch), when_built)
+    with scope:
         yield calls
 
 
 @contextlib.contextmanager
-def _replaced(container, name, replace):
+def _replaced(container, name, replace, when_built):
     """Replace the items of a list in Keras's container of losses, which may not be built yet."""
     members, kept = vars(container), []
 
@@ -46,6 +47,7 @@ def _replaced(container, name, replace):
     def build(*arguments, **keywords):
         type(container).build(container, *arguments, **keywords)
         install()
+        when_built()
 
     if container.built:
         install()
@@ -93,7 +95,9 @@ class LossCall:
 
     values: the result of its `call`, None if it has another `__call__` than Keras's.
     shape: the shape of `values`; empty if unknown.
-    is_per_sample: True if `values` has a row for each sample.
+    targets: the first array of the loss's targets.
+    is_per_sample: True if `values` has a row for each sample. In a graph that doesn't know the
+        number of rows, values may have others.
     masks: the masks on the output and on `values`, each may be None.
     """
 
@@ -101,13 +105,18 @@ class LossCall:
         self._library, self.loss = library, loss
         is_of_keras = type(loss).__call__ is library.keras.losses.Loss.__call__
         self.values = found[0] if is_of_keras and len(found) == 1 else None
-        self.shape = _read_shape(self.values)
+        self.shape, self.targets = read_shape(self.values), library.flatten(y_true)[0]
         self.is_per_sample = bool(self.shape) and (
-            self.shape[0] in (None, *_read_shape(library.flatten(y_true)[0])[:1])
+            self.shape[0] in (None, *read_shape(self.targets)[:1])
         )
         self.masks = [library.get_mask(y_pred), library.get_mask(self.values)]
         self.divides_by_weights = loss.reduction == BY_SAMPLE_WEIGHT and sample_weight is not None
         self._sample_weight = sample_weight
+
+    @property
+    def size(self):
+        """The number of values, None if a graph doesn't know it."""
+        return None if None in self.shape else int(np.prod(self.shape))
 
     @property
     def has_mask(self):
@@ -119,8 +128,9 @@ class LossCall:
         It is a number if nothing masks or weights the values, and their shape is known.
         """
         library, ops = self._library, self._library.ops
-        if not self.has_mask and self._sample_weight is None and None not in self.shape:
-            return int(np.prod(self.shape))
+        if not self.has_mask and self._sample_weight is None:
+            # Not a sum of ones: XLA would also count the rows that the loss has left out.
+            return self.size if self.size is not None else ops.cast(ops.size(self.values), dtype)
         ones = [ops.ones_like(self.values, dtype=dtype) for _ in range(2)]
         for each, mask in zip(ones, self.masks):
             if mask is not None:
@@ -150,7 +160,8 @@ class LossCall:
         return count
 
 
-def _read_shape(array):
+def read_shape(array):
+    """Return a shape; empty if unknown. Its elements may be None in a graph."""
     shape = getattr(array, "shape", ())
     # TensorFlow may not know the rank.
     return () if getattr(shape, "rank", 0) is None else tuple(shape)

@@ -27,8 +27,8 @@ def weigh(accumulation, gradients, variables):
     """Return the micro-batch, its gradients multiplied by its weight.
 
     Some sums multiply by themselves when they add. The factor includes the number of replicas,
-    because Keras divides each replica's loss by it. A weight that isn't a number >= 0 makes the
-    gradients NaN.
+    because Keras divides each replica's loss by it. A weight that isn't finite makes the gradients
+    NaN, and counts as 1, because at 0 they wouldn't show.
     """
     values, open_window = accumulation.values, accumulation.window
     given = accumulation.pending.take("weigh")
@@ -40,15 +40,15 @@ def weigh(accumulation, gradients, variables):
         )
     weight = values.scalar(given, open_window.weight.dtype)
     sums = accumulation.sums.in_step()
-    if is_known(weight) and sums.multiply and 0 < weight < float("inf"):
+    if is_known(weight) and sums.multiply and weight and _is_finite(weight):
         return MicroBatch(gradients, variables, weight, factor=float(weight))
     if is_known(weight):
-        is_weight = 0 <= weight < float("inf")
-        weight, factor = (weight, weight) if is_weight else (type(weight)(0), float("nan"))
+        is_weight = _is_finite(weight)
+        weight, factor = (weight, weight) if is_weight else (type(weight)(1), float("nan"))
     else:
         ops = values.ops
-        is_weight = ops.logical_and(weight >= 0, weight < float("inf"))
-        weight = ops.where(is_weight, weight, ops.zeros_like(weight))
+        is_weight = _is_finite(weight)
+        weight = ops.where(is_weight, weight, ops.ones_like(weight))
         factor = ops.where(is_weight, weight, float("nan") * ops.ones_like(weight))
     factor = factor * accumulation.replicas.count()
     gradients = sums.as_summed(gradients, variables)
@@ -66,7 +66,7 @@ def drop_bad(accumulation, batch):
         summed = compress(gradients, accumulation.store.are_summed(batch.variables))
         norm = values.norm(list(summed)) / accumulation.update.loss_scale
         if batch.weight is not None and batch.factor == 1:
-            norm = norm / _positive(values, batch.weight, norm.dtype)
+            norm = norm / _size(values, batch.weight, norm.dtype)
         if callable(options.skip_norm):
             counted = counted * (1 - values.count_if(options.skip_norm(norm)))
         else:
@@ -74,11 +74,16 @@ def drop_bad(accumulation, batch):
     return counted, values.zero_unless(gradients, counted)
 
 
-def _positive(values, weight, dtype):
-    """Return the weight as a divisor: at weight 0 the norm is 0 already, and 0 / 0 is NaN."""
+def _is_finite(weight):
+    return abs(weight) < float("inf")  # False for NaN
+
+
+def _size(values, weight, dtype):
+    """Return the weight's size as a divisor: at 0 the norm is 0 already, and 0 / 0 is NaN."""
+    size = abs(weight)
     if is_known(weight):
-        return weight if weight > 0 else 1
-    return values.cast(values.ops.where(weight > 0, weight, values.ops.ones_like(weight)), dtype)
+        return size if size > 0 else 1
+    return values.cast(values.ops.where(size > 0, size, values.ops.ones_like(weight)), dtype)
 
 
 def _fits(gradient, variable):

@@ -156,6 +156,14 @@ class Replicas:
         """Sum tensors, one for each variable, over replicas."""
         return tensors
 
+    def share(self, weight, loss, group=None):
+        """Return a micro-batch's weight and loss, so that several processes are one.
+
+        This is for processes whose gradients something else averages. The weight becomes that of
+        all of them, and the loss is multiplied by this one's share in it.
+        """
+        return weight, loss
+
     def in_any(self, count):
         """Return 1 if the count is 1 in any replica, else 0."""
         return count

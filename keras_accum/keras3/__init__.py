@@ -30,12 +30,14 @@ from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.keras3.store import Keras3Store  # noqa: E402
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402
 
+IS_TORCH = keras.backend.backend() == "torch"
+
 
 class _Library(Library):
     """Keras 3 as the callbacks see it."""
 
     name, keras, ops = "keras3", keras, keras.ops
-    is_traced = keras.backend.backend() != "torch"
+    is_traced = not IS_TORCH
     get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
     flatten, read = staticmethod(keras.tree.flatten), staticmethod(Keras3Store.read)
 
@@ -45,6 +47,17 @@ class _Library(Library):
 
         host.check_members(keras, model, ["_compile_loss"])
         return model._compile_loss, "_flat_losses", replace
+
+    def loss_metrics(self, model):
+        found = [m for m in model.metrics if m.name == "loss" and type(m) is keras.metrics.Mean]
+        container = self.find_losses(model)[0]
+        return [*found[:1], *(() if container is None else container.metrics)]
+
+    def find_process_group(self, model):
+        if IS_TORCH and host.parse_version(keras.__version__) >= (3, 16):
+            host.check_members(keras, model, ["ddp_model"])
+        wrapper = getattr(model, "ddp_model", None)
+        return None if wrapper is None else wrapper.process_group
 
     def make_sum_loss(self, dtype):
         return keras.losses.Loss(reduction="sum", dtype=dtype)
@@ -61,6 +74,10 @@ class _Library(Library):
 LIBRARY = _Library()
 host.check_members(keras, keras.Model, ["_flatten_layers"])  # called in the callbacks
 
+if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
+    _Library.check_equal = staticmethod(tf.debugging.assert_equal)
 if keras.backend.backend() == "jax":
     from keras_accum.keras3.jax import HOOKS
 else:

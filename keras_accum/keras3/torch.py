@@ -103,6 +103,31 @@ def _have_norms(tensors):
     return is_plain and all(tensor.numel() for tensor in tensors)
 
 
+class TorchReplicas(Replicas):
+    """A single device, maybe in one of several processes, whose gradients PyTorch averages."""
+
+    def share(self, weight, loss, group=None):
+        distributed = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return weight, loss
+        processes = distributed.get_world_size(group)
+        if processes == 1:
+            return weight, loss
+        if loss is None:
+            raise ValueError(
+                "In several processes `weigh` needs the loss, because DistributedDataParallel "
+                "gives each process's gradient the same weight. Before `backward`, write `loss = "
+                "optimizer.weigh(weight, loss)`, which multiplies the loss by this process's share "
+                f"in the sum of weights. Received: weight={weight}, in {processes} processes"
+            )
+        dtype = torch.promote_types(loss.dtype, torch.float32)
+        own = ops.convert_to_tensor(weight, dtype).detach().to(loss.device)
+        total = own.clone()
+        distributed.all_reduce(total, group=group)
+        share = torch.where(total == 0, 0.0, own * processes / total)
+        return total, loss * share.to(loss.dtype)
+
+
 class TorchStore(Keras3Store):
     """An optimizer's variables on PyTorch.
 
@@ -266,7 +291,8 @@ class TorchUpdate(Keras3Update):
 
 def make_parts(optimizer, options):
     """Return an optimizer's parts."""
-    three = TorchValues(scalar_dtype(keras.config.floatx())), Replicas(), TorchStore(optimizer)
+    values = TorchValues(scalar_dtype(keras.config.floatx()))
+    three = values, TorchReplicas(), TorchStore(optimizer)
     return Parts(*three, EagerSums(options, *three), TorchUpdate(optimizer, options, *three))
 
 

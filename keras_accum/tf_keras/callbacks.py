@@ -20,7 +20,10 @@ __all__ = ["ApplyPartialWindow", "AccumulationMonitor", "MicroBatchWeights", "On
 __all__ += ["PythonGate"]
 
 # TensorFlow's operations, by their names in Keras 3.
-_OPS = types.SimpleNamespace(cast=tf.cast, maximum=tf.maximum, ones_like=tf.ones_like)
+_OPS = types.SimpleNamespace(
+    **{"cast": tf.cast, "equal": tf.equal, "not_equal": tf.not_equal, "where": tf.where},
+    **{"ones_like": tf.ones_like, "zeros_like": tf.zeros_like, "shape": tf.shape, "size": tf.size},
+)
 
 
 class _Library(Library):
@@ -29,6 +32,7 @@ class _Library(Library):
     name, keras, ops, import_keras = "tf_keras", keras, _OPS, IMPORT_KERAS
     shape = "keras.backend.shape"
     least_weight = 0.0  # the mean of nothing is NaN here
+    check_equal = staticmethod(tf.debugging.assert_equal)
     flatten, read = staticmethod(tf.nest.flatten), staticmethod(keras.backend.get_value)
 
     def get_mask(self, output):
@@ -43,6 +47,9 @@ class _Library(Library):
 
         check_members(keras, model, ["compiled_loss"])
         return model.compiled_loss, "_losses", replace
+
+    def loss_metrics(self, model):
+        return model.compiled_loss.metrics
 
     def make_sum_loss(self, dtype):
         return keras.losses.Loss(reduction="sum")

@@ -7,7 +7,14 @@ import hosts
 import numpy as np
 import pytest
 import training
-from cases import on_adam, on_adam_and_amsgrad, quick_first, quick_once, skip_file_on_keras2
+from cases import (
+    on_adam,
+    on_adam_and_amsgrad,
+    quick_first,
+    quick_once,
+    skip_file_on_keras2,
+    thorough,
+)
 from hosts import keras
 from training import assert_equal, assert_same_training, compiled, fit, train, values, weights
 
@@ -62,11 +69,18 @@ def not_zero(x, y, y_pred, sample_weight):
 
 
 def both(case, build, arrays, weight=None, **arguments):
-    """A training in micro-batches, and that of the stock optimizer on all samples at once."""
+    """A training in micro-batches, and that of the stock optimizer on all samples at once.
+
+    In both, an epoch is a window, and `fit` logs the same losses.
+    """
     callbacks = [] if weight is None else [hosts.accum.MicroBatchWeights(weight)]
-    actual = train(weighted(case), MICRO, build, arrays=arrays, callbacks=callbacks, **arguments)
+    logs, settings = [keras.callbacks.History() for _ in range(2)], {"arrays": arrays, **arguments}
+    actual = train(weighted(case), MICRO, build, callbacks=[*callbacks, logs[0]], **settings)
     big = hosts.stock(case.name, **case.arguments)
-    return actual, train(big, SAMPLES, build, arrays=arrays, **arguments)
+    expected = train(big, SAMPLES, build, callbacks=[logs[1]], **settings)
+    losses, others = ({k: np.array(v) for k, v in each.history.items()} for each in logs)
+    assert_equal(losses, others)
+    return actual, expected
 
 
 def classes(ignored, is_masked=False):
@@ -111,6 +125,11 @@ class OfPresentLabels(keras.losses.Loss):
         return values
 
 
+def samples_of(x, y, y_pred, sample_weight):
+    """The function in the docstring of MicroBatchWeights."""
+    return (keras.ops if hosts.IS_KERAS3 else keras.backend).shape(x)[0]
+
+
 @every_gate
 @on_adam_and_amsgrad
 def test_masked_sequences(case):
@@ -141,6 +160,7 @@ if hosts.IS_KERAS3:
     ROWS |= {
         "all ignored": (classifier(penalty="l2"), classes(1), None, None, IGNORE),
         "ignored and weights": (classifier(True), classes(0.5, True), "as is", None, by_weights),
+        "negative and small": (training.dense_model, short, "negative", None, None),
     }
 
 
@@ -152,7 +172,10 @@ def test_equals_all_samples_at_once(case, build, arrays, sample_weights, weight,
         shape = arrays[1].shape[:-1] if loss is None else arrays[1].shape
         values = np.random.default_rng(4).uniform(0.2, 3, shape).astype(hosts.FLOATX)
         more["sample_weight"] = values
-    if sample_weights == "divide" and hosts.IS_KERAS3:
+    if sample_weights == "negative":
+        # The micro-batches' sums are -0.75, 3e-31 and positive.
+        values[: 2 * MICRO] = [-1, 0.5, -0.25, 1e-31, 1e-31, 1e-31]
+    if sample_weights in ("divide", "negative") and hosts.IS_KERAS3:
         loss = functools.partial(
             keras.losses.MeanSquaredError, reduction="mean_with_sample_weight"
         )
@@ -211,6 +234,167 @@ def test_the_whole_remedy(case, more):
     actual = train(ours, MICRO, callbacks=callbacks, **settings)
     expected = train(hosts.stock(case.name, **case.arguments), 2 * MICRO, **settings)
     assert_same_training(actual, expected)
+
+
+class Adds(layers.Layer):
+    def call(self, x):
+        ops = keras.ops if hosts.IS_KERAS3 else hosts.tf
+        self.add_loss((ops.mean if hosts.IS_KERAS3 else ops.reduce_mean)(ops.square(x - 1)))
+        return x
+
+
+def adding():
+    return hosts.sequential((3,), [*training.dense_model().layers, Adds()])
+
+
+@on_adam
+def test_a_model_trained_by_losses_of_layers_alone(case):
+    """It needs a function, which may return a tensor: there is no other loss."""
+    compile_with = {"loss": None, "run_eagerly": False}
+    assert_same_training(*both(case, adding, short(), samples_of, compile=compile_with))
+
+
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="elsewhere Python knows the number of samples")
+def test_a_function_that_counts_samples_in_a_graph():
+    """Beside losses of layers, a graph compares the function's weight with the samples."""
+    rate = {"learning_rate": 2**-5}
+    expected = train(hosts.stock("Adam", **rate), SAMPLES, adding, arrays=short())
+
+    def trained(weight):
+        optimizer = hosts.ours("Adam", accum_iters=LENGTH, reduction="weighted", **rate)
+        return train(
+            *(optimizer, MICRO, adding),
+            arrays=short(),
+            compile={"run_eagerly": False},
+            callbacks=[hosts.accum.MicroBatchWeights(weight)],
+        )
+
+    assert_same_training(trained(samples_of), expected)
+    with pytest.raises(hosts.tf.errors.InvalidArgumentError, match="losses that layers add"):
+        trained(lambda *batch: 2 * samples_of(*batch))
+
+
+# -- losses that leave out samples: in a graph, only the graph knows how many -------------------
+
+MISSING = 100.0
+
+
+def with_missing_labels(outputs=1):
+    x, y = short()
+    ys = [y.copy() + i for i in range(outputs)]
+    for labels, left_out in zip(ys, ([0, 1, 7], [5, 6, 9])):
+        labels[left_out] = MISSING
+    return x, ys if outputs > 1 else ys[0]
+
+
+def pick(arrays, are_present):
+    if hosts.IS_TENSORFLOW:
+        return [hosts.tf.boolean_mask(array, are_present) for array in arrays]
+    return [array[are_present] for array in arrays]
+
+
+def of_present(y_true, y_pred):
+    """Leaves missing labels out, and so divides by the number of others."""
+    y_true, y_pred = pick([y_true, y_pred], y_true[:, 0] < MISSING)
+    ops = keras.ops if hosts.IS_KERAS3 else keras.backend
+    return ops.mean(ops.square(y_true - y_pred), axis=-1)
+
+
+class OfSubset(keras.Model):
+    """Adds a mean over all samples to a loss of those with a label."""
+
+    adds = True
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **more):
+        loss = super().compute_loss(x, *pick([y, y_pred], y[:, 0] < MISSING))
+        ops = keras.ops if hosts.IS_KERAS3 else keras.backend
+        return loss + ops.mean(ops.abs(y_pred)) if self.adds else loss
+
+
+class OfSubsetAlone(OfSubset):
+    adds = False
+
+
+def heads(number, cls=keras.Model, **penalties):
+    def build():
+        x = keras.Input((3,))
+        hidden = layers.Dense(4, activation="tanh", name="hidden", **penalties)(x)
+        ys = [layers.Dense(2, name=f"head{i}")(hidden) for i in range(number)]
+        return cls(x, ys if number > 1 else ys[0])
+
+    return build
+
+
+def present(x, y, y_pred, sample_weight):
+    ops = keras.ops if hosts.IS_KERAS3 else hosts.tf
+    are_present = ops.cast(y[:, 0] < MISSING, "float32")
+    return ops.sum(are_present) if hosts.IS_KERAS3 else ops.reduce_sum(are_present)
+
+
+# The message, the model, how many targets it has, and its losses.
+LEFT_OUT = {
+    "own compute_loss": ("own `compute_loss`", heads(1, OfSubset), 1, "mse"),
+    "two": ("divided by different numbers", heads(2), 2, [of_present, of_present]),
+    "one of two": ("divided by different numbers", heads(2), 2, [of_present, "mse"]),
+    "a penalty": ("that layers add", heads(1, activity_regularizer="l2"), 1, of_present),
+}
+tensorflow_only = pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow")
+
+
+@tensorflow_only
+@quick_first("message, build, outputs, loss", LEFT_OUT)
+def test_divisors_that_differ_in_a_graph(message, build, outputs, loss):
+    optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
+    model = compiled(build(), optimizer, loss, run_eagerly=False)
+    with pytest.raises(hosts.tf.errors.InvalidArgumentError, match=message):
+        fit(model, MICRO, with_missing_labels(outputs))
+
+
+@thorough
+@tensorflow_only
+def test_divisors_that_differ_under_xla():
+    """It checks nothing, so the weights become NaN."""
+    optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
+    model = compiled(heads(2)(), optimizer, [of_present, "mse"], jit_compile=True)
+    fit(model, MICRO, with_missing_labels(2), epochs=1)
+    assert all(np.isnan(w).any() for w in model.get_weights())
+
+
+@tensorflow_only
+@quick_first("xla", [False, True])
+@on_adam
+def test_one_loss_that_leaves_out_samples_in_a_graph(case, xla):
+    """Its values are counted where XLA doesn't know their number either."""
+    compile_with = {"loss": of_present, "jit_compile": xla, "run_eagerly": False}
+    assert_same_training(*both(case, heads(1), with_missing_labels(), compile=compile_with))
+
+
+@pytest.mark.skipif(hosts.BACKEND == "jax", reason="JAX needs to know shapes")
+def test_a_compute_loss_of_a_subset():
+    """A mean over other samples beside it is refused. For one divisor, a function is the remedy."""
+    optimizer = hosts.ours("Adam", accum_iters=LENGTH, reduction="weighted")
+    model = compiled(heads(1, OfSubset)(), optimizer, run_eagerly=True)
+    with pytest.raises(ValueError, match="own `compute_loss`.*MicroBatchWeights.weight"):
+        fit(model, MICRO, with_missing_labels())
+    found = []
+    ours = hosts.ours("Adam", accum_iters=LENGTH, reduction="weighted")
+    for each, size in (ours, MICRO), (hosts.stock("Adam"), SAMPLES):
+        model = compiled(heads(1, OfSubsetAlone)(), each, run_eagerly=True)
+        used = [hosts.accum.MicroBatchWeights(present)] if size == MICRO else []
+        fit(model, size, with_missing_labels(), callbacks=used)
+        found.append(weights(model))
+    assert_equal(*found)
+
+
+@tensorflow_only
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="tf_keras has no MicroBatches")
+def test_the_remedy_for_divisors_that_differ():
+    found = []
+    for callbacks in [hosts.accum.MicroBatches(MICRO, loss="batch")], []:
+        model = compiled(heads(2)(), hosts.stock("Adam"), [of_present] * 2, run_eagerly=False)
+        fit(model, SAMPLES, with_missing_labels(2), callbacks=callbacks)
+        found.append(weights(model))
+    assert_equal(*found)
 
 
 # -- custom loops -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import replicas
 import training
 from cases import ADAM, CASES, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
-from processes import PARTIAL, run_together, two_free_ports, two_workers
+from processes import PARTIAL, run_together, two_free_ports, two_workers, uneven_shares
 from training import (
     BIG,
     LENGTH,
@@ -303,26 +303,59 @@ WRAPPED = {
     "uneven stock": ("mse", "float32", 6, 3, {}, {}),
     "uneven": ("mse", "float32", 6, 3, {}, {"size": 2}),
 }
+WEIGHTED = {"weighted": ("mse", "float32", 3, 2, {"accum_iters": 2, "reduction": "weighted"}, {})}
+LOOPS = {f"loop {seed}": {"seed": seed} for seed in range(4)}
 HALVES = {"contrastive": contrastive_in_halves}
 OF_ROWS = "loss", "dtype", "batch_size", "lacks", "ours", "slices"
 
 
-@thorough
-@pytest.mark.skipif(not hosts.IS_TORCH, reason="about DistributedDataParallel")
-def test_two_processes_of_torch(tmp_path):
-    """Each process has half of each batch, and reduces once per update or, with ours, batch."""
-    wraps = hosts.IS_KERAS_3_16
-    rows = {n: dict(zip(OF_ROWS, r)) for n, r in {**SLICED, **(WRAPPED if wraps else {})}.items()}
+def run_on_torch(rows, path):
     script, port = hosts.SUPPORT / "torch_worker.py", two_free_ports()[0]
     shared = {"WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
     run_together(
         (
-            [script, tmp_path / "worker", rank, json.dumps(rows)],
+            [script, path / "worker", rank, json.dumps(rows)],
             {name: str(value) for name, value in {**shared, "RANK": rank}.items()},
         )
         for rank in range(2)
     )
-    found = {name: results(tmp_path / "worker", name) for name in rows}
+    return {name: results(path / "worker", name) for name in rows}
+
+
+torch_only = pytest.mark.skipif(not hosts.IS_TORCH, reason="about DistributedDataParallel")
+
+
+@thorough
+@torch_only
+def test_weights_in_two_processes_of_torch(tmp_path):
+    """Processes whose shares weigh differently are equal, and equal one process on all samples."""
+    rows = {name: dict(zip(OF_ROWS, row)) for name, row in WEIGHTED.items()}
+    found = run_on_torch({**rows, **LOOPS}, tmp_path)
+    assert found["weighted"].pop("reductions") == 12  # of gradients
+    loss = found["weighted"].pop("loss")
+    model = compiled(dense_model(), hosts.stock("Adam", **ADAM.arguments))
+    # The second process lacks two of each other sample.
+    x, y = (np.delete(array, [21, 23], axis=0) for array in training.data())
+    losses = fit(model, 12, (x, y)).history["loss"]
+    if hosts.IS_KERAS_3_16:  # where Keras sums it over processes
+        np.testing.assert_allclose(loss, losses[-1], rtol=1e-5)
+    assert_equal(found["weighted"], {**weights(model), **training.slots(model)})
+    for name, row in LOOPS.items():
+        micro_batches, length = uneven_shares(**row)
+        model = compiled(dense_model(), hosts.stock("Adam", **ADAM.arguments))
+        for start in range(0, len(micro_batches), length):
+            shares = [share for pair in micro_batches[start : start + length] for share in pair]
+            model.train_on_batch(*(np.concatenate(arrays) for arrays in zip(*shares)))
+        assert_equal(found[name], {**weights(model), **training.slots(model)})
+
+
+@thorough
+@torch_only
+def test_two_processes_of_torch(tmp_path):
+    """Each process has half of each batch, and reduces once per update or, with ours, batch."""
+    wraps = hosts.IS_KERAS_3_16
+    rows = {n: dict(zip(OF_ROWS, r)) for n, r in {**SLICED, **(WRAPPED if wraps else {})}.items()}
+    found = run_on_torch(rows, tmp_path)
     assert found.pop("auto")["refused"]
     counted = {name: int(values.pop("reductions")) for name, values in found.items()}
     batches_of = {"ours": 12, "ours in slices": 12}

@@ -36,6 +36,7 @@ ROWS = {
     ),
     "DistributedDataParallel, no_sync": ("torch", 2, snippet.UPDATES),
     "DistributedDataParallel": ("torch", 2, snippet.UPDATES * 8),
+    "DistributedDataParallel, weights": ("torch", 2, snippet.UPDATES * 8),
     "Horovod": ("keras2", 2, -1) if HAS_HOROVOD else ("keras2", 1, 1),  # once in the graph
 }  # fmt: skip
 # What the page says of several processes: `ModelParallel` in place of `DataParallel`.
@@ -58,6 +59,8 @@ def programs(name, processes, path):
     command = [hosts.SUPPORT / "snippet.py", path / "script.py", path / "end"]
     port, *_ = two_free_ports()
     shared = {"PROCESSES": str(processes), "ADDRESS": f"localhost:{port}"}
+    if name.endswith("weights"):
+        shared["UNEVEN"] = "1"
     if name.startswith("start"):
         shared["DEVICES"] = name.split()[1]
     if processes == 2:

@@ -57,6 +57,7 @@ def row(block, updates, position, only_on=True):
         row("resume", 8, 0, hosts.IS_KERAS3),
         row("the big batch in one train step", 2, None, hosts.IS_KERAS3),
         row("weights in fit", 2, 0, not hosts.IS_KERAS2),
+        row("validation with the big batch", 2, 0, hosts.IS_KERAS3),
         row("ask your model", 0, 0, not hosts.IS_KERAS2),
         row("a monitor", 1, 0, hosts.IS_KERAS3),
         row("callbacks that count updates", 2, 0, hosts.IS_KERAS3),

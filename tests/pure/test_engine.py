@@ -388,9 +388,30 @@ def test_weights(step):
     o.apply_partial_window()
     assert float(w.array) == -9.0 and sums(o) == [0.0]
     step.refuses(ValueError, "needs the weight of each micro-batch", o, 1.0)
-    for weight in (-1.0, np.inf, np.nan):
-        with pytest.raises(ValueError, match="finite number >= 0"):
+    for weight in (-np.inf, np.inf, np.nan):
+        with pytest.raises(ValueError, match="`weight` must be a finite number"):
             o.weigh(weight)
+
+
+def test_negative_weights(step):
+    """Sample weights may be negative, and so may their sum, by which a loss is divided."""
+    w = Variable(0.0, "w")
+    o = step.optimizer(w, accum_iters=2, reduction="weighted", skip_norm=5.0)
+    step(o, 3.0, weight=-4.0)
+    step(o, 6.0, weight=9.0)  # too large
+    assert sums(o) == [-12.0] and float(o.get_state()["window_weight"]) == -4.0
+    step(o, 4.0, weight=2.0)
+    # (-3 * 4 + 4 * 2) / -2
+    assert float(w.array) == -2.0
+
+
+def test_weights_that_cancel_out_move_nothing(step):
+    """As Keras's loss is 0 if it's divided by 0."""
+    w = Variable(1.0, "w")
+    o = step.optimizer(w, accum_iters=2, reduction="weighted")
+    step(o, 3.0, weight=-2.0)
+    step(o, 5.0, weight=2.0)
+    assert float(w.array) == 1.0 and counts(o) == (1, 0, 0)
 
 
 def test_a_weight_of_zero_does_not_count(step):
@@ -416,11 +437,11 @@ def test_a_small_weight(step):
 
 def test_a_weight_that_is_no_number_shows(step):
     w = Variable(0.0, "w")
-    for weight in (np.array(-1.0), np.array(np.inf), np.array(np.nan)):
+    for weight in (np.array(-np.inf), np.array(np.inf), np.array(np.nan)):
         o = step.optimizer(w, accum_iters=2, reduction="weighted")
         step(o, 3.0, weight=weight)
         assert np.isnan(sums(o)) and o.window_position == 1
-        assert float(o.get_state()["window_weight"]) == 0.0
+        assert float(o.get_state()["window_weight"]) == 1.0
         o = step.optimizer(w, accum_iters=2, reduction="weighted", skip_nonfinite=True)
         step(o, 3.0, weight=weight)
         assert sums(o) == [0.0] and o.window_position == 0

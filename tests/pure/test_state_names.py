@@ -90,13 +90,14 @@ MISFITS = [
     (state(missing_gradients=[0, 2**31, 3]), "Impossible: missing_gradients = ["),
     (state(missing_gradients=[0, 3]), "missing_gradients is (2,), not (3,)"),
     (state(window_weight=np.nan), "Impossible: window_weight = nan"),
-    (state(window_weight=-1), "Impossible: window_weight = -1"),
+    (state(window_weight=-np.inf), "Impossible: window_weight = -inf"),
 ]
 
 
 @pytest.mark.parametrize("misfit, said", MISFITS, ids=[said for _, said in MISFITS])
 def test_a_state_that_does_not_fit_is_refused(misfit, said):
-    check(state(missing_gradients=[0, 1, 3], window_weight=1.5), WEIGHED)
+    for weight in (1.5, -1.5):
+        check(state(missing_gradients=[0, 1, 3], window_weight=weight), WEIGHED)
     with pytest.raises(StateError) as refusal:
         check(misfit, WEIGHED if WEIGHT in misfit else LAYOUT)
     message = str(refusal.value)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import hosts
+import numpy as np
 
 PARTIAL = 2  # micro-batches at the end, which are closed as a partial window
 
@@ -24,6 +25,18 @@ def two_free_ports():
         for s in (one, two):
             s.bind(("localhost", 0))
         return [s.getsockname()[1] for s in (one, two)]
+
+
+def uneven_shares(seed):
+    """Return random micro-batches, each with (x, y) for two processes, and a window's length."""
+    random = np.random.default_rng(seed)
+
+    def arrays(size):
+        x, y = random.uniform(-1, 1, (size, 3)), random.uniform(1, 2, (size, 2))
+        return x.astype("float32"), y.astype("float32")
+
+    number, length = random.integers([5, 2], [12, 5])
+    return [list(map(arrays, random.integers(1, 7, 2))) for _ in range(number)], int(length)
 
 
 def run_together(programs):

@@ -129,8 +129,8 @@ def _impossible(state):
             allowed[name] = f"an integer from 0 to {most[name]}"
     if "state_format" in allowed:
         allowed["state_format"] = f"at most {FORMAT}: install a newer release of keras_accum"
-    if WEIGHT in state and not np.all((0 <= state[WEIGHT]) & (state[WEIGHT] < np.inf)):
-        allowed[WEIGHT] = "a finite number >= 0"
+    if WEIGHT in state and not np.all(np.isfinite(state[WEIGHT])):
+        allowed[WEIGHT] = "a finite number"
     return found + [
         f"Impossible: {name} = {np.array2string(state[name], threshold=_SHOWN)}, must be {what}"
         for name, what in allowed.items()
