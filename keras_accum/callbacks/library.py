@@ -25,11 +25,13 @@ class Library:
         it, and a function that replaces the loss in an item by the result of another function.
     loss_metrics: lists the metrics that average a model's losses, "loss" first if it's there.
     make_sum_loss: returns a loss without `call`, with reduction "sum".
+    scale_name: the name of a LossScaleOptimizer's attribute with its scale.
     least_weight: the least weight of a micro-batch in `fit`.
     read: returns a variable or tensor as a NumPy array.
     is_traced: False if train steps run eagerly, so Python sees every value.
     """
 
+    scale_name = "loss_scale"
     name = keras = ops = flatten = get_mask = read = check_equal = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
     is_traced = True

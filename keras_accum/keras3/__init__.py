@@ -36,7 +36,7 @@ IS_TORCH = keras.backend.backend() == "torch"
 class _Library(Library):
     """Keras 3 as the callbacks see it."""
 
-    name, keras, ops = "keras3", keras, keras.ops
+    name, keras, ops, scale_name = "keras3", keras, keras.ops, "dynamic_scale"
     is_traced = not IS_TORCH
     get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
     flatten, read = staticmethod(keras.tree.flatten), staticmethod(Keras3Store.read)

@@ -355,6 +355,17 @@ def test_only_training_calls_a_loss(accum_iters, reduction):
     assert len(seen) <= 7
 
 
+@pytest.mark.parametrize("bad, count", [(1, 1), (0, 0)])
+def test_a_loss_scale_that_falls(bad, count):
+    """A micro-batch was dropped, and `fit` names the scale to begin with."""
+    data = arrays(6 * SIZE)
+    data[0][:bad] = np.inf
+    model = eager(dense_model(), hosts.loss_scaled(sgd(), 8.0))
+    found = said(model, data, texts=["The loss scale fell"])
+    assert len(found) == count
+    assert all("SGDAccumulate(...), initial_scale=2" in text for text in found)  # after two falls
+
+
 def test_without_accum_iters_it_is_said_once():
     model, data = eager(dense_model(), hosts.ours("SGD")), arrays(SIZE)
     texts = ["has accum_iters=1"]
