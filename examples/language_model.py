@@ -48,8 +48,8 @@ for i, words in enumerate(sentences):
 y[y == RARE] = IGNORED  # the model reads rare words, and doesn't learn to write them
 
 order = np.random.default_rng(0).permutation(len(x))
-validation = x[order[:200]], y[order[:200]]
-x, y = x[order[200:][:SENTENCES]], y[order[200:][:SENTENCES]]
+validation = x[order[:256]], y[order[:256]]
+x, y = x[order[256:][:SENTENCES]], y[order[256:][:SENTENCES]]
 
 
 def describe_data():
@@ -128,8 +128,8 @@ def train(file, *callbacks):
     first, updates = divmod(optimizer.completed_updates, UPDATES // EPOCHS)
     seen = MICRO_BATCH * (ACCUM_ITERS * updates + optimizer.window_position)  # in that epoch
     if seen:
-        print(f"continuing in epoch {first + 1} of {EPOCHS}, after {seen} sentences:")
-        print(f"{updates} updates, {optimizer.window_position} micro-batches of the next")
+        position = optimizer.window_position
+        print(f"continuing in epoch {first + 1}, after {updates} updates, {position} micro-batches")
     for epoch in range(first, EPOCHS):
         x, y = shuffled(epoch)
         history = model.fit(
@@ -151,6 +151,9 @@ def train(file, *callbacks):
     return model
 
 
+# -- 6. A kill -------------------------------------------------------------------------------------
+
+
 class Save(keras.callbacks.Callback):
     """Save after every ten micro-batches, but not after an epoch's last: a window ends there."""
 
@@ -163,9 +166,6 @@ class Save(keras.callbacks.Callback):
             new = self.file.with_name("new.keras")
             self.model.save(new)
             os.replace(new, self.file)  # so a kill never leaves half a file
-
-
-# -- 6. A kill -------------------------------------------------------------------------------------
 
 
 class Kill(keras.callbacks.Callback):
