@@ -22,7 +22,7 @@ from keras import layers
 
 from keras_accum import AdamAccumulate, compare_with_big_batch
 
-SENTENCES, EPOCHS = 1003, 3
+SENTENCES, VALIDATION, EPOCHS = 1003, 256, 3
 BATCH, MICRO_BATCH = 64, 8  # the batch that you want, and the one that fits in memory
 ACCUM_ITERS = BATCH // MICRO_BATCH
 KILLED_IN = 2, 37  # epoch and micro-batch, for step 6
@@ -48,8 +48,8 @@ for i, words in enumerate(sentences):
 y[y == RARE] = IGNORED  # the model reads rare words, and doesn't learn to write them
 
 order = np.random.default_rng(0).permutation(len(x))
-validation = x[order[:256]], y[order[:256]]
-x, y = x[order[256:][:SENTENCES]], y[order[256:][:SENTENCES]]
+validation = x[order[:VALIDATION]], y[order[:VALIDATION]]
+x, y = x[order[VALIDATION:][:SENTENCES]], y[order[VALIDATION:][:SENTENCES]]
 
 
 def describe_data():
@@ -129,7 +129,7 @@ def train(file, *callbacks):
     seen = MICRO_BATCH * (ACCUM_ITERS * updates + optimizer.window_position)  # in that epoch
     if seen:
         position = optimizer.window_position
-        print(f"continuing in epoch {first + 1}, after {updates} updates, {position} micro-batches")
+        print(f"from epoch {first + 1}, after {updates} updates and {position} micro-batches")
     for epoch in range(first, EPOCHS):
         x, y = shuffled(epoch)
         history = model.fit(
@@ -176,14 +176,13 @@ class Kill(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if (self.epoch + 1, batch + 1) == KILLED_IN:
-            sys.stdout.flush()
             os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 def kill_and_continue(file, uninterrupted):
     command = [sys.executable, __file__, str(file)]
     killed = subprocess.run([*command, "--kill"])
-    print(f"killed: exit status {killed.returncode}", flush=True)
+    print(f"killed: exit status {killed.returncode}")
     subprocess.run(command, check=True)
     continued = keras.models.load_model(file)
     print(f"largest difference from the run without a kill: {distance(continued, uninterrupted)}")
@@ -240,6 +239,7 @@ def check():
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)  # the processes of step 6 print in turns
     if sys.argv[1:]:  # a process of step 6
         train(Path(sys.argv[1]), *[Kill()] * ("--kill" in sys.argv))
     else:
