@@ -32,7 +32,7 @@ SMALL = {
     "KILLED_IN = 2, 37": "KILLED_IN = 2, 13",
 }
 # On JAX and TensorFlow, three processes compile for nearly a minute.
-of_each_change = pytest.mark.filterwarnings() if hosts.IS_TORCH else pytest.mark.weekly
+once_a_week = thorough if hosts.IS_TORCH else pytest.mark.weekly
 
 
 def form(printed):
@@ -43,7 +43,7 @@ def form(printed):
 
 
 @thorough
-@of_each_change
+@once_a_week
 def test_the_program_prints_what_the_page_shows(tmp_path):
     """A second process continues to the bit, and the last check finds the big batch's weights."""
     script = PROGRAM
@@ -65,10 +65,10 @@ def test_the_program_prints_what_the_page_shows(tmp_path):
         shown = re.sub(r"(?m)^.*\bloop\b.*\n", "", shown)
     assert form(printed) == form(shown)
 
-    number = r"[: ](-?\d[\d.e+-]*)"
-    assert re.findall(rf"without a kill{number}\n|$", printed)[0] == "0.0"
+    number = r":? (-?\d[\d.e+-]*)"
+    assert re.findall(rf"without a kill{number}", printed) == ["0.0"]
     (moved,) = re.findall(rf"moved by up to{number}", printed)
-    distances = [float(found) for found in re.findall(rf"(?m)^(?:fit|loop):{number}", printed)]
+    distances = [float(found) for found in re.findall(rf"(?m)^(?:fit|loop){number}", printed)]
     assert len(distances) == 1 + hosts.IS_TORCH
     assert max(distances) < 1e-5 < 1e-3 < float(moved)
 
