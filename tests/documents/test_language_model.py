@@ -85,13 +85,16 @@ def test_the_page_has_the_text_of_the_program():
         for block in blocks:
             indented = [textwrap.indent(block, " " * depth) for depth in (0, 4, 8, 12)]
             assert any(text in PROGRAM for text in indented), block
+    _, of_loop = re.findall(r"```diff\n(.*?)```", PAGE, re.S)
+    added = "".join(re.findall(r"(?m)^\+(.*\n)", of_loop))
+    assert added and textwrap.indent(added, " " * 12) in PROGRAM
 
 
 @thorough
 @once_by_torch
 def test_the_lines_that_change():
     """The lines with a plus end with the weights of those with a minus."""
-    (diff,) = re.findall(r"```diff\n(.*?)```", PAGE, re.S)
+    diff, _ = re.findall(r"```diff\n(.*?)```", PAGE, re.S)
     hosts.set_floatx("float32")
     names = {"__name__": "language_model"}
     exec(PROGRAM.replace(SIZES, SMALL[SIZES]), names)
