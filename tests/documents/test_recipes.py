@@ -59,8 +59,9 @@ def assert_same(found, expected):
 
 def test_each_script_has_a_test():
     assert {name for name, _ in FOUND} == {path.stem for path in FOLDER.glob("*.py")}
-    tests = Path(__file__).read_text("utf-8")
-    assert [name for name, _ in FOUND if f'"{name}"' not in tests] == []
+    files = Path(__file__), Path(__file__).with_name("test_language_model.py")
+    tests = "".join(path.read_text("utf-8") for path in files)
+    assert [name for name, _ in FOUND if not re.search(rf'"{name}(\.py)?"', tests)] == []
 
 
 # The updates of a script, and what it has in place of micro-batches for the stock optimizer.
