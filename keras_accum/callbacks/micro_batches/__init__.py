@@ -107,6 +107,15 @@ class MicroBatches(InTrainFunction):
         """True if any batch was larger than a slice."""
         return self._step is not None and self._step.in_slices
 
+    @property
+    def metrics_of_slices(self):
+        """The names of metrics that layers have updated with values of a slice."""
+        return sorted(self._step.of_slices) if self._step is not None else []
+
+    def exceeds(self, samples):
+        """Return True if a batch of so many samples isn't split, and has less than a slice."""
+        return self._size != "auto" and self._step.replicas() * self._size > samples
+
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
         of_keras.check(self.model)

@@ -22,8 +22,8 @@ _SEVERAL = (
 )
 DRAWS = (
     "MicroBatches(loss='batch') runs your model twice on each slice, and {} in the second run. If "
-    "a layer draws random numbers, keep `self.seeds = keras.random.SeedGenerator()` in it, and draw "
-    "as in `keras.random.uniform(shape, seed=self.seeds)`."
+    "a layer draws random numbers, keep `self.seeds = keras.random.SeedGenerator()` in it, and "
+    "draw as in `keras.random.uniform(shape, seed=self.seeds)`."
 )
 _NO_LOSS = "MicroBatches(loss='batch') needs a model that is compiled with a loss."
 _NO_SAMPLES = (
@@ -35,8 +35,8 @@ _NO_SAMPLES = (
 _SAME = 1e-2  # a larger relative distance of two passes isn't rounding, also in half precision
 _NORMALIZES = (
     "MicroBatches(loss='batch') can't be used with batch normalization that trains: a sample's "
-    "output depends on its slice. Freeze the layer with `trainable=False`; for a module of PyTorch, "
-    "use `torch.nn.GroupNorm`. Received: {!r}"
+    "output depends on its slice. Freeze the layer with `trainable=False`, or use another "
+    "normalization, such as `torch.nn.GroupNorm` in a module of PyTorch. Received: {!r}"
 )
 
 
