@@ -59,9 +59,10 @@ class MicroBatches(InTrainFunction):
     although its size had fitted, you get an error, and the model has the last copy.
 
     Penalties are the losses that layers add; they should be means over samples, as in Keras. Batch
-    normalization uses the moments of a slice and moves its averages once per slice: `fit` warns, and
-    also of metrics that layers update with values of a slice. If your results might differ from the
-    whole batch in other ways, you get a ValueError.
+    normalization uses the moments of a slice and moves its averages once per slice: `fit` warns. It
+    also warns of metrics that layers update with values of a slice, of a size above the batch, and
+    of an optimizer that accumulates. If your results might differ from the whole batch in other
+    ways, you get a ValueError.
 
     Args:
         size: Integer >= 1, or "auto" (default). The number of samples per slice. On JAX, a slice is
