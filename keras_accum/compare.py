@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import importlib
 import math
-import random
 import warnings
 from collections import namedtuple
 from typing import Any, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from keras_accum.callbacks.base import is_named
 from keras_accum.callbacks.train_function import attribute
 from keras_accum.convert import inner, is_ours
+from keras_accum.generators import remember_generators
 from keras_accum.host import SAID_BY
 from keras_accum.options import Options
 
@@ -247,8 +247,7 @@ class Subject:
 
     def remember_generators(self):
         """Return functions to restore the present states of random generators."""
-        of_python, of_numpy = random.getstate(), np.random.get_state()
-        return [lambda: random.setstate(of_python), lambda: np.random.set_state(of_numpy)]
+        return remember_generators()
 
     def scope(self):
         """Return the scope for new variables: a strategy's, on TensorFlow."""

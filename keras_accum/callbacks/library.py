@@ -39,7 +39,7 @@ class Library:
     least_weight = 1e-25
 
     def list_kept(self, layer):
-        """Return a layer's own non-trainable variables, without its random state."""
+        """Return the values that a layer's calls may change, without its random state."""
         return getattr(layer, "_non_trainable_variables", ())
 
     def find_process_group(self, model):

@@ -5,14 +5,15 @@ import math
 import numpy as np
 
 
-def compares_samples(cast, read, function, shapes, dtypes):
+def compares_samples(cast, evaluate, shapes, dtypes):
     """Return True if five samples have other values together than as three and two.
 
-    None means that the function rejects these shapes and dtypes. A traced train step has nothing
-    more, so the samples are made up.
+    `evaluate` gets lists of arrays, one list for each batch, and returns values of NumPy. None
+    means that it rejects these shapes and dtypes. A traced train step has nothing more, so the
+    samples are made up.
     """
     random, found = np.random.default_rng(0), None
-    is_large = np.prod([n or 4 for n in shapes[1][1:]]) > 2**18
+    is_large = max(np.prod([n or 4 for n in shape[1:]]) for shape in shapes) > 2**18
     longest = 8 if is_large else math.inf  # to save memory
 
     def made_up(shape, dtype, of_class):
@@ -24,22 +25,20 @@ def compares_samples(cast, read, function, shapes, dtypes):
         dtype = "float32" if "float16" in dtype else dtype
         return (np.round(values) if of_class or "float" not in dtype else values).astype(dtype)
 
-    def evaluate(start, stop):
-        """Return a value per sample, or their sum if the function returns a mean."""
-        arrays = [cast(array[start:stop], str(array.dtype)) for array in (y_true, y_pred)]
-        values = read(function(*arrays))
-        is_each = values.shape[:1] == (stop - start,)
-        return values if is_each else np.array([values.mean() * (stop - start)])
-
     def are_close(values, expected):
         return np.allclose(values, expected, rtol=1e-3, atol=1e-5, equal_nan=True)
 
     for of_class in (False, True):
         try:
-            y_true = made_up(shapes[0], dtypes[0], of_class)
-            y_pred = made_up(shapes[1], dtypes[1], False)
-            joined, again = evaluate(0, 5), evaluate(0, 5)
-            apart = np.concatenate([evaluate(0, 3), evaluate(3, 5)])
+            arrays = [
+                made_up(shape, dtype, of_class and i == 0)
+                for i, (shape, dtype) in enumerate(zip(shapes, dtypes))
+            ]
+            whole, first, last = (
+                [cast(array[start:stop], str(array.dtype)) for array in arrays]
+                for start, stop in ((0, 5), (0, 3), (3, 5))
+            )
+            joined, again, apart = evaluate(whole), evaluate(whole), evaluate(first, last)
             if len(apart) != len(joined):
                 joined, again, apart = joined.sum(), again.sum(), apart.sum()
             # Functions with random draws never agree with themselves.
@@ -49,3 +48,17 @@ def compares_samples(cast, read, function, shapes, dtypes):
         except Exception:  # it can't be tried
             continue
     return found
+
+
+def values_of(function, read):
+    """Return `evaluate` for a function that returns a value per sample, or a mean."""
+
+    def evaluate(*batches):
+        return np.concatenate([evaluate_one(arrays, arrays[0].shape[0]) for arrays in batches])
+
+    def evaluate_one(arrays, count):
+        values = read(function(*arrays))
+        is_each = values.shape[:1] == (count,)
+        return values if is_each else np.array([values.mean() * count])
+
+    return evaluate

@@ -6,6 +6,8 @@
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from keras_accum import host, where_else
 from keras_accum.host import patches
 
@@ -20,6 +22,7 @@ from keras_accum.callbacks import (  # noqa: E402
     python_gate,
     together,
 )
+from keras_accum.callbacks.base import normalizes_batches, torch_modules  # noqa: E402
 from keras_accum.callbacks.library import Library  # noqa: E402
 from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask  # noqa: E402
 from keras_accum.compare import Comparison, compare_with_big_batch  # noqa: E402
@@ -65,6 +68,14 @@ class _Library(Library):
     def added_losses(self, model):
         penalties = [w for w in model.trainable_weights if w.regularizer is not None]
         return len(model.losses) - len(penalties)
+
+    def list_kept(self, layer):
+        kept = list(super().list_kept(layer))
+        for module in torch_modules(layer):
+            kept += module.buffers(recurse=False)
+            if normalizes_batches(module) and module.running_mean is None:
+                kept.append(np.nan)  # never equal to itself: it always uses the batch's moments
+        return kept
 
     def hides_train_steps(self):
         # Keras 3.10 has no NNX mode.

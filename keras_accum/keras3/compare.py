@@ -1,22 +1,14 @@
 """`compare_with_big_batch` on Keras 3."""
 
 import contextlib
-import importlib
 
 import keras
 
-from keras_accum import compare, host
+from keras_accum import compare
 from keras_accum.convert import inner
+from keras_accum.keras3.generators import remember_generators
 from keras_accum.keras3.optimizers import accumulating
 from keras_accum.keras3.store import Keras3Store
-
-# Keras keeps the generator for draws without a seed in its global state, under this name.
-_seeds = importlib.import_module(keras.random.SeedGenerator.__module__)
-host.check_members(keras, _seeds, ["global_state"])
-_SEEDS_NAME = "global_seed_generator"
-if host.parse_version(keras.__version__) >= (3, 13):
-    host.check_members(keras, _seeds, ["GLOBAL_SEED_GENERATOR"])
-    _SEEDS_NAME = _seeds.GLOBAL_SEED_GENERATOR
 
 
 class Recorder(keras.optimizers.Optimizer):
@@ -76,16 +68,7 @@ class Subject(compare.Subject):
         return [layer.name for layer in self.model._flatten_layers() if draws(layer)]
 
     def remember_generators(self):
-        state = _seeds.global_state
-        generator = state.get_global_attribute(_SEEDS_NAME)
-        seed = None if generator is None else self.read(generator.state)
-
-        def restore():
-            state.set_global_attribute(_SEEDS_NAME, generator)
-            if generator is not None:
-                generator.state.assign(seed)
-
-        return [*super().remember_generators(), restore, *remember_generators()]
+        return remember_generators()
 
     def in_full_precision(self):
         return in_full_precision()
@@ -100,12 +83,8 @@ if keras.backend.backend() == "tensorflow":
 
     from keras_accum.tensorflow.compare import device_name, in_full_precision
 
-    remember_generators = list
-
 elif keras.backend.backend() == "jax":
     import jax
-
-    remember_generators = list
 
     def in_full_precision():
         return jax.default_matmul_precision("highest")
@@ -116,14 +95,6 @@ elif keras.backend.backend() == "jax":
 
 else:
     import torch
-
-    def remember_generators():
-        devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-        of_cpu = torch.get_rng_state()
-        return [
-            lambda: torch.set_rng_state(of_cpu),
-            lambda: torch.cuda.set_rng_state_all(devices) if devices else None,
-        ]
 
     @contextlib.contextmanager
     def in_full_precision():

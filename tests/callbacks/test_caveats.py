@@ -27,7 +27,10 @@ SUM = "so the big batch's loss is the sum of the micro-batches' losses"
 SHORT = "samples together, and the first one has 4"
 REMEDY = "Construct the optimizer with reduction='weighted'"
 BOTH = "an update sees 12 samples"
+MODULES = "or let the module of PyTorch stay in `eval()`"
+WHOLE_BATCH, METRIC = "splits no batch of 4 samples", "update metrics with values of a slice"
 OF_WINDOWS = "Batch normalization", "is divided by", "samples together", "an update sees"
+OF_WINDOWS += "splits no batch", "update metrics"
 OF_WINDOWS += ("has reduction=",)
 
 
@@ -139,6 +142,52 @@ def batch_norm(**arguments):
     return normalized(layers.BatchNormalization, **settings)
 
 
+class Measuring(layers.Layer):
+    """Has a metric with a mean over the batch, or over an axis."""
+
+    def __init__(self, axis):
+        super().__init__()
+        self.axis, self.mean = axis, keras.metrics.Mean(name="inner")
+
+    def call(self, x):
+        self.mean.update_state(keras.ops.mean(keras.ops.square(x), self.axis))
+        return x
+
+
+def in_module(make):
+    """A model with a module of PyTorch, frozen: its statistics move nevertheless."""
+
+    def model():
+        wrapped = layers.TorchModuleWrapper(make(), output_shape=(None, 3), trainable=False)
+        return hosts.sequential((3,), [wrapped, layers.Dense(2)])
+
+    return model
+
+
+def torch_norm(of_batches=False):
+    import torch
+
+    return torch.nn.BatchNorm1d(3, affine=False, track_running_stats=not of_batches)
+
+
+def nested_norm():
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Identity(), torch_norm())
+
+
+def group_norm():
+    import torch
+
+    return torch.nn.GroupNorm(1, 3, affine=False)
+
+
+def inferring_norm():
+    norm = torch_norm()
+    norm.train = lambda mode=True: type(norm).train(norm, False)
+    return norm
+
+
 WHOLE, LESS = arrays(5 * SIZE), arrays(5 * SIZE - 2)
 TOKENS = np.array([[1, 2, 0, 0, 0], [1, 1, 1, 0, 0], [2, 2, 1, 1, 1], [1, 0, 0, 0, 0]] * LENGTH)
 STEPS = TOKENS, np.ones((len(TOKENS), 5, 1))
@@ -189,6 +238,7 @@ ROWS = {
 }
 if hosts.IS_KERAS3:
     slices = {"callbacks": [hosts.accum.MicroBatches(2)]}
+    of_batch = {"callbacks": [hosts.accum.MicroBatches(2, loss="batch")]}
     one_slice = {"callbacks": [hosts.accum.MicroBatches(SIZE)]}
     stock = {"accum_iters": 1}
     by_weights = functools.partial(OF_SUM, "mean_with_sample_weight")
@@ -201,6 +251,33 @@ if hosts.IS_KERAS3:
         "slices": (None, dense_model, LESS, stock, slices),
         "slices in windows": (BOTH, dense_model, WHOLE, {}, slices),
         "one slice in windows": (BOTH, dense_model, WHOLE, {}, one_slice),
+        "a slice larger than the batch": (
+            *(WHOLE_BATCH, dense_model, WHOLE, stock),
+            {"callbacks": [hosts.accum.MicroBatches(SIZE + 1)]},
+        ),
+    }
+if hosts.IS_KERAS3 and hosts.BACKEND != "jax":  # where Keras has no metrics in layers
+    ROWS |= {
+        f"a metric in a layer, {name}": (expected, normalized(Measuring, axis=axis), WHOLE, *more)
+        for name, expected, axis, *more in (
+            ("of a slice", METRIC, None, stock, slices),
+            ("of a slice, loss of the batch", METRIC, None, stock, of_batch),
+            ("of samples", None, -1, stock, slices),
+            ("in one slice", None, None, stock, one_slice),
+        )
+    }
+if hosts.IS_TORCH:
+    ROWS |= {
+        f"PyTorch, {name}": (expected, in_module(make), WHOLE, *more)
+        for name, expected, make, *more in (
+            ("windows", MODULES, torch_norm, {}, {}),
+            ("inside of a module", MODULES, nested_norm, {}, {}),
+            ("without averages", MODULES, functools.partial(torch_norm, of_batches=True), {}, {}),
+            ("slices", MODULES, torch_norm, stock, slices),
+            ("one slice", None, torch_norm, stock, one_slice),
+            ("inference", None, inferring_norm, {}, {}),
+            ("other normalization", None, group_norm, {}, {}),
+        )
     }
 
 
@@ -418,6 +495,14 @@ def test_a_stock_optimizer_in_slices():
     (found,) = said(model, WHOLE, callbacks=[callback, At(halve)])
     assert BATCHES in found
     assert said(model, WHOLE, callbacks=[hosts.accum.MicroBatches(2)]) == []
+
+
+@once_by_torch
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="MicroBatches is for Keras 3")
+def test_slices_and_accumulation_by_keras():
+    model = eager(dense_model(), hosts.stock("SGD", gradient_accumulation_steps=LENGTH))
+    (found,) = said(model, WHOLE, callbacks=[hosts.accum.MicroBatches(2)])
+    assert BOTH in found and "and SGD adds up 3 of these batches" in found
 
 
 @once_by_torch

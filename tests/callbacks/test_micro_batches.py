@@ -142,6 +142,49 @@ def noisy(y_true, y_pred):
     return ops.mean(ops.square(y_true - y_pred), axis=-1) + np.random.uniform()
 
 
+class Dice(keras.metrics.Metric):
+    """The average of each batch's coefficient, which is another number in slices."""
+
+    def __init__(self, name="dice", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.sums = [self.add_weight(shape=(), initializer="zeros", name=n) for n in "ab"]
+
+    def measure(self, y_true, y_pred):
+        both = [ops.sum(y_true * y_pred), ops.sum(y_true + y_pred)]
+        return [both[0] / both[1], 1.0]
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        for total, value in zip(self.sums, self.measure(y_true, y_pred)):
+            total.assign_add(value)
+
+    def result(self):
+        return 2 * self.sums[0] / self.sums[1]
+
+
+class DiceOfAll(Dice):
+    """The coefficient of all samples."""
+
+    def measure(self, y_true, y_pred):
+        return [ops.sum(y_true * y_pred), ops.sum(y_true + y_pred)]
+
+
+class InPython(keras.metrics.Metric):
+    """Keeps its values in a list, as metrics of scikit-learn would."""
+
+    def __init__(self, name="in_python", **kwargs):
+        super().__init__(name=name, **kwargs)
+        self.found = []
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.found += list(hosts.array(ops.mean(ops.square(y_true - y_pred), axis=-1)))
+
+    def result(self):
+        return float(np.mean(self.found)) if self.found else 0.0
+
+    def reset_state(self):
+        self.found = []
+
+
 # -- rows: build, (x, y), arguments of `fit`, arguments of `compile` or a function that makes them -
 
 WEIGHTED = {"sample_weight": WEIGHTS}
@@ -173,10 +216,16 @@ CASES = {
     "a last batch in a part of a slice": (sequential, SHORT, {}, WITH_XLA),
     "a loss that can't be tried": (sequential, SHORT, {}, {"loss": not_of_five}),
     "eagerly": (sequential, (X, Y), {}, {"run_eagerly": True}),
+    "metrics of all samples": (
+        sequential, (X, Y), {}, lambda: {"metrics": [DiceOfAll()]},
+    ),
     "two steps in one call": (sequential, (X, Y), {}, {"steps_per_execution": 2}),
 }  # fmt: skip
 if hosts.IS_TORCH and not hosts.IS_KERAS_3_16:  # Keras refuses several steps
     del CASES["two steps in one call"]
+
+if hosts.IS_TORCH:  # where all steps are eager
+    CASES["a metric in Python"] = sequential, (X, Y), {}, lambda: {"metrics": [InPython()]}
 
 # What slices can't have, and the whole batch can.
 DIVIDED = {
@@ -204,6 +253,7 @@ COUPLED = {
     "circle": (sequential, (X, CLASSES), {}, lambda: {"loss": keras.losses.Circle(gamma=8.0)}),
     "nested losses": (nested, NESTED, {}, {"loss": {"one": contrastive, "two": correlation}}),
     "a short last batch": (sequential, SHORT, {}, {"loss": contrastive, **WITH_XLA}),
+    "metrics of a batch": (sequential, (X, Y), {}, lambda: {"metrics": [Dice()]}),
     "frozen normalization": (lambda: normalized(False), (X, Y), {}, {"loss": contrastive}),
 }  # fmt: skip
 
@@ -316,7 +366,18 @@ def accumulating_adam():
     return hosts.ours("Adam", learning_rate=0.01)
 
 
-@quick_first("optimizer", [scheduled, clipped, accumulating_adam])
+class Tenth(keras.optimizers.SGD):
+    """Overrides a method that Keras's train step calls on TensorFlow alone."""
+
+    def apply_gradients(self, grads_and_vars):
+        return super().apply_gradients([(0.1 * g, v) for g, v in grads_and_vars])
+
+
+def tenth():
+    return Tenth(0.1)
+
+
+@quick_first("optimizer", [tenth, scheduled, clipped, accumulating_adam])
 def test_optimizers(optimizer):
     model = assert_same(CASES["plain"], optimizer)
     assert int(model.optimizer.iterations) == 2 * -(-SAMPLES // BATCH)
@@ -433,16 +494,82 @@ def test_dropout_draws_for_each_slice():
     assert (kept % count).any()  # with equal draws, each slice would keep the same number
 
 
-@thorough
-def test_both_passes_have_the_same_dropout():
-    """For a loss of degree 2 in the weights w, gradient * w is twice the loss."""
+class Drawing(layers.Layer):
+    """Drops inputs by numbers that a function draws in a shape."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def call(self, x, training=False):
+        return x * ops.cast(self.draw(ops.shape(x)) > 0.5, x.dtype) if training else x
+
+
+def by_framework(shape):
+    return hosts.tf.random.uniform(shape)
+
+
+def by_a_generator(shape):
+    return hosts.tf.random.get_global_generator().uniform(shape)
+
+
+OWN_GENERATOR = np.random.default_rng(0)
+
+
+def by_own_generator(shape):
+    return OWN_GENERATOR.uniform(size=shape)
+
+
+def gradient_by_loss(layer, **in_compile):
+    """Return gradient * w / 2 loss of weights w, which is 1 for a loss of degree 2."""
+    dense = layers.Dense(1, use_bias=False, kernel_initializer="ones")
     ones = np.ones((BATCH, 64), hosts.FLOATX)
-    loss = {"loss": lambda y_true, y_pred: ops.mean(y_pred**2)}
-    case = (lambda: with_dropout("ones")), (ones, ones[:, :1]), {}, loss
+    arguments = {"loss": lambda y_true, y_pred: ops.mean(y_pred**2), **in_compile}
+    case = lambda: keras.Sequential([layers.Input((64,)), layer, dense]), (ones, ones[:, :1]), {}
     slices, rate = MicroBatches(SIZE, loss="batch"), hosts.stock("SGD", learning_rate=2**-10)
-    model, found = train(case, [slices], rate, epochs=1)
+    model, found = train((*case, arguments), [slices], rate, epochs=1)
     product = np.sum(1 - model.get_weights()[0]) * 2**10
-    np.testing.assert_allclose(product, 2 * found["history loss"][0], rtol=1e-3)
+    return product / (2 * found["history loss"][0])
+
+
+EAGER = {"run_eagerly": True}
+# The layer, and arguments of `compile`.
+DRAWS = {
+    "a layer of Keras": (lambda: layers.Dropout(0.5, seed=1), {}),
+    "NumPy": (lambda: Drawing(lambda shape: np.random.uniform(size=shape)), EAGER),
+}
+if hosts.BACKEND != "jax":  # where Keras refuses draws without a seed
+    DRAWS["no seed"] = lambda: Drawing(keras.random.uniform), {}
+if hosts.IS_TENSORFLOW:
+    DRAWS["no seed, by XLA"] = DRAWS["no seed"][0], WITH_XLA
+    DRAWS["no seed, eagerly"] = DRAWS["no seed"][0], EAGER
+    DRAWS["dropout"] = lambda: layers.Lambda(lambda x: keras.random.dropout(x, 0.5)), {}
+
+
+@quick_first("name", ["no seed"] * ("no seed" in DRAWS) + [n for n in DRAWS if n != "no seed"])
+def test_both_passes_draw_the_same(name):
+    layer, in_compile = DRAWS[name]
+    np.testing.assert_allclose(gradient_by_loss(layer(), **in_compile), 1, rtol=1e-3)
+
+
+NOT_REPEATED = {}
+if hosts.IS_TENSORFLOW:
+    NOT_REPEATED["RandomUniform"] = by_framework, {}
+    NOT_REPEATED["RandomUniform.* draws"] = by_framework, WITH_XLA
+    NOT_REPEATED["RngReadAndSkip"] = by_a_generator, {}
+    NOT_REPEATED["outputs differ"] = by_framework, EAGER
+if hosts.IS_TORCH:
+    NOT_REPEATED["outputs differ"] = by_own_generator, {}
+
+
+@pytest.mark.parametrize("text", NOT_REPEATED)
+def test_draws_that_cannot_be_repeated_are_refused(text):
+    """The error names the operation, and the line that works."""
+    draw, in_compile = NOT_REPEATED[text]
+    if draw is by_a_generator:
+        draw((1,))  # a graph can't make the generator
+    with pytest.raises(ValueError, match=f"{text}.*self.seeds = keras.random.SeedGenerator"):
+        gradient_by_loss(Drawing(draw), **in_compile)
 
 
 # -- refused ---------------------------------------------------------------------------------------
@@ -513,6 +640,7 @@ REFUSED = {
     "the loss 'contrastive', which compares": ({}, COUPLED["contrastive"]),
     "the loss 'ranking', which compares": ({}, (sequential, OF_CLASSES, {}, {"loss": ranking})),
     "the metric 'contrastive', which": ({}, (sequential, (X, Y), {}, {"metrics": [contrastive]})),
+    "the metric 'dice', which": ({}, (sequential, (X, Y), {}, lambda: {"metrics": [Dice()]})),
     "reduction='weighted'": ({}, CASES["plain"], weighted),
     "batch normalization that trains.*'norm'": (OF_BATCH, (normalized, (X, Y), {}, {})),
     "is compiled with a loss": (OF_BATCH, (with_penalties, (X, Y), {}, {"loss": None})),

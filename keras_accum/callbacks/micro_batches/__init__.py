@@ -36,16 +36,18 @@ class MicroBatches(InTrainFunction):
         gradient = sum_s (n_s / n) d loss_s / d weights
         loss_s   = mean loss on slice s + penalties_s
 
-    Losses and metrics must have one value per sample or element. You get a ValueError if values
-    depend on other samples, as tried on a few made-up samples, or if the mean isn't over all
-    samples: an output or loss with a mask, or `reduction="mean_with_sample_weight"` with sample
-    weights. Use `loss="batch"` there. Made-up samples can't show all: a loss that divides by the
-    number of labels that aren't missing passes. Check yours with `compare_with_big_batch`.
+    Losses and metrics must have one value per sample or element; a Metric subclass may also add up
+    what it divides in `result`. You get a ValueError if values depend on other samples, as tried on
+    a few made-up samples, or if the mean isn't over all samples: an output or loss with a mask, or
+    `reduction="mean_with_sample_weight"` with sample weights. Use `loss="batch"` there. Made-up
+    samples can't show all: a loss that divides by the number of labels that aren't missing passes.
+    Check yours with `compare_with_big_batch`.
 
     With `loss="batch"`, known as GradCache, the model first runs on all slices without gradients.
     The loss on the joined outputs, kept in memory, gives their gradient. Then the model runs on
-    each slice again, with the same dropout draws. At the price of a second forward pass, this is
-    exact for any loss on `(y_true, y_pred)`, such as a contrastive loss. With PyTorch's
+    each slice again. Layers draw the same numbers, if by `keras.random`, NumPy or PyTorch's default
+    generator; you get a ValueError for `tf.random`. At the price of a second forward pass, this is
+    exact for any loss and metric on `(y_true, y_pred)`, such as a contrastive loss. With PyTorch's
     DistributedDataParallel, it's the loss of one process's samples:
 
         gradient = sum_s (d outputs_s / d weights)^T (d loss / d outputs_s)
@@ -57,8 +59,10 @@ class MicroBatches(InTrainFunction):
     although its size had fitted, you get an error, and the model has the last copy.
 
     Penalties are the losses that layers add; they should be means over samples, as in Keras. Batch
-    normalization uses the moments of a slice and moves its averages once per slice. If your results
-    might differ from the whole batch, you get a ValueError.
+    normalization uses the moments of a slice and moves its averages once per slice: `fit` warns. It
+    also warns of metrics that layers update with values of a slice, of a size above the batch, and
+    of an optimizer that accumulates. If your results might differ from the whole batch in other
+    ways, you get a ValueError.
 
     Args:
         size: Integer >= 1, or "auto" (default). The number of samples per slice. On JAX, a slice is
@@ -112,6 +116,15 @@ class MicroBatches(InTrainFunction):
     def in_slices(self):
         """True if any batch was larger than a slice."""
         return self._step is not None and self._step.in_slices
+
+    @property
+    def metrics_of_slices(self):
+        """The names of metrics that layers have updated with values of a slice."""
+        return sorted(self._step.of_slices) if self._step is not None else []
+
+    def exceeds(self, samples):
+        """Return True if a batch of so many samples isn't split, and has less than a slice."""
+        return self._size != "auto" and self._step.replicas() * self._size > samples
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)

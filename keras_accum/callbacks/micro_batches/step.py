@@ -1,14 +1,16 @@
 """A train step in slices: the code for all backends."""
 
 import keras
+import numpy as np
 from keras import ops
 from keras.utils import unpack_x_y_sample_weight
 
-from keras_accum.callbacks.base import normalizes_batches
+from keras_accum.callbacks.base import trains_normalization
 from keras_accum.callbacks.micro_batches.halving import Halving
-from keras_accum.callbacks.micro_batches.losses import in_parts
+from keras_accum.callbacks.micro_batches.losses import in_parts, watching_layers
 from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask
 from keras_accum.engine.parts import sum_dtype
+from keras_accum.keras3.generators import make_generator
 
 LENGTHS = (
     "MicroBatches slices samples: the first dimension of all arrays in a batch must be the number "
@@ -18,6 +20,11 @@ _SEVERAL = (
     'MicroBatches("auto") can\'t be used with several replicas or processes: a step that failed in '
     "one of them can't be undone. Give a size. Received: {}"
 )
+DRAWS = (
+    "MicroBatches(loss='batch') runs your model twice on each slice, and {} in the second run. If "
+    "a layer draws random numbers, keep `self.seeds = keras.random.SeedGenerator()` in it, and "
+    "draw as in `keras.random.uniform(shape, seed=self.seeds)`."
+)
 _NO_LOSS = "MicroBatches(loss='batch') needs a model that is compiled with a loss."
 _NO_SAMPLES = (
     "MicroBatches(loss='batch') joins outputs of slices: the first dimension of each must be the "
@@ -25,9 +32,11 @@ _NO_SAMPLES = (
     "`keras.ops.repeat(scale[None], keras.ops.shape(x)[0], axis=0)`. Received: a slice of {} "
     "samples and an output of shape {}"
 )
+_SAME = 1e-2  # a larger relative distance of two passes isn't rounding, also in half precision
 _NORMALIZES = (
     "MicroBatches(loss='batch') can't be used with batch normalization that trains: a sample's "
-    "output depends on its slice. Freeze the layer with `trainable=False`. Received: {!r}"
+    "output depends on its slice. Freeze the layer with `trainable=False`, or use another "
+    "normalization, such as `torch.nn.GroupNorm` in a module of PyTorch. Received: {!r}"
 )
 
 
@@ -38,8 +47,15 @@ class StepInSlices(Halving):
     the auxiliary result of `objective`, and `outside`, a scope outside the trace and gradients.
     is_first: True until a training's first batch.
     in_slices: True if any step has used slices.
+    runs_eagerly: returns True if Python sees the values in a step.
     tried: losses and metrics already tried on samples in this training.
+    of_slices: names of metrics that layers update with values of a slice, such as its mean.
+    agrees: True once both passes of `loss="batch"` had the same outputs in this training.
     """
+
+    @staticmethod
+    def runs_eagerly():
+        return False
 
     def __init__(self, model, size, loss):
         self.model, self.loss, self.own = model, loss, model.train_step
@@ -49,6 +65,7 @@ class StepInSlices(Halving):
     def check(self):
         """Start a training, or raise an error if the model can't be trained in slices."""
         self.is_first, self.tried, self.optimizer = True, [], self.model.optimizer
+        self.agrees, self.of_slices = False, set()
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
         if self.loss != "batch":
@@ -56,8 +73,9 @@ class StepInSlices(Halving):
         if not self.model.loss:
             raise ValueError(_NO_LOSS)
         for layer in self.model._flatten_layers():
-            if layer.trainable and normalizes_batches(layer):
+            if trains_normalization(layer):
                 raise ValueError(_NORMALIZES.format(layer.name))
+        make_generator()
 
     def __call__(self, data):
         """Run one step; JAX overrides this to pass the state."""
@@ -137,9 +155,10 @@ class StepInSlices(Halving):
         """Return a batch's gradients, updating all variables but the weights."""
         compute, self.in_slices = self._differentiate_part, True
         if self.loss == "batch":
-            data = data, self._differentiate_loss(data, rows)
+            data = data, *self._differentiate_loss(data, rows)
             compute = self._differentiate_outputs
         sums = self.add_up(lambda data, count: compute(data, count, rows), data, rows)
+        self.agrees = True
         pairs = zip(sums, self.model.trainable_weights)
         return [g if g is None else ops.cast(g, weight.dtype) for g, weight in pairs]
 
@@ -163,13 +182,14 @@ class StepInSlices(Halving):
             return self.differentiate(data, count, count / rows)
 
     def _differentiate_loss(self, data, rows):
-        """Return the gradients with respect to the joined outputs of all slices."""
+        """Return gradients by the joined outputs of all slices, and outputs to compare."""
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         structure, masked = [], []
 
         def forward(total, data, count):
             """Return the sum of penalties, and outputs with their masks, if any."""
-            y_pred = self.call(unpack_x_y_sample_weight(data)[0])
+            with watching_layers(self, count):
+                y_pred = self.call(unpack_x_y_sample_weight(data)[0])
             arrays = keras.tree.flatten(y_pred)
             for shape in (tuple(array.shape) for array in arrays):
                 known = isinstance(count, int) and shape[:1] != (None,)
@@ -194,16 +214,18 @@ class StepInSlices(Halving):
 
         gradients, (loss, y_pred) = self.compute_gradients(objective, found[:count])
         self.track(loss, rows, y, y_pred, sample_weight)
-        return gradients
+        compares = self.runs_eagerly() and not self.agrees
+        return gradients, found[:count] if compares else []
 
     def _differentiate_outputs(self, data, count, rows):
         """Return a slice's gradients by the chain rule, from its outputs' gradients."""
-        data, gradients = data
+        data, gradients, expected = data
         floatx = keras.backend.floatx()
 
         def objective(_):
             """Return a value with these gradients with respect to the outputs."""
             arrays = keras.tree.flatten(self.call(unpack_x_y_sample_weight(data)[0]))
+            _compare(arrays, expected)
             products = [
                 ops.sum(ops.cast(array, floatx) * ops.cast(g, floatx))
                 for array, g in zip(arrays, gradients)
@@ -237,6 +259,15 @@ class StepInSlices(Halving):
     def join(self, sums, parts):
         """Return the sums, with the joined arrays."""
         return sums
+
+
+def _compare(arrays, expected):
+    """Raise a ValueError if the second pass has other outputs than the first."""
+    for array, first in zip(arrays, expected):
+        if "float" in keras.backend.standardize_dtype(array.dtype):
+            array, first = (ops.convert_to_numpy(a).astype("float64") for a in (array, first))
+            if np.linalg.norm(array - first) > _SAME * np.linalg.norm(first):
+                raise ValueError(DRAWS.format("its outputs differ"))
 
 
 def _share(loss, share):
