@@ -6,12 +6,12 @@
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from keras_accum import host, where_else
 from keras_accum.host import patches
 
 keras = host.import_keras("keras3")  # first, because its error is the clearest
+
+import numpy as np  # noqa: E402
 
 from keras_accum.callbacks import (  # noqa: E402
     accumulation_monitor,
