@@ -5,7 +5,7 @@ from pathlib import Path
 
 import hosts
 import pytest
-from cases import skip_file_on_keras2
+from cases import once_by_torch, skip_file_on_keras2, thorough
 from hosts import accum, keras
 from steps import interrupted_at, lines_run_by
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
@@ -13,8 +13,10 @@ from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, f
 skip_file_on_keras2("callbacks that change a train step")
 
 ARRAYS = [array[: 2 * MICRO] for array in data()]
-# The files with scopes.
-FILES = {"train_function.py", "together.py", "loss_calls.py", "losses.py"}
+# The files with scopes. On TensorFlow, a traced step runs no others.
+FILES = {"train_function.py"}
+if not hosts.IS_TENSORFLOW:
+    FILES |= {"together.py", "loss_calls.py", "losses.py"}
 
 # A callback, and the optimizer.
 TRAININGS = {
@@ -33,12 +35,14 @@ def list_members(model):
     return of_model | {(type(owner), name) for owner in owners for name in vars(owner)}
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@once_by_torch
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[thorough] * hosts.IS_TF_KERAS) for name in TRAININGS]
+)
 def test_interrupted_anywhere(name):
     """Nothing of ours is left, but for a train function that the next training takes away."""
     make, optimizer = TRAININGS[name]
-    # On TensorFlow, tracing would take longer than all the rest.
-    model = compiled(dense_model(), optimizer(), run_eagerly=hosts.IS_TENSORFLOW)
+    model = compiled(dense_model(), optimizer(), **{"run_eagerly": False} if make else {})
     callbacks = [make()] if make else []
     hosts.build(model)
     variables = [*model.weights, *hosts.listed(model.optimizer)]
