@@ -13,7 +13,7 @@ from typing import Any, Sequence
 import numpy as np
 
 from keras_accum.callbacks.base import is_named
-from keras_accum.callbacks.train_function import attribute
+from keras_accum.callbacks.train_function import attribute, undone
 from keras_accum.convert import inner, is_ours
 from keras_accum.generators import remember_generators
 from keras_accum.host import SAID_BY
@@ -286,6 +286,7 @@ class Subject:
         for variable, value in self._weights:
             self.write(variable, value)
 
+    @undone
     def install(self, recorder):
         """Train the model with this optimizer from now on."""
         model, train_step = self.model, self.model.train_step

@@ -46,8 +46,8 @@ class AccumulationMonitor(Callback):
     After three micro-batches in a window of five, the progress bar shows `completed_updates:
     12 - window_position: 3 - window_length: 5`.
 
-    List the monitor after ApplyPartialWindow and before callbacks that use its logs, such as
-    CSVLogger. It reads from the device after each micro-batch.
+    List the monitor before callbacks that use its logs, such as CSVLogger. It reads from the device
+    after each micro-batch.
 
     Example:
 

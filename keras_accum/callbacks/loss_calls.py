@@ -24,7 +24,7 @@ def watching(library, model, guard=contextlib.nullcontext, when_built=lambda: No
             calls.append(LossCall(library, *arguments))
 
     def watch(loss):
-        return Watched(loss, note)
+        return Watched(library, loss, note)
 
     container, name, replace = library.find_losses(model)
     scope = contextlib.nullcontext()
@@ -38,55 +38,59 @@ def watching(library, model, guard=contextlib.nullcontext, when_built=lambda: No
 @contextlib.contextmanager
 def _replaced(container, name, replace, when_built):
     """Replace the items of a list in Keras's container of losses, which may not be built yet."""
-    members, kept = vars(container), []
+    with contextlib.ExitStack() as scope:
 
-    def install():
-        kept.append(members[name])
-        members[name] = list(map(replace, members[name]))
+        def install():
+            items = list(map(replace, vars(container)[name]))
+            scope.enter_context(attribute(container, name, items))
 
-    def build(*arguments, **keywords):
-        type(container).build(container, *arguments, **keywords)
-        install()
-        when_built()
+        def build(*arguments, **keywords):
+            type(container).build(container, *arguments, **keywords)
+            install()
+            when_built()
 
-    if container.built:
-        install()
-    try:
-        with attribute(container, "build", build):
-            yield
-    finally:
-        if kept:
-            members[name] = kept[0]
+        if container.built:
+            install()
+        scope.enter_context(attribute(container, "build", build))
+        yield
 
 
-@contextlib.contextmanager
-def noting_values(loss, call):
-    """Use `call` in place of `loss.call` within this scope. Yield a list with what it returns."""
+def noting_values(loss, call, *arguments, **keywords):
+    """Call a loss, with `call` in place of its own. Return its result, and what `call` returned.
+
+    A copy is called: two models in two threads may share a loss.
+    """
     found = []
 
     def call_and_note(*arguments, **keywords):
         found.append(call(*arguments, **keywords))
         return found[-1]
 
-    with attribute(loss, "call", call_and_note):
-        yield found
+    twin = object.__new__(type(loss))
+    vars(twin).update(vars(loss), call=call_and_note)
+    return twin(*arguments, **keywords), found
 
 
 class Watched:
     """Stands for a loss in Keras's container, and notes its calls."""
 
-    def __init__(self, loss, note):
-        self._loss, self._note = loss, note
-        # `loss` may be watched already.
-        self.watched = loss.watched if isinstance(loss, Watched) else loss
+    def __init__(self, library, loss, note):
+        is_watched = isinstance(loss, Watched)
+        self._stock_call = library.keras.losses.Loss.__call__
+        self._loss = loss._loss if is_watched else loss
+        self._notes = [*loss._notes, note] if is_watched else [note]
 
     def __getattr__(self, name):
         return getattr(self._loss, name)
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        with noting_values(self.watched, self.watched.call) as found:
-            result = self._loss(y_true, y_pred, sample_weight=sample_weight)
-        self._note(self.watched, found, y_true, y_pred, sample_weight)
+        loss, found = self._loss, []
+        if type(loss).__call__ is self._stock_call:
+            result, found = noting_values(loss, loss.call, y_true, y_pred, sample_weight)
+        else:
+            result = loss(y_true, y_pred, sample_weight=sample_weight)
+        for note in self._notes:
+            note(loss, found, y_true, y_pred, sample_weight)
         return result
 
 
@@ -103,8 +107,7 @@ class LossCall:
 
     def __init__(self, library, loss, found, y_true, y_pred, sample_weight):
         self._library, self.loss = library, loss
-        is_of_keras = type(loss).__call__ is library.keras.losses.Loss.__call__
-        self.values = found[0] if is_of_keras and len(found) == 1 else None
+        self.values = found[0] if len(found) == 1 else None
         self.shape, self.targets = read_shape(self.values), library.flatten(y_true)[0]
         self.is_per_sample = bool(self.shape) and (
             self.shape[0] in (None, *read_shape(self.targets)[:1])

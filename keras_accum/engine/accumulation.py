@@ -150,11 +150,7 @@ class Accumulation:
     @contextlib.contextmanager
     def building(self):
         """Scope for creating the optimizer's variables. After an error in it, it can't be built."""
-        if self._error_in_build is not None:
-            raise RuntimeError(
-                f"`build` of {type(self.optimizer).__name__} ended with {self._error_in_build}, "
-                "and may lack variables: compile the model with a new optimizer."
-            )
+        self.check_build()
         try:
             yield
         except BaseException as error:
@@ -162,6 +158,14 @@ class Accumulation:
             if not self.options.is_stock:
                 self.store.variables = ()
             raise
+
+    def check_build(self):
+        """Raise a RuntimeError if an earlier `build` failed."""
+        if self._error_in_build is not None:
+            raise RuntimeError(
+                f"`build` of {type(self.optimizer).__name__} ended with {self._error_in_build}, "
+                "and may lack variables: compile the model with a new optimizer."
+            )
 
     def open_window(self):
         """Create the window's counters and accumulators once the model's variables are known."""

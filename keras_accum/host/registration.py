@@ -16,5 +16,5 @@ def register():
         module = sys.modules.get(name)
         version = None if module is None else vars(module).get("__version__")
         if version:  # it has none while it is being imported
-            with contextlib.suppress(ImportError):  # importing a class raises it again
+            with contextlib.suppress(Exception):  # importing a class raises it again
                 importlib.import_module(host.module_for(host.parse_version(version)))

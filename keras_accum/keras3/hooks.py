@@ -119,6 +119,7 @@ class Hooks(Convertible):
             with accumulation.building(), store.build_scope(variables) as has_values:
                 super().build(variables)
                 store.variables = self._trainable_variables
+                self._exclude_by_place()
                 store.check_names()
                 accumulation.open_window()
         except BaseException:

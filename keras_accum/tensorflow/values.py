@@ -50,6 +50,11 @@ class TensorFlowValues(parts.Values):
             return tf.IndexedSlices(values, value.indices, value.dense_shape)
         return tf.math.multiply_no_nan(value, factor)
 
+    def remainder(self, total, hold, written):
+        # TensorFlow Lite makes a scalar of `multiply_no_nan` by a constant zero.
+        is_zero = not tf.executing_eagerly() and tf.get_static_value(hold) == 0
+        return tf.zeros_like(total) if is_zero else super().remainder(total, hold, written)
+
     def all_finite(self, gradients):
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
         # `is_finite` takes no complex numbers, and their absolute value could overflow.

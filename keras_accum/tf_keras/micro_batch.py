@@ -18,12 +18,13 @@ def process(optimizer, pairs, is_summed):
     check_horovod(optimizer)
     optimizer.build([variable for _, variable in pairs])
     gradients, variables = map(list, zip(*utilities.filter_empty_gradients(pairs)))
-    if not is_summed:
+    weights, replica = accumulation.update.weights_already_summed, replicas.index()
+    # In one replica, a gradient is its own sum.
+    if not is_summed or replicas.count() == 1 and replica not in weights:
         accumulation.micro_batch(gradients, variables)
         return
     is_wrapped = vars(optimizer).get("_is_wrapped_by_loss_scale_optimizer", False)
     needs_pairs = options.weighs or is_wrapped and options.accumulates
-    weights, replica = accumulation.update.weights_already_summed, replicas.index()
     if needs_pairs and replica not in weights:
         raise ValueError(
             "reduction='weighted' and a LossScaleOptimizer need the gradients before they are "

@@ -3,6 +3,7 @@
 import contextlib
 
 import hosts
+import numpy as np
 import pytest
 from cases import quick_once, skip_file_on_keras2
 from hosts import keras
@@ -92,13 +93,70 @@ def test_nothing_of_ours_is_in_a_model_between_two_batches(fails):
         assert found["train_function"] is own and set(found) <= names | {"_jax_state"}
 
 
-@pytest.mark.parametrize("make", [Monitor, lambda: accum.OnUpdates([])], ids=["monitor", "updates"])
-def test_apply_partial_window_comes_first(make):
-    model = compiled(dense_model(), hosts.ours("SGD", accum_iters=2))
-    with pytest.raises(ValueError, match="ApplyPartialWindow must come before"):
-        train(model, make(), Apply())
-    history = train(model, Apply(), make(), *[Monitor()] * (make is not Monitor)).history
-    assert (history["completed_updates"], history["window_position"]) == ([3], [0])
+class See(keras.callbacks.Callback):
+    """Notes what a callback that saves the model, or decides, sees in an epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append((self.model.optimizer.window_position, self.model.get_weights(), logs))
+
+    def on_test_begin(self, logs=None):
+        self.on_epoch_end(None)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "weighted"])
+@pytest.mark.parametrize("is_last", [False, True], ids=["first", "last"])
+def test_a_partial_window_closes_before_all_callbacks(reduction, is_last, tmp_path):
+    """Wherever ApplyPartialWindow is listed. Each epoch has a window and a half."""
+    path = str(tmp_path / "saved.weights.h5")
+    save = keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
+    best = keras.callbacks.EarlyStopping(patience=9, restore_best_weights=True)
+    numbers, updates = See(), keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda update, logs=None: numbers.seen.append(update)
+    )
+    arrays = [array[: 6 * MICRO] for array in data()]
+    see, others = See(), [save, best, Monitor(), accum.OnUpdates([updates])]
+    callbacks = [*[Apply()] * (not is_last), see, *others, *[Apply()] * is_last]
+    optimizer = hosts.ours("SGD", accum_iters=LENGTH, reduction=reduction)
+    model, big = (compiled(dense_model(), o) for o in (optimizer, hosts.stock("SGD")))
+    settings, of_big = {"epochs": 2, "validation_data": arrays}, See()
+    logs = fit(model, MICRO, arrays, callbacks=callbacks, **settings).history
+    expected = fit(big, LENGTH * MICRO, arrays, callbacks=[of_big_batches(of_big)], **settings)
+    assert [position for position, *_ in see.seen] == [0] * 4
+    for (_, found, _), wanted in zip(see.seen, of_big.seen):
+        for value, other in zip(found, wanted):
+            np.testing.assert_allclose(value, other, **hosts.TOLERANCE)
+    np.testing.assert_allclose(logs["val_loss"], expected.history["val_loss"], rtol=1e-5)
+    assert (logs["completed_updates"], logs["window_position"]) == ([2, 4], [0, 0])
+    assert numbers.seen == [0, 1, 0, 1]
+    model.load_weights(path)
+    assert_equal(weights(model), weights(big))
+
+
+def of_big_batches(see):
+    """Return a callback that notes the weights of a stock optimizer's model at the same moments."""
+
+    def note(*arguments, **logs):
+        see.seen.append(see.model.get_weights())
+
+    see.on_epoch_end = see.on_test_begin = note
+    return see
+
+
+class Seldom(Apply):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            super().on_epoch_end(epoch, logs)
+
+
+def test_a_subclass_may_choose_the_moment():
+    see, model = See(), compiled(dense_model(), hosts.ours("SGD", accum_iters=LENGTH + 1))
+    arrays = [array[: 3 * MICRO] for array in data()]
+    fit(model, MICRO, arrays, epochs=3, callbacks=[Seldom(), see])
+    assert [position for position, *_ in see.seen] == [3, 0, 3]
 
 
 SwapEMA = getattr(keras.callbacks, "SwapEMAWeights", None)
@@ -107,16 +165,15 @@ SwapEMA = getattr(keras.callbacks, "SwapEMAWeights", None)
 @pytest.mark.skipif(SwapEMA is None, reason="SwapEMAWeights is Keras 3's")
 @pytest.mark.parametrize("on_epoch", [False, True])
 def test_averaged_weights_are_swapped_in_after_a_partial_window(on_epoch):
-    """The other order would change the averaged weights: by 0.04 and more here."""
+    """In both orders. Closed later, it would move the averaged weights: by 0.04 and more here."""
     settings = {"use_ema": True, "ema_momentum": 0.5, "learning_rate": 0.1}
-    model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, **settings))
-    big, apply = compiled(dense_model(), hosts.stock("Adam", **settings)), Apply()
+    big = compiled(dense_model(), hosts.stock("Adam", **settings))
     more = {"arrays": SOME, "validation_data": SOME}
-    fit(model, MICRO, callbacks=[apply, SwapEMA(on_epoch)], **more)
     fit(big, LENGTH * MICRO, callbacks=[SwapEMA(on_epoch)], **more)
-    assert_equal(weights(model), weights(big))
-    with pytest.raises(ValueError, match="ApplyPartialWindow must come before SwapEMAWeights"):
-        train(model, SwapEMA(on_epoch), apply)
+    for callbacks in ([Apply(), SwapEMA(on_epoch)], [SwapEMA(on_epoch), Apply()]):
+        model = compiled(dense_model(), hosts.ours("Adam", accum_iters=LENGTH, **settings))
+        fit(model, MICRO, callbacks=callbacks, **more)
+        assert_equal(weights(model), weights(big))
 
 
 GIVEN = {"OnUpdates": [[]], "MicroBatches": [2]}

@@ -91,6 +91,13 @@ def masked():
     return keras.Model(inputs, outputs)
 
 
+def classified():
+    """A network whose second output has no gradient: the number of the largest output."""
+    x = keras.Input((3,))
+    out = layers.Dense(2, name="out")(layers.Dense(4, activation="tanh")(x))
+    return keras.Model(x, {"out": out, "class": keras.ops.argmax(out, axis=-1)})
+
+
 def nested():
     """Inputs and outputs in dictionaries."""
     inputs = {n: layers.Input((w,), name=n) for n, w in (("left", 3), ("right", 2))}
@@ -255,9 +262,10 @@ COUPLED = {
     "a short last batch": (sequential, SHORT, {}, {"loss": contrastive, **WITH_XLA}),
     "metrics of a batch": (sequential, (X, Y), {}, lambda: {"metrics": [Dice()]}),
     "frozen normalization": (lambda: normalized(False), (X, Y), {}, {"loss": contrastive}),
+    "integer outputs": (classified, (X, {"out": Y}), {}, {"loss": {"out": contrastive}}),
 }  # fmt: skip
 
-QUICK = ["masks and weights", "contrastive", "sample weights", "penalties"]
+QUICK = ["masks and weights", "contrastive", "integer outputs", "sample weights", "penalties"]
 # What a traced loop does in its own way. PyTorch, which compiles nothing, has all rows.
 TRACED = ["a last batch in a part of a slice", "two steps in one call", "masked sums"]
 TRACED += ["ignored class", "a short last batch", *QUICK, *["eagerly"] * hosts.IS_TENSORFLOW]

@@ -149,6 +149,8 @@ def test_a_build_that_is_interrupted(monkeypatch):
     for _ in range(2):
         with pytest.raises(RuntimeError, match=message):
             step[0](*step[1:])
+    with pytest.raises(RuntimeError, match=message):  # its slots belong to no weight
+        ours.get_state()
     np.testing.assert_array_equal(hosts.array(w), [1.0, -2.0])
 
 

@@ -1,6 +1,7 @@
 """TensorFlow graphs of one micro-batch: where they have a conditional, and fused kernels."""
 
 import hosts
+import numpy as np
 import pytest
 from cases import CASES, on_adam, on_adam_and_amsgrad, quick_first, skip_file_on_keras2
 from graphs import branches, conditionals, graph_of, operations
@@ -139,3 +140,39 @@ def test_conditionals_in_a_strategy(strategy, case, gated, reduction):
     given = tf.TensorSpec([2], hosts.FLOATX)
     found = operations(lambda value: strategy.run(replica, (value,)), given)
     assert conditionals(found) == bool(gated)
+
+
+@pytest.mark.skipif(hosts.IS_LEGACY, reason="Keras can't export legacy optimizers")
+@pytest.mark.filterwarnings("ignore:.*Interpreter is deprecated")
+def test_a_train_step_of_tensorflow_lite(tmp_path):
+    """Its accumulators became scalars: it trained wrongly or ended the process, by the version."""
+    module, start = tf.Module(), np.array([[1.0], [2.0]], "float32")
+    w = hosts.variable(start, "w", "float32")
+    optimizer = hosts.ours("SGD", learning_rate=0.5, momentum=0.5, accum_iters=2)
+    hosts.build_on(optimizer, [w])
+    module.optimizer = optimizer
+    module.used = [hosts.native(v) for v in (w, *optimizer.variables)]
+
+    @tf.function(input_signature=[tf.TensorSpec([2, 1], tf.float32)])
+    def train(gradient):
+        optimizer.apply_gradients([(gradient, w)])
+        return {"gradient": tf.identity(gradient)}
+
+    @tf.function(input_signature=[])
+    def read():  # another function, because the converter may read before an update
+        total = hosts.native(hosts.accumulators(optimizer)[0])
+        return {"w": tf.identity(hosts.native(w)), "sum": tf.identity(total)}
+
+    tf.saved_model.save(module, str(tmp_path), {"train": train, "read": read})
+    lite = tf.lite.TFLiteConverter.from_saved_model(str(tmp_path))
+    lite.experimental_enable_resource_variables = True
+    interpreter = tf.lite.Interpreter(model_content=lite.convert())
+    train_lite, read_lite = map(interpreter.get_signature_runner, ("train", "read"))
+    for i in range(6):
+        gradient = np.array([[0.5], [-1.0 - i]], "float32")
+        train(gradient), train_lite(gradient=gradient)
+        found, expected = read_lite(), read()
+        for name, value in found.items():
+            assert value.shape == (2, 1), name  # before the next step, which would use it
+            np.testing.assert_allclose(value, expected[name], rtol=1e-6)
+    assert not np.array_equal(found["w"], start)

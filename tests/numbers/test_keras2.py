@@ -137,7 +137,11 @@ def test_a_missing_gradient_is_an_error_as_in_the_stock_optimizer():
 
 
 def test_generator_closes_the_last_window_of_an_epoch():
-    """Twelve micro-batches: windows of 5, 5 and 2; the last one closes before the validation."""
+    """Twelve micro-batches: windows of 5, 5 and 2; the last one closes before the validation.
+
+    So callbacks before ApplyPartialWindow see it, too.
+    """
+    seen = []
 
     def trained(optimizer, size, *callbacks):
         model = compiled(dense_model(), optimizer)
@@ -147,7 +151,11 @@ def test_generator_closes_the_last_window_of_an_epoch():
         return weights(model), history.history["val_loss"]
 
     ours = hosts.ours("SGD", accum_iters=5)
-    actual, losses = trained(ours, MICRO, accum.ApplyPartialWindow())
+    see = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: seen.append(ours.window_position)
+    )
+    actual, losses = trained(ours, MICRO, see, accum.ApplyPartialWindow())
+    assert seen == [0, 0]
     expected, stock_losses = trained(hosts.stock("SGD"), 5 * MICRO)
     assert_equal(actual, expected)
     np.testing.assert_allclose(losses, stock_losses, rtol=1e-9)

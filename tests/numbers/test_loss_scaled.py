@@ -43,18 +43,48 @@ def test_weighted_has_the_same_state_inside_and_alone(every_gate):
 
 
 @pytest.mark.parametrize("reduction", ["weighted", "mean"])
-def test_gradients_summed_by_the_user_are_refused_in_a_loss_scale(reduction, every_gate):
-    """The optimizer doesn't see a skipped micro-batch, and a sum lacks the replicas' weights."""
-    optimizer, w = weighted(reduction), hosts.variable([1.0], "w")
-    scaled = hosts.loss_scaled(optimizer, 8.0)
-    for _ in range(2):
-        with pytest.raises(ValueError, match=f"gradients before they are summed.*{TO_SUM}"):
-            apply(scaled, 2.0, w, **SUMMED)
-        for _ in range(LENGTH):
+def test_gradients_summed_by_the_user_in_a_loss_scale_and_one_replica(reduction, every_gate):
+    """As without the argument, also if a micro-batch is skipped: there is nothing to sum."""
+    tf, found = hosts.tf, []
+    gradients = [2.0, -1.0, 0.5, np.inf, 3.0, 1.0, -2.0, 0.25, 0.75, 4.0]
+    for is_traced, more in ((False, {}), (False, SUMMED), (True, SUMMED)):
+        optimizer, w = weighted(reduction), hosts.variable([1.0], "w")
+        scaled = hosts.loss_scaled(optimizer, 8.0)
+        optimizer.build([w])
+
+        def step(gradient, weight, optimizer=optimizer, scaled=scaled, w=w, more=more):
             if reduction == "weighted":
-                optimizer.weigh(1.0)
-            apply(scaled, 2.0, w)
-    assert optimizer.completed_updates == 2
+                optimizer.weigh(weight)
+            scaled.apply_gradients([(gradient, w)], **more)
+
+        step = tf.function(step) if is_traced else step
+        for i, gradient in enumerate(gradients):
+            step(*(tf.constant(value, hosts.FLOATX) for value in ([gradient], i + 1.0)))
+        assert optimizer.completed_updates > 1 and optimizer.window_position == 1
+        found.append({"w": hosts.array(w), **optimizer.get_state()})
+    for each in found[1:]:
+        assert_equal(each, found[0])
+
+
+@pytest.mark.parametrize("reduction", ["weighted", "mean"])
+def test_gradients_summed_by_the_user_are_refused_in_a_loss_scale_and_replicas(reduction, strategy):
+    """The optimizer doesn't see a skipped micro-batch, and a sum lacks the replicas' weights."""
+    with strategy.scope():
+        optimizer, w = weighted(reduction), hosts.variable([1.0], "w")
+        scaled = hosts.loss_scaled(optimizer, 8.0)
+        optimizer.build([w])
+
+    def step(more):
+        if reduction == "weighted":
+            optimizer.weigh(1.0)
+        apply(scaled, 2.0, w, **more)
+
+    run = hosts.tf.function(lambda more: strategy.run(step, (more,)))
+    with pytest.raises(ValueError, match=f"gradients before they are summed.*{TO_SUM}"):
+        run(SUMMED)
+    for _ in range(LENGTH):
+        run({})
+    assert optimizer.completed_updates == 1
 
 
 def test_gradients_summed_by_the_user_are_accepted_without_a_loss_scale():

@@ -11,12 +11,19 @@ if hosts.BACKEND != "jax":
 import jax
 
 
-@pytest.mark.parametrize("how", ["eager", "jitted", "traced, not run"])
+@pytest.mark.parametrize("how", ["eager", "jitted", "traced, not run", "eval_shape"])
 def test_a_partial_window_before_the_state_is_put_back(how):
     """Somebody who compiles in advance has traced a step and run none."""
     ours, mine = made(hosts.ours("SGD", learning_rate=0.5, accum_iters=4))
     window, start = gradients()[0][:3], [hosts.array(v) for v in mine]
     step = ours.stateless_apply if how == "eager" else jax.jit(ours.stateless_apply)
+    if how == "eval_shape":  # and no window is open
+        jax.eval_shape(step, [v.value for v in ours.variables], window[0], [v.value for v in mine])
+        with pytest.raises(RuntimeError, match=r"after `jax\.eval_shape`, call it again"):
+            ours.apply_partial_window()
+        ours.apply_partial_window()
+        assert (ours.completed_updates, ours.window_position) == (0, 0)
+        return
     if how == "traced, not run":
         for grads in window:
             hosts.apply(ours, grads, mine)

@@ -16,6 +16,7 @@ from training import compiled, dense_model
 
 import keras_accum
 from keras_accum import WHERE, host
+from keras_accum.host import registration
 from keras_accum.optimizer import Accumulating
 
 pytestmark = once_on_keras3
@@ -83,6 +84,20 @@ except Exception as error:  # Keras's own
 """
     said = "Unknown optimizer|Could not interpret optimizer"  # Keras's own error
     assert re.search(said, "\n".join(python(program)))
+
+
+@pytest.mark.parametrize("error", [ImportError, AttributeError])
+def test_an_error_in_our_import_leaves_an_imported_keras_as_it_is(error, monkeypatch):
+    """As with a Keras that is too new. The first import of a class raises it again."""
+    calls = []
+
+    def fail(name):
+        calls.append(name)
+        raise error("too new")
+
+    monkeypatch.setattr(registration.importlib, "import_module", fail)
+    registration.register()
+    assert f"keras_accum.{hosts.HOST}" in calls
 
 
 def test_the_environment_chooses_tf_keras(monkeypatch):

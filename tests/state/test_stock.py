@@ -1,5 +1,6 @@
 """From a trained stock optimizer to ours and back; each continues where the other stopped."""
 
+import copy
 import pickle
 
 import cases
@@ -101,6 +102,30 @@ def test_from_adamw_with_exclusions():
     mine.build(model.trainable_variables)
     back = with_optimizer(model, mine.to_stock())
     assert_same_end(train_windows(back, BIG, 0, 1), train_windows(expected, BIG, 0, 1))
+
+
+@pytest.mark.skipif(not hosts.HAS_EMA, reason="legacy optimizers have no weight decay")
+@pytest.mark.parametrize("copied", [lambda o: pickle.loads(pickle.dumps(o)), copy.deepcopy])
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_copy_excludes_the_same_weights_of_another_model(copied, length):
+    """A list of variables in `exclude_from_weight_decay` is a list of their ids."""
+
+    def weights_of(name):
+        return [hosts.variable([1.0, 2.0], f"{name}{i}") for i in range(3)]
+
+    first, second = weights_of("first"), weights_of("second")
+    optimizer = hosts.accum.accumulating(keras.optimizers.AdamW)(0.5, accum_iters=length)
+    optimizer.exclude_from_weight_decay(var_list=first[1:2])
+    with pytest.raises(ValueError, match="before the optimizer has its variables.*`var_names`"):
+        copied(optimizer)
+    optimizer.build(first)
+    second_optimizer = copied(copied(optimizer))
+    second_optimizer.build(second)
+    for each, variables in ((optimizer, first), (second_optimizer, second)):
+        assert [each._use_weight_decay(v) for v in variables] == [True, False, True]
+    back = copied(second_optimizer)
+    back.build(first)
+    assert [back._use_weight_decay(v) for v in first] == [True, False, True]
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2 has no accumulation of its own")
