@@ -11,16 +11,17 @@ BY_SAMPLE_WEIGHT = "mean_with_sample_weight"  # a loss reduction, dividing by th
 
 
 @contextlib.contextmanager
-def watching(library, model, guard=contextlib.nullcontext):
+def watching(library, model, guard=contextlib.nullcontext, look=lambda calls: None):
     """Yield a list, to which each call of a compiled loss adds a LossCall within this scope.
 
-    `guard` returns a scope for looking at a call.
+    `guard` returns a scope for looking at a call, and `look` gets the list after each call.
     """
     calls = []
 
     def note(*arguments):
         with guard():
             calls.append(LossCall(library, *arguments))
+            look(calls)
 
     def watch(loss):
         return Watched(loss, note)
