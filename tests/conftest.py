@@ -26,7 +26,7 @@ IGNORED = [
     r"This training ends with no update:UserWarning",  # ours, when a training ends inside a window
     r"An epoch ended inside a window:UserWarning",
     # Ours, of what test_caveats.py is about: other tests train on short micro-batches on purpose.
-    r"(The \d+ micro-batches of an epoch|The loss '\w+' is divided by):UserWarning",
+    r"(The \d+ micro-batches of an epoch|The loss '\w+' is (divided by|a mean over)):UserWarning",
     r"(Batch normalization trains|Layers keep values):UserWarning",
     r"\w+ has accum_iters=1, so each micro-batch makes an update:UserWarning",
 ]
