@@ -271,7 +271,8 @@ def test_micro_batches_that_are_left_over(row):
     model, data = eager(dense_model(), sgd(**options)), arrays(batches * SIZE)
     found = said(model, data, texts=["An epoch ended inside a window"], **arguments)
     assert len(found) == bool(expected) and (expected or "") in "".join(found)
-    others = "if all your micro-batches have one size, give `fit` `callbacks=[ApplyPartialWindow()]`"
+    others = "if all your micro-batches have one size, give `fit` "
+    others += "`callbacks=[ApplyPartialWindow()]`"
     assert not found or f"{REMEDY}, or {others}" in found[0]
     assert said(model, data, texts=["inside a window"], **{**arguments, **CLOSE}) == []
 

@@ -94,9 +94,8 @@ def network_of(kind):
         return two_outputs(), [mean_square(), mean_square("sum_over_batch_size")]
     more = [Mean()] if kind == "an added loss" else []
     penalties = {"weights": "kernel_regularizer", "activity": "activity_regularizer"}
-    return network(
-        *more, **({penalties[kind]: penalty} if kind in penalties else {})
-    ), mean_square()
+    arguments = {penalties[kind]: penalty} if kind in penalties else {}
+    return network(*more, **arguments), mean_square()
 
 
 def is_mean():
