@@ -66,11 +66,14 @@ NAMES = "a.kernel", "a.bias", "b.kernel", "b.bias"
 
 @registered
 class Linear(keras.losses.Loss):
-    """The sum of targets times outputs, so the targets are the gradients of a unit's inputs."""
+    """The sum of targets times outputs, so the targets are the gradients of a unit's inputs.
+
+    It has a value for each row, so that samples may have fewer of them.
+    """
 
     def call(self, y_true, y_pred):
         ops = keras.ops if hosts.IS_KERAS3 else keras.backend
-        return ops.sum(y_true * y_pred, axis=(1, 2))
+        return ROWS * ops.sum(y_true * y_pred, axis=2)
 
 
 def random_targets(seeds):
@@ -85,6 +88,32 @@ def in_batches(targets, size):
 
 def inputs(targets):
     return np.stack([np.eye(ROWS, dtype=hosts.FLOATX)] * len(targets)), np.stack(targets)
+
+
+def of_lengths(batches, lengths):
+    """A data set of batches with these numbers of rows, and targets with the same gradients."""
+    found, whole = [], []
+    for batch, rows in zip(batches, lengths):
+        x = np.full((len(batch), rows, ROWS), 1 / ROWS, hosts.FLOATX)
+        found.append((x, np.stack(batch)[:, :rows]))
+        whole.append([np.tile(target[:rows].mean(axis=0), (ROWS, 1)) for target in batch])
+    if not hosts.IS_TENSORFLOW:
+        return Batches(found), whole
+    spec = hosts.tf.TensorSpec((None, None, ROWS), hosts.FLOATX)
+    make = hosts.tf.data.Dataset.from_generator
+    return make(lambda: iter(found), output_signature=(spec, spec)), whole
+
+
+class Batches(keras.utils.PyDataset if hosts.IS_KERAS3 else keras.utils.Sequence):
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
 
 
 @registered
@@ -126,7 +155,7 @@ class Slope(keras.regularizers.Regularizer):
 
 def model_of(plan):
     layers = keras.layers
-    inputs = layers.Input((ROWS, ROWS))
+    inputs = layers.Input((None, ROWS))
     x, ys = Counts(name="counts")(inputs) if plan["counts"] else inputs, []
     for name, columns in LAYERS.items():
         constraint = Shrink() if plan["constraint"] and name == "a" else None
@@ -498,12 +527,30 @@ class Training(RuleBasedStateMachine):
         if not stops or hosts.BACKEND == "jax":  # where Keras ends an interrupted training as well
             big_batch.end_fit()
 
+    @none_is_frozen
+    @rule(
+        seeds=st.lists(seed, min_size=1, max_size=6),
+        lengths=st.lists(st.integers(1, ROWS), min_size=6, max_size=6),
+        batch_size=st.integers(1, 3),
+    )
+    def fit_unequal_lengths(self, seeds, lengths, batch_size):
+        assume(not self.is_refused)
+        data, batches = of_lengths(in_batches(random_targets(seeds), batch_size), lengths)
+        self.model.fit(data, **ONE_AT_A_TIME)
+        self.calls += len(batches)
+        for batch, rows in zip(batches, lengths):
+            self.big_batch.micro_batch(self.gradients_of(batch), len(batch) * rows)
+        if self.weighs:
+            self.big_batch.update()
+        self.waits = False
+        self.big_batch.end_fit()
+
     def epochs(self, batches, with_, taken):
         """What the stock optimizer makes of the batches that `fit` has taken."""
         self.calls += len(taken)
         for number, batch in enumerate(taken, start=1):
             # Without the callback, `fit` weighs by what Keras divides by.
-            weight = float(np.abs(batch[0][0, 0])) if "weighs" in with_ else len(batch)
+            weight = float(np.abs(batch[0][0, 0])) if "weighs" in with_ else len(batch) * ROWS
             self.big_batch.micro_batch(self.gradients_of(batch), weight)
             if ("partial" in with_ or self.weighs) and number % len(batches) == 0:
                 self.big_batch.update()
