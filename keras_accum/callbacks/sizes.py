@@ -6,7 +6,8 @@ import numpy as np
 
 from keras_accum.callbacks.micro_batch_weights import are_means
 
-_kept = weakref.WeakKeyDictionary()  # by optimizer: {number of the call: sizes}, and of Extremes
+# By optimizer: {number of the call: sizes}, and the same with Extremes and names of losses.
+_kept = weakref.WeakKeyDictionary()
 
 
 class Sizes:
@@ -21,10 +22,10 @@ class Sizes:
 
     def __init__(self, optimizer, losses, library, counts_samples):
         self._counts_samples = counts_samples
-        self._known, self._extremes = _kept.setdefault(optimizer, ({}, {}))
+        self._known, self._extremes, self._names = _kept.setdefault(optimizer, ({}, {}, {}))
         self._values = optimizer._accumulation.values
         self._innermost = slice(1) if library.make_extremes else slice(-1, None)
-        self._names, self._is_first, self._traces = {}, True, []
+        self._is_first, self._traces = True, []
         for number in range(losses if library.make_extremes else 0):
             if number not in self._extremes:
                 self._extremes[number] = library.make_extremes()
