@@ -45,7 +45,7 @@ class Sizes:
             return
         if not are_means([call.loss]):
             return
-        self._names[number] = call.loss.name
+        self._names[number] = call.loss.name or type(call.loss).__name__
         if None not in call.shape:
             sizes = set() if self._is_first else self._known.get(number, set())
             self._known[number] = {*sizes, (np.prod(call.shape[1:]), np.prod(call.shape))}
