@@ -19,6 +19,7 @@ class Library:
     ops: an object with some functions of `keras.ops`.
     check_equal: fails in a graph if two numbers differ; None where Python knows all shapes.
     added_losses: the number of losses that layers added to a step, without weight penalties.
+    has_penalties: returns True if weights that train have penalties.
     flatten: lists the leaves in a nested structure.
     get_mask, set_mask: read and write the mask on a layer's output, which may be None.
     find_losses: returns Keras's container of a model's losses or None, the name of their list in
@@ -27,12 +28,13 @@ class Library:
     make_sum_loss: returns a loss without `call`, with reduction "sum".
     scale_name: the name of a LossScaleOptimizer's attribute with its scale.
     least_weight: the least weight of a micro-batch in `fit`.
+    make_extremes: returns an object that notes shapes which a graph doesn't know.
     read: returns a variable or tensor as a NumPy array.
     is_traced: False if train steps run eagerly, so Python sees every value.
     """
 
     scale_name = "loss_scale"
-    name = keras = ops = flatten = get_mask = read = check_equal = None
+    name = keras = ops = flatten = get_mask = read = check_equal = make_extremes = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
     is_traced = True
     # Not 0: a window in which all is masked has the average gradient, as the big batch.

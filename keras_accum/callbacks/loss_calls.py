@@ -11,10 +11,13 @@ BY_SAMPLE_WEIGHT = "mean_with_sample_weight"  # a loss reduction, dividing by th
 
 
 @contextlib.contextmanager
-def watching(library, model, guard=contextlib.nullcontext, when_built=lambda: None):
+def watching(
+    library, model, guard=contextlib.nullcontext, look=lambda calls: None, when_built=lambda: None
+):
     """Yield a list, to which each call of a compiled loss adds a LossCall within this scope.
 
     guard: returns a scope for looking at a call.
+    look: gets the list after each call.
     when_built: called if Keras builds its container of losses within this scope.
     """
     calls = []
@@ -22,6 +25,7 @@ def watching(library, model, guard=contextlib.nullcontext, when_built=lambda: No
     def note(*arguments):
         with guard():
             calls.append(LossCall(library, *arguments))
+            look(calls)
 
     def watch(loss):
         return Watched(library, loss, note)

@@ -36,6 +36,10 @@ from keras_accum.schedule import AccumulationSchedule  # noqa: E402
 IS_TORCH = keras.backend.backend() == "torch"
 
 
+def _list_penalized(model):
+    return [w for w in model.trainable_weights if w.regularizer is not None]
+
+
 class _Library(Library):
     """Keras 3 as the callbacks see it."""
 
@@ -66,8 +70,10 @@ class _Library(Library):
         return keras.losses.Loss(reduction="sum", dtype=dtype)
 
     def added_losses(self, model):
-        penalties = [w for w in model.trainable_weights if w.regularizer is not None]
-        return len(model.losses) - len(penalties)
+        return len(model.losses) - len(_list_penalized(model))
+
+    def has_penalties(self, model):
+        return bool(_list_penalized(model))
 
     def list_kept(self, layer):
         kept = list(super().list_kept(layer))
@@ -81,6 +87,11 @@ class _Library(Library):
         # Keras 3.10 has no NNX mode.
         return getattr(keras.config, "is_nnx_enabled", lambda: False)()
 
+
+if keras.backend.backend() == "tensorflow":
+    from keras_accum.tensorflow.extremes import Extremes
+
+    _Library.make_extremes = Extremes
 
 LIBRARY = _Library()
 host.check_members(keras, keras.Model, ["_flatten_layers"])  # called in the callbacks

@@ -14,6 +14,7 @@ from keras_accum.callbacks import (
 from keras_accum.callbacks.base import is_named
 from keras_accum.callbacks.library import Library
 from keras_accum.host import check_members
+from keras_accum.tensorflow.extremes import Extremes
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 
 __all__ = ["ApplyPartialWindow", "AccumulationMonitor", "MicroBatchWeights", "OnUpdates"]
@@ -33,6 +34,7 @@ class _Library(Library):
     shape = "keras.backend.shape"
     least_weight = 0.0  # the mean of nothing is NaN here
     check_equal = staticmethod(tf.debugging.assert_equal)
+    make_extremes = Extremes
     flatten, read = staticmethod(tf.nest.flatten), staticmethod(keras.backend.get_value)
 
     def get_mask(self, output):
@@ -56,6 +58,9 @@ class _Library(Library):
 
     def added_losses(self, model):
         return sum(len(layer._eager_losses or layer._losses) for layer in model._flatten_layers())
+
+    def has_penalties(self, model):
+        return any(layer._callable_losses for layer in model._flatten_layers() if layer.trainable)
 
     def list_kept(self, layer):
         return layer._non_trainable_weights

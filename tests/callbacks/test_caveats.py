@@ -25,13 +25,14 @@ MASK = "divided by the number of elements that aren't masked or ignored"
 WEIGHTS = "divided by the sum of sample weights"
 SUM = "so the big batch's loss is the sum of the micro-batches' losses"
 SHORT = "samples together, and the first one has 4"
+UNEQUAL = "is a mean over 2 values in one micro-batch, and over 4 in another"
 REMEDY = "Construct the optimizer with reduction='weighted'"
 BOTH = "an update sees 12 samples"
 MODULES = "or let the module of PyTorch stay in `eval()`"
 WHOLE_BATCH, METRIC = "splits no batch of 4 samples", "update metrics with values of a slice"
 OF_WINDOWS = "Batch normalization", "is divided by", "samples together", "an update sees"
 OF_WINDOWS += "splits no batch", "update metrics"
-OF_WINDOWS += ("has reduction=",)
+OF_WINDOWS += "has reduction=", "is a mean over", "reduction='sum' counts"
 
 
 def arrays(samples, x=(3,), y=(2,)):
@@ -95,6 +96,17 @@ def of_own_loss(make_loss=None):
         return model
 
     return model
+
+
+class OwnStep(keras.Model):
+    def train_step(self, *arguments):
+        return super().train_step(*arguments)
+
+
+def own_step(mask_zero=None):
+    x = keras.Input((3,) if mask_zero is None else (5,))
+    y = x if mask_zero is None else layers.Embedding(3, 2, mask_zero=mask_zero)(x)
+    return OwnStep(x, layers.Dense(2 if mask_zero is None else 1)(y))
 
 
 class Masked(keras.Model):
@@ -211,11 +223,15 @@ ROWS = {
     "short in windows of one's own": (None, dense_model, LESS, *WEIGHTED),
     "short in a sum": (None, dense_model, LESS, {"reduction": "sum"}, {}),
     "short without windows": (None, dense_model, LESS, {"accum_iters": 1}, {}),
-    "a loss of the model itself": (None, of_own_loss(), LESS, {}, {}),
+    "a loss of the model itself": (UNEQUAL, of_own_loss(), LESS, {}, {}),
+    "short in a step of one's own": (UNEQUAL, own_step, LESS, {}, {}),
+    "whole in a step of one's own": (None, own_step, WHOLE, {}, {}),
+    "short in such a step, weighted": (None, own_step, LESS, *WEIGHTED),
     "a short validation": (None, dense_model, WHOLE, {}, {"validation_data": arrays(SIZE + 1)}),
     "stopped in an epoch": (None, dense_model, LESS, {}, {"callbacks": [At(stop)]}),
     "an evaluation in an epoch": (None, dense_model, WHOLE, {}, {"callbacks": [At(evaluate)]}),
     "a mask": (MASK, masked(layers.Dense, 1), STEPS, {}, {}),
+    "a mask in a step of one's own": (MASK, lambda: own_step(True), STEPS, {}, {}),
     "a mask inside of a model": (MASK, Masked, STEPS, {}, {}),
     "an ignored class": (MASK, dense_model, CLASSES, {}, {}, IGNORE),
     "an ignored class in a sum": (None, dense_model, CLASSES, {"reduction": "sum"}, {}, IGNORE),
@@ -297,7 +313,9 @@ def test_what_is_said_once(row):
     model = eager(build(), sgd(**options), *(make() for make in loss))
     found = said(model, data, **arguments)
     assert len(found) == bool(expected) and (expected or "") in "".join(found)
-    assert (REMEDY in "".join(found)) == (expected in (MASK, SHORT, WEIGHTS))
+    assert (REMEDY in "".join(found)) == (expected in (MASK, SHORT, WEIGHTS, UNEQUAL))
+    is_own = isinstance(model, OwnStep)
+    assert ("callbacks=[MicroBatchWeights()]" in "".join(found)) == bool(expected and is_own)
     assert ("with reduction='sum'" in "".join(found)) == (expected == SUM)
     assert said(model, data, **arguments) == []
 
@@ -330,7 +348,8 @@ def test_micro_batches_that_are_left_over(row):
     model, data = eager(dense_model(), sgd(**options)), arrays(batches * SIZE)
     found = said(model, data, texts=["An epoch ended inside a window"], **arguments)
     assert len(found) == bool(expected) and (expected or "") in "".join(found)
-    others = "give `fit` `callbacks=[ApplyPartialWindow()]`"
+    others = "if all your micro-batches have one size, give `fit` "
+    others += "`callbacks=[ApplyPartialWindow()]`"
     assert not found or f"{REMEDY}, or {others}" in found[0]
     assert said(model, data, texts=["inside a window"], **{**arguments, **CLOSE}) == []
 

@@ -223,6 +223,38 @@ def test_weights_in_a_train_step():
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
+def followed(optimizer, batch_size, in_step):
+    """Train a model, and return its target network's weights, moved in its step or a callback."""
+
+    class Move(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            for old, new in zip(self.model.target.weights, self.model.online.weights):
+                old.assign(old + 0.01 * (new - old))
+
+    cls = run("a target network", keras=keras)["WithTarget"] if in_step else keras.Model
+    x, online = keras.Input((3,)), initialize(dense_model())
+    model = cls(x, online(x))
+    model.online, model.target = online, initialize(dense_model())
+    model.target.trainable = False
+    model.compile(optimizer, "mse", **({} if hosts.BACKEND == "jax" else {"run_eagerly": True}))
+    is_ours = hasattr(optimizer, "completed_updates")
+    callbacks = [accum.OnUpdates([Move()]) if is_ours else Move()] if not in_step else []
+    settings = {"epochs": 3, "shuffle": False, "verbose": 0, "callbacks": callbacks}
+    model.fit(X[:60], Y[:60], batch_size=batch_size, **settings)
+    return model.target.get_weights()
+
+
+@pytest.mark.parametrize("in_step", [True, False])
+def test_what_a_train_step_moves(in_step):
+    """A target network moves once per update, by the block on the page or by a callback."""
+    if hosts.IS_KERAS2 or in_step and not (hosts.IS_KERAS3 and hosts.BACKEND != "jax"):
+        pytest.skip("the block is for other hosts")
+    expected = followed(hosts.stock("SGD", learning_rate=0.5), 30, in_step)
+    optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=3)
+    for a, b in zip(followed(optimizer, 10, in_step), expected):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
 def test_in_place_of_keras_s_own():
     before = run("before: Keras's own", keras=keras)["optimizer"]
     for block in ("after: Keras's own", "from another package"):

@@ -59,17 +59,21 @@ TOLERANCE = {"rtol": 1e-9, "atol": 1e-9} if hosts.IS_TENSORFLOW else {"rtol": 2e
 # -- the model: its gradients are the targets, whatever its weights -------------------------------
 
 ROWS, COLUMNS = 3, 3
+SLOPE = 0.25  # less than any target, so that no sum changes its sign
 LAYERS = {"a": slice(0, 2), "b": slice(2, 3)}  # columns of the targets
 NAMES = "a.kernel", "a.bias", "b.kernel", "b.bias"
 
 
 @registered
 class Linear(keras.losses.Loss):
-    """The sum of targets times outputs, so the targets are the gradients of a unit's inputs."""
+    """The sum of targets times outputs, so the targets are the gradients of a unit's inputs.
+
+    It has a value for each row, so that samples may have fewer of them.
+    """
 
     def call(self, y_true, y_pred):
         ops = keras.ops if hosts.IS_KERAS3 else keras.backend
-        return ops.sum(y_true * y_pred, axis=(1, 2))
+        return ROWS * ops.sum(y_true * y_pred, axis=2)
 
 
 def random_targets(seeds):
@@ -84,6 +88,32 @@ def in_batches(targets, size):
 
 def inputs(targets):
     return np.stack([np.eye(ROWS, dtype=hosts.FLOATX)] * len(targets)), np.stack(targets)
+
+
+def of_lengths(batches, lengths):
+    """A data set of batches with these numbers of rows, and targets with the same gradients."""
+    found, whole = [], []
+    for batch, rows in zip(batches, lengths):
+        x = np.full((len(batch), rows, ROWS), 1 / ROWS, hosts.FLOATX)
+        found.append((x, np.stack(batch)[:, :rows]))
+        whole.append([np.tile(target[:rows].mean(axis=0), (ROWS, 1)) for target in batch])
+    if not hosts.IS_TENSORFLOW:
+        return Batches(found), whole
+    spec = hosts.tf.TensorSpec((None, None, ROWS), hosts.FLOATX)
+    make = hosts.tf.data.Dataset.from_generator
+    return make(lambda: iter(found), output_signature=(spec, spec)), whole
+
+
+class Batches(keras.utils.PyDataset if hosts.IS_KERAS3 else keras.utils.Sequence):
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
 
 
 @registered
@@ -103,22 +133,35 @@ class Counts(keras.layers.Layer):
         return shape
 
 
-def gradients_of(targets, head=""):
+def gradients_of(targets, head="", penalty=0.0):
     """The gradients that the model, or one of its layers, has for a batch: {index of NAMES: ...}"""
     target = np.mean(targets, axis=0)
     kernels = [target[:, columns] for columns in LAYERS.values()]
     found = [gradient for kernel in kernels for gradient in (kernel, kernel.sum(axis=0))]
+    found[0] = found[0] + penalty
     return {i: found[i] for i, name in enumerate(NAMES) if name.startswith(head)}
+
+
+@registered
+class Slope(keras.regularizers.Regularizer):
+    """A penalty with the gradient SLOPE, whatever the weights."""
+
+    def __call__(self, w):
+        return SLOPE * (keras.ops.sum if hosts.IS_KERAS3 else hosts.tf.reduce_sum)(w)
+
+    def get_config(self):
+        return {}
 
 
 def model_of(plan):
     layers = keras.layers
-    inputs = layers.Input((ROWS, ROWS))
+    inputs = layers.Input((None, ROWS))
     x, ys = Counts(name="counts")(inputs) if plan["counts"] else inputs, []
     for name, columns in LAYERS.items():
         constraint = Shrink() if plan["constraint"] and name == "a" else None
         units = columns.stop - columns.start
-        ys.append(layers.Dense(units, name=name, kernel_constraint=constraint)(x))
+        more = {"kernel_regularizer": Slope()} if plan["penalty"] and name == "a" else {}
+        ys.append(layers.Dense(units, name=name, kernel_constraint=constraint, **more)(x))
     model = keras.models.Model(inputs, layers.concatenate(ys), name="model")
     return initialized(model)
 
@@ -173,6 +216,7 @@ def halved(gradients, variables):
 RATES = 400  # updates that a schedule has rates for
 LENGTHS = AccumulationSchedule({0: 1, 1: 3, 3: 2})
 OF_TESTS = {"Shrink": Shrink, "EachUpdate": hosts.EachUpdate, "Counts": Counts}
+OF_TESTS["Slope"] = Slope
 
 
 @st.composite
@@ -217,6 +261,7 @@ def plans(draw):
     if plan["transforms"]:
         plan["ours"]["window_transforms"] = [halved]
     plan["counts"] = draw(st.booleans())
+    plan["penalty"] = draw(st.booleans())
     plan["traced"] = draw(st.integers(0, 5)) == 5
     plan["xla"] = hosts.IS_TENSORFLOW and draw(st.booleans())
     return plan
@@ -358,6 +403,14 @@ class Training(RuleBasedStateMachine):
         """A model whose optimizer has seen nothing, to train or to load something into."""
         return compiled(model_of(self.plan), optimizer or optimizer_of(self.plan), self.plan)
 
+    @property
+    def is_refused(self):
+        """True if `fit` would add up a penalty, which counts once."""
+        return self.plan["penalty"] and self.accumulates and self.big_batch.reduction == "sum"
+
+    def gradients_of(self, targets, head=""):
+        return gradients_of(targets, head, SLOPE if self.plan["penalty"] else 0)
+
     def build(self):
         if self.waits:
             hosts.build(self.model)
@@ -432,7 +485,7 @@ class Training(RuleBasedStateMachine):
         if self.weighs:
             self.optimizer.weigh(2)
         self.model.train_on_batch(*inputs(targets))
-        self.big_batch.micro_batch(gradients_of(targets), 2)
+        self.big_batch.micro_batch(self.gradients_of(targets), 2)
         self.calls += 1
         self.waits = False
 
@@ -448,6 +501,11 @@ class Training(RuleBasedStateMachine):
     )
     def fit(self, seeds, with_, are_new, batch_size, epochs, stop, weighs):
         targets, big_batch = random_targets(seeds), self.big_batch
+        if self.is_refused:
+            self.build()
+            with pytest.raises(ValueError, match="would count penalties on weights"):
+                self.model.fit(*inputs(targets), batch_size=batch_size, **ONE_AT_A_TIME)
+            return
         batches = in_batches(targets, batch_size)
         with_ = with_ + ["weighs"] * (self.weighs and weighs)
         # Python must know whether a gradient is dropped.
@@ -469,13 +527,31 @@ class Training(RuleBasedStateMachine):
         if not stops or hosts.BACKEND == "jax":  # where Keras ends an interrupted training as well
             big_batch.end_fit()
 
+    @none_is_frozen
+    @rule(
+        seeds=st.lists(seed, min_size=1, max_size=6),
+        lengths=st.lists(st.integers(1, ROWS), min_size=6, max_size=6),
+        batch_size=st.integers(1, 3),
+    )
+    def fit_unequal_lengths(self, seeds, lengths, batch_size):
+        assume(not self.is_refused)
+        data, batches = of_lengths(in_batches(random_targets(seeds), batch_size), lengths)
+        self.model.fit(data, **ONE_AT_A_TIME)
+        self.calls += len(batches)
+        for batch, rows in zip(batches, lengths):
+            self.big_batch.micro_batch(self.gradients_of(batch), len(batch) * rows)
+        if self.weighs:
+            self.big_batch.update()
+        self.waits = False
+        self.big_batch.end_fit()
+
     def epochs(self, batches, with_, taken):
         """What the stock optimizer makes of the batches that `fit` has taken."""
         self.calls += len(taken)
         for number, batch in enumerate(taken, start=1):
             # Without the callback, `fit` weighs by what Keras divides by.
-            weight = float(np.abs(batch[0][0, 0])) if "weighs" in with_ else len(batch)
-            self.big_batch.micro_batch(gradients_of(batch), weight)
+            weight = float(np.abs(batch[0][0, 0])) if "weighs" in with_ else len(batch) * ROWS
+            self.big_batch.micro_batch(self.gradients_of(batch), weight)
             if ("partial" in with_ or self.weighs) and number % len(batches) == 0:
                 self.big_batch.update()
 
@@ -488,7 +564,7 @@ class Training(RuleBasedStateMachine):
     )
     def back_up_and_resume(self, seeds, with_, batch_size, stop):
         """A training that ends in its second epoch, and goes on in a new model."""
-        if hosts.IS_KERAS3 and not self.holds("weights.h5"):
+        if self.is_refused or hosts.IS_KERAS3 and not self.holds("weights.h5"):
             return
         targets = random_targets(seeds)
         batches = in_batches(targets, batch_size)
@@ -527,6 +603,7 @@ class Training(RuleBasedStateMachine):
         @rule(seeds=st.lists(seed, min_size=1, max_size=3), head=st.sampled_from(sorted(LAYERS)))
         def fit_another_model(self, seeds, head):
             """A second model of some layers, on the same optimizer."""
+            assume(not self.is_refused)
             self.build()
             output = self.model.get_layer(head).output
             model = keras.models.Model(self.model.input, output)
@@ -536,7 +613,7 @@ class Training(RuleBasedStateMachine):
             model.fit(x, y[..., LAYERS[head]], batch_size=1, **ONE_AT_A_TIME)
             self.calls += len(targets)
             for target in targets:
-                self.big_batch.micro_batch(gradients_of([target], head))
+                self.big_batch.micro_batch(self.gradients_of([target], head))
 
     # -- between micro-batches ---------------------------------------------------------------------
 
@@ -715,7 +792,7 @@ class TwoOptimizers(RuleBasedStateMachine):
     def compile(self, plans):
         self.plans = dict(zip(LAYERS, plans))
         for plan in plans:  # the model, and what `fit` weighs, are common to both
-            plan.update(counts=False, constraint=False, transforms=False)
+            plan.update(counts=False, constraint=False, transforms=False, penalty=False)
             plan["ours"].pop("window_transforms", None)
             if plan["ours"]["reduction"] == "weighted":
                 plan["ours"]["reduction"] = "mean"

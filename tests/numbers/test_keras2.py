@@ -106,6 +106,25 @@ def test_fused_kernel(name, resources):
 # -- models ------------------------------------------------------------------------------------
 
 
+def test_a_penalty_beside_a_sum():
+    """The line on the page is exact; with reduction="sum", the penalty counts several times."""
+
+    def loss(y_true, y_pred):
+        return K.sum(K.square(y_true - y_pred))
+
+    def train(make, size, **arguments):
+        model = dense_model(kernel_regularizer=keras.regularizers.l2(0.5))
+        optimizer = make("SGD", learning_rate=0.003, **arguments.pop("ours", {}))
+        compiled(model, optimizer, loss, **arguments)
+        return weights(training.go_on(model, batch_size=size))
+
+    expected = train(hosts.stock, training.BIG)
+    mean = {"ours": {"accum_iters": LENGTH}, "loss_weights": [LENGTH]}
+    assert_equal(train(hosts.ours, MICRO, **mean), expected)
+    other = train(hosts.ours, MICRO, ours={"accum_iters": LENGTH, "reduction": "sum"})
+    assert max(np.abs(w - other[name]).max() for name, w in expected.items()) > 1e-3
+
+
 def chain(layers, name="dense"):
     hosts.set_random_seed()
     named = [keras.layers.Dense(2, name=f"{name}_{i}") for i in range(layers)]
