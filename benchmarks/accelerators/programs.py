@@ -100,9 +100,7 @@ def fit(names=None, width=1024, layers=4, batch=16):
 
 
 def mlp(optimizer, width, layers, batch):
-    dense = [
-        keras.layers.Dense(width, activation="relu", name=f"layer_{i}") for i in range(layers)
-    ]
+    dense = [keras.layers.Dense(width, activation="relu", name=f"layer_{i}") for i in range(layers)]
     model = keras.Sequential([keras.layers.Input((width,)), *dense])
     model.compile(optimizer, "mse")
     x = np.zeros((batch, width), "float32")

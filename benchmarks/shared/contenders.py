@@ -60,9 +60,7 @@ def default(host, **arguments):
 def in_slices(host, size):
     """Return stock Adam at the big batch, which the train step takes in slices of this size."""
     _, accum, stock = load(host)
-    return contender(
-        lambda k: stock.Adam(), callbacks=lambda: [accum.MicroBatches(size)], big=True
-    )
+    return contender(lambda k: stock.Adam(), callbacks=lambda: [accum.MicroBatches(size)], big=True)
 
 
 def _peers(host, stock):

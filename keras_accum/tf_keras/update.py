@@ -49,9 +49,7 @@ class TfKerasUpdate(parts.Update):
 
     def prefers_branch(self):
         functions = getattr(self.optimizer, "gradient_transformers", None)
-        runs_user_code = (
-            functions or self.options.window_transforms or not self._runs_code_of_keras
-        )
+        runs_user_code = functions or self.options.window_transforms or not self._runs_code_of_keras
         return self.replicas.prefers_branch(runs_user_code)
 
     def branch(self, step, update):

@@ -114,8 +114,11 @@ def test_a_partial_window_closes_before_all_callbacks(reduction, is_last, tmp_pa
     path = str(tmp_path / "saved.weights.h5")
     save = keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
     best = keras.callbacks.EarlyStopping(patience=9, restore_best_weights=True)
-    numbers, updates = See(), keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda update, logs=None: numbers.seen.append(update)
+    numbers, updates = (
+        See(),
+        keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda update, logs=None: numbers.seen.append(update)
+        ),
     )
     arrays = [array[: 6 * MICRO] for array in data()]
     see, others = See(), [save, best, Monitor(), accum.OnUpdates([updates])]

@@ -176,9 +176,7 @@ def test_equals_all_samples_at_once(case, build, arrays, sample_weights, weight,
         # The micro-batches' sums are -0.75, 3e-31 and positive.
         values[: 2 * MICRO] = [-1, 0.5, -0.25, 1e-31, 1e-31, 1e-31]
     if sample_weights in ("divide", "negative") and hosts.IS_KERAS3:
-        loss = functools.partial(
-            keras.losses.MeanSquaredError, reduction="mean_with_sample_weight"
-        )
+        loss = functools.partial(keras.losses.MeanSquaredError, reduction="mean_with_sample_weight")
     if loss is not None:
         more["compile"] = {"loss": loss()}
     assert_same_training(*both(case, build, arrays, weight, **more))

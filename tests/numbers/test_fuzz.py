@@ -718,9 +718,7 @@ class Training(RuleBasedStateMachine):
         assert optimizer.completed_updates == big_batch.updates
         assert optimizer.window_position == len(big_batch.window)
         assert optimizer.accum_iters == big_batch.accum_iters
-        actual, expected = (
-            dict(zip(NAMES, weights_of(each))) for each in (model, big_batch.model)
-        )
+        actual, expected = (dict(zip(NAMES, weights_of(each))) for each in (model, big_batch.model))
         if self.plan["counts"]:
             assert hosts.array(model.get_layer("counts").count) == self.calls
         if not self.waits:
