@@ -159,7 +159,7 @@ def test_which_line_is_said_of_a_sum_in_a_mean():
     for arguments, line in (({}, "with reduction='sum'"), ({"kernel_regularizer": penalty}, "3.0")):
         said = []
         train(network(**arguments), ours(), SIZE, mean_square(), said=said)
-        assert len(said) == 1 and line in said[0] and said[0].startswith("The loss")
+        assert len(said) == 1 and line in said[0] and said[0].startswith("keras_accum: The loss")
 
 
 @once_by_torch
