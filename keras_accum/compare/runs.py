@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import re
 import warnings
 
 import numpy as np
@@ -25,8 +26,8 @@ _ALL_DROPPED = (
 )
 _NOTHING = "The gradient of the {} is {}. Compare with other samples or weights."
 _SEVERAL = (
-    "{} made {} updates in this window, where the big batch makes one. To train it with windows, "
-    "too, give the model {}Accumulate(accum_iters=...) in its place."
+    "{0} made {1} updates in this window, where the big batch makes one. To train it with windows, "
+    "too, give the model {0}Accumulate(accum_iters=...) in its place."
 )
 _REMEDY = "It is equal ({:.2g}) {}."
 _UNKNOWN = (
@@ -62,6 +63,7 @@ class Window:
     def __init__(self, subject, kept, samples):
         self._subject, self._kept, self._samples = subject, kept, samples
         self._optimizers = list(kept.optimizers.values())
+        self._name = type(inner(subject.model.optimizer)).__name__
         self._smaller = 1  # what loss scales are divided by, so that none overflows
         self._names = list(map(subject.get_name, subject.model.trainable_variables))
         self._precision = subject.precision()
@@ -72,9 +74,10 @@ class Window:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             (window,), several = self._train_window(change, self._in_order)
-            said, caught[:] = _texts(caught), []
+            said, caught[:] = self._list_texts(caught), []
             run, big = self._train_big(change)
-            said = [text for text in said if text not in _texts(caught)] + several
+            of_big = self._list_texts(caught)
+            said = [text for text in said if text not in of_big] + several
             found = self._judge(window, big)
             if found.verdict == "differs":
                 big = dataclasses.replace(big, parts=self._train_halves(run))
@@ -91,6 +94,11 @@ class Window:
         return Comparison(
             worst.distance, worst.control, found.by_variable, found.verdict, said, notes, advice
         )
+
+    def _list_texts(self, caught):
+        """Return the warnings' texts, with the optimizer's name for the recorder's."""
+        texts = [re.sub(r"\w*RecorderAccumulate", self._name, str(w.message)) for w in caught]
+        return list(dict.fromkeys(texts))
 
     def _judge(self, window, big):
         return Judgement(self._names, window, big, self._precision)
@@ -214,7 +222,3 @@ class _Run:
             for optimizer, made in zip(self._optimizers, self._made)
             if made > 1
         ]
-
-
-def _texts(caught):
-    return list(dict.fromkeys(str(warning.message) for warning in caught))

@@ -36,7 +36,7 @@ class Samples:
         names = "x", "y", "sample_weight"
         data = [_as_arrays(*pair) for pair in zip(names, (x, y, sample_weight))]
         self._data, counts = dict(zip(names, data)), []
-        _map(lambda array: counts.append(int(array.shape[0])), data)
+        _map(lambda array: counts.append(_count(array)), data)
         if len(set(counts)) != 1:
             raise ValueError(_LENGTHS.format(counts))
         self.count = counts[0]
@@ -68,8 +68,12 @@ def _map(function, data):
     return None if data is None else function(data)
 
 
+def _count(array):
+    return len(array) if isinstance(array, np.ndarray) else int(array.nrows())
+
+
 def _take(array, which):
-    if isinstance(array, np.ndarray):
+    if isinstance(array, np.ndarray) or isinstance(which, slice):
         return array[which]
     return importlib.import_module("tensorflow").gather(array, which)
 

@@ -132,7 +132,7 @@ class Judgement:
     def advise(self, precision, random):
         """Return the next step, if the verdict doesn't stand. random: names of layers."""
         if self.draws:
-            return _DRAWS.format(self.draws, random and f" in {list_some(random)}")
+            return _DRAWS.format(self.draws, f" in {list_some(random)}" if random else "")
         if self.verdict == "undecided":
             return _ROUNDS
         return _IS_HALF if precision.is_half else ""
