@@ -18,6 +18,7 @@ from keras_accum.compare.verdict import Comparison, list_some
 from keras_accum.convert import accumulating_in, list_accumulating
 from keras_accum.host import module_name
 from keras_accum.options import Options
+from keras_accum.schedule import ENDLESS
 
 __all__ = ["Comparison", "compare_with_big_batch"]
 
@@ -167,7 +168,12 @@ def _options_now(optimizer):
     options = optimizer._accumulation.options
     if options.is_scheduled or not options.accumulates:
         return options
-    return dataclasses.replace(options, accum_iters=optimizer.accum_iters)
+    # Not the property, which creates the counter of updates on tf_keras.
+    length = optimizer._accumulation.state.counter("accum_iters")
+    if length:  # it was set
+        length = None if length == ENDLESS else length
+        return dataclasses.replace(options, accum_iters=length)
+    return options
 
 
 def _prepare(subject, kept):
