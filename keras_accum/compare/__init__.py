@@ -63,10 +63,10 @@ def compare_with_big_batch(
 
     `fit` trains your model as you compiled it: in micro-batches, and with all samples in one batch.
     Each variable is judged by itself, beside a control: the big batch with weights that differ by
-    one unit in the last place, which is rounding alone. Optimizers that only keep gradients take
-    the places of yours, so learning rate, clipping, decay, moving averages and `window_transforms`
-    take no part: they act once per update. If the window differs, this package's other options are
-    tried.
+    one unit in the last place, and with its samples in another order, which is rounding alone.
+    Optimizers that only keep gradients take the places of yours, so learning rate, clipping, decay,
+    moving averages and `window_transforms` take no part: they act once per update. If the window
+    differs, this package's other options are tried.
 
     Dropout and noise layers of Keras are off meanwhile, and a model with a mixed policy computes in
     float32. What is printed says so.

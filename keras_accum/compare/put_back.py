@@ -13,6 +13,8 @@ _OTHERS = {
     *("tensorflow", "jax", "jaxlib", "torch", "numpy", "ml_dtypes", "builtins", "logging"),
     *("threading", "_thread", "queue", "concurrent", "multiprocessing", "asyncio", "weakref"),
 }
+_ATOMS = int, float, str, bytes, type(None)
+_SMALL = 2**22  # elements of a NumPy array that is copied: larger ones are data
 _CONTAINERS = OrderedDict, dict, list, set, deque
 
 # A kind of object with a value: how to read and to write it, if random draws change it, and a
@@ -25,8 +27,12 @@ def _write_state(generator, state):
     generator.bit_generator.state = state
 
 
+def _read_array(array):
+    return array.copy() if array.size <= _SMALL and array.flags.writeable else None
+
+
 def _write_array(array, value):
-    if array.flags.writeable:
+    if value is not None:
         array[...] = value
 
 
@@ -35,7 +41,7 @@ OF_PYTHON = [
     Kind(random.Random, random.Random.getstate, random.Random.setstate, True),
     Kind(_Legacy, _Legacy.get_state, _Legacy.set_state, True),
     Kind(np.random.Generator, lambda each: each.bit_generator.state, _write_state, True),
-    Kind(np.ndarray, np.copy, _write_array),
+    Kind(np.ndarray, _read_array, _write_array),
 ]
 
 
@@ -62,7 +68,7 @@ class Kept:
         seen, waiting = set(), list(roots)
         while waiting:  # no recursion, as models may be deep
             each = waiting.pop()
-            if id(each) not in seen:
+            if not isinstance(each, _ATOMS) and id(each) not in seen:
                 seen.add(id(each))
                 kind = next((kind for kind in self._kinds if isinstance(each, kind.cls)), None)
                 if kind is None:

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import functools
 import re
 import warnings
 
@@ -14,7 +13,7 @@ from keras_accum.compare.verdict import Big, Comparison, Judgement, are_finite
 from keras_accum.convert import inner
 from keras_accum.options import Options
 
-_NUDGES = 3
+_NUDGES, _ORDERS = 3, 2
 
 _UPDATES = (
     "A window must make one update, but `train_step` made {}: let it call `close_window` once, "
@@ -68,7 +67,8 @@ class Window:
         self._names = list(map(subject.get_name, subject.model.trainable_variables))
         self._precision = subject.precision()
         self._in_order = np.arange(samples.count)
-        self._shuffled = np.random.default_rng(0).permutation(samples.count)
+        rng = np.random.default_rng(0)
+        self._orders = [rng.permutation(samples.count) for _ in range(_ORDERS)]
 
     def compare(self, change, notes):
         with warnings.catch_warnings(record=True) as caught:
@@ -78,13 +78,13 @@ class Window:
             run, big = self._train_big(change)
             of_big = self._list_texts(caught)
             said = [text for text in said if text not in of_big] + several
-            found = self._judge(window, big)
+            found = self._judge(window, big.gradients, big)
             if found.verdict == "differs":
                 big = dataclasses.replace(big, parts=self._train_halves(run))
-                found = self._judge(window, big)
+                found = self._judge(window, big.gradients, big)
             advice = found.advise(self._precision, self._subject.list_random())
             if found.verdict == "differs":
-                advice = self._find_remedy(change, run, big)
+                advice = self._find_remedy(change, big)
                 if not (advice or said):
                     advice = _UNKNOWN
         notes = [*found.list_notes(self._samples.count), *notes]
@@ -100,8 +100,8 @@ class Window:
         texts = [re.sub(r"\w*RecorderAccumulate", self._name, str(w.message)) for w in caught]
         return list(dict.fromkeys(texts))
 
-    def _judge(self, window, big):
-        return Judgement(self._names, window, big, self._precision)
+    def _judge(self, window, gradients, big):
+        return Judgement(self._names, window, gradients, big, self._precision)
 
     def _train_window(self, change, *orders):
         """Return the window's gradients, for each order, and what else `train_step` did."""
@@ -123,15 +123,16 @@ class Window:
         """Return a run of the big batch, and its gradients and controls."""
         # Of an optimizer's options, that about the weights which `train_step` may give.
         run = self._install([Options(reduction=each.reduction) for each in change.options])
-        train = functools.partial(run.train, self._in_order, self._samples.count)
-        found = train()
-        again = train(with_random=False)  # seeds continue, so that random draws show
-        nudged = [train(nudge=seed) for seed in range(_NUDGES)]
+        size, order = self._samples.count, self._in_order
+        found = run.train(order, size)
+        again = run.train(order, size, with_random=False)  # seeds continue, so that draws show
+        nudged = [run.train(order, size, nudge=seed) for seed in range(_NUDGES)]
+        orders = [run.train(each, size) for each in self._orders]
         if not any(gradient.any() for gradient in found):
             raise ValueError(_NOTHING.format("big batch", "zero"))
-        if not all(map(are_finite, [found, again, *nudged])):
+        if not all(map(are_finite, [found, again, *nudged, *orders])):
             raise ValueError(_NOTHING.format("big batch", "not finite"))
-        return run, Big(found, again, nudged)
+        return run, Big(found, again, nudged, orders)
 
     def _train_halves(self, run):
         size = (self._samples.count + 1) // 2
@@ -140,13 +141,13 @@ class Window:
             return [run.train(half, size) for half in halves]
         return []
 
-    def _find_remedy(self, change, run, big):
+    def _find_remedy(self, change, big):
         """Return the first change that makes the window equal, in another order, too; or ""."""
-        other = dataclasses.replace(big, gradients=run.train(self._shuffled, self._samples.count))
         for remedy in self._list_remedies(change):
             with contextlib.suppress(Exception):  # the model may not allow it
-                windows, _ = self._train_window(remedy, self._in_order, self._shuffled)
-                found = list(map(self._judge, windows, (big, other)))
+                windows, _ = self._train_window(remedy, self._in_order, self._orders[0])
+                pairs = zip(windows, (big.gradients, big.orders[0]))
+                found = [self._judge(*pair, big) for pair in pairs]
                 if all(each.verdict == "equal" for each in found):
                     return _REMEDY.format(found[0].by_variable[0].distance, remedy.text)
         return ""

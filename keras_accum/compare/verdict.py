@@ -8,6 +8,7 @@ import numpy as np
 
 _TIMES = 10  # a window's distance may be this many times the control
 _RANDOM = 1e-3  # a distance of two equal trainings above this isn't rounding
+_LARGE = 100  # another order may differ by this many times as much as one unit, and be rounding
 _ALONE = 0.1  # a control above this: the gradient is rounding alone, as one that is zero in theory
 
 _DRAWS = (
@@ -66,6 +67,7 @@ class Big:
 
     again: the same samples in the same order, trained once more.
     nudged: a list of such lists, with weights that differ by one unit in the last place.
+    orders: the same of other orders of the samples, which long sums round otherwise.
     parts: the same of halves of the samples; a gradient that is far smaller than theirs is a
         difference of rounded numbers.
     """
@@ -73,38 +75,50 @@ class Big:
     gradients: list
     again: list
     nudged: list
+    orders: list
     parts: list = ()
 
     def controls(self, precision):
         """Return for each variable how far rounding moves its gradient."""
-        moved = [_norms(each, self.gradients) for each in (self.again, *self.nudged)]
-        sizes = [_norms(each) for each in self.parts]
-        moved += [[size * precision.floor / _TIMES for size in each] for each in sizes]
-        return list(map(max, zip(*moved)))
+        found = self._most([self.again, *self.nudged])
+        most = [
+            max(_LARGE * control, precision.limit * size)
+            for control, size in zip(found, _norms(self.gradients))
+        ]
+        for order in self.orders:
+            moved = _norms(order, self.gradients)  # far more if the loss depends on the order
+            moved = [distance if distance <= m else 0.0 for distance, m in zip(moved, most)]
+            found = list(map(max, found, moved))
+        for part in self.parts:
+            rounded = [size * precision.floor / _TIMES for size in _norms(part)]
+            found = list(map(max, found, rounded))
+        return found
+
+    def _most(self, lists):
+        return list(map(max, zip(*(_norms(each, self.gradients) for each in lists))))
 
     def draws(self, precision):
         """Return how far the gradient differs in the same order, 0 if no more than by rounding."""
         again, sizes = _norms(self.again, self.gradients), _norms(self.gradients)
-        nudged = list(map(max, zip(*(_norms(each, self.gradients) for each in self.nudged))))
         whole = _ratio(_norm(again), _norm(sizes))
         found = [
             _ratio(a, size)
-            for a, n, size in zip(again, nudged, sizes)
+            for a, n, size in zip(again, self._most(self.nudged), sizes)
             if a > _TIMES * n and a > precision.floor * size
         ]
         return max([*found, whole if whole > max(_RANDOM, precision.floor) else 0.0])
 
 
 class Judgement:
-    """The verdict on one window beside its big batch.
+    """The verdict on one window beside its big batch, with these gradients in the window's order.
 
     verdict: "equal", "differs" or "undecided". by_variable: VariableDistances, the worst first.
     draws: how far the big batch differs from itself by random draws. alone: the VariableDistances
-    of gradients that are rounding alone. cancels: True if `Big.parts` may change a "differs".
+    of gradients that are rounding alone.
     """
 
-    def __init__(self, names, window, big, precision):
-        sizes, distances = _norms(big.gradients), _norms(window, big.gradients)
+    def __init__(self, names, window, gradients, big, precision):
+        sizes, distances = _norms(gradients), _norms(window, gradients)
         ranked = []
         for name, size, distance, control in zip(names, sizes, distances, big.controls(precision)):
             found = VariableDistance(name, _ratio(distance, size), _ratio(control, size))
@@ -154,7 +168,7 @@ class Comparison:
     window: the distance between a variable's gradients by the window, a, and by the big batch, b:
         ||a - b|| / ||b||. Of the variable that differs most.
     control: how far rounding moves this variable's gradient in the big batch: the same, with
-        weights that differ by one unit in the last place.
+        samples in another order, or weights that differ by one unit in the last place.
     by_variable: (name, distance, control) for each variable, the worst first.
     verdict: "equal", "differs" or "undecided".
     warnings: what `fit` warned of in the window, but not with the big batch.

@@ -2,7 +2,9 @@
 
 import random
 import re
-from collections import namedtuple
+from collections import deque, namedtuple
+from functools import partial
+from importlib import import_module
 
 import hosts
 import numpy as np
@@ -30,8 +32,11 @@ from compared import (
 )
 from hosts import keras
 
+from keras_accum.compare.put_back import Kept
+
 skip_file_on_keras2("compare_with_big_batch")
 pytestmark = pytest.mark.usefixtures("float32")
+Subject = import_module(f"keras_accum.{hosts.HOST}.compare").Subject
 
 
 def compare(model, data=PAIR, batch_size=SIZE, **arguments):
@@ -51,6 +56,7 @@ NOT_ON_JAX = (
     *("two inputs", "sample weights", "a schedule of lengths", "short, weighted", "a sum of sums"),
     *("bfloat16", "embedding", "slices of a window", "an added sum", "noise", "our callbacks"),
     *("a light head", "two heads", "float16 convolutions", "draws and drops", "no targets"),
+    *("large LSTM", "recurrent, one by one", "ten layers, one by one", "long sums"),
 )
 not_on_jax = pytest.mark.once_by("tensorflow", "torch")
 
@@ -78,6 +84,18 @@ def test_rounding_of_a_gradient_that_is_zero_in_theory_does_not_count():
     found = compare_row("attention")
     (bias,) = [each for each in found.by_variable if each.name.endswith("key/bias")]
     assert found.verdict == "equal" and bias.control > 0.1 and found.by_variable[-1] is bias
+
+
+@once_by_torch
+def test_a_gradient_that_cancels_is_rounding():
+    """Weights of zero can't be moved by one unit: halves of the batch tell the scale."""
+    model = hosts.sequential((3,), [layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(ours(), "mse", run_eagerly=True)
+    noise = np.random.default_rng(0).normal(size=(len(X), 1))
+    targets = (1e4 * (noise - noise.mean())).astype("float32")
+    found = compare(model, (X, targets))
+    bias = next(each for each in found.by_variable if each.name.endswith("bias"))
+    assert found.verdict == "equal" and bias.distance > 1e-3, str(found)
 
 
 def values(model):
@@ -327,6 +345,39 @@ def test_several_optimizers_in_one():
     both[0].accum_iters = 2
     with pytest.raises(ValueError, match="must have the same arguments"):
         compare(model)
+
+
+@once_by_torch
+def test_what_can_be_reached_is_put_back():
+    """By attributes, containers, closures, bound methods and partials; not optimizers in a cell."""
+
+    class Holder:
+        def __init__(self):
+            self.values, self.deque, self.random = {"a": [1, {2}]}, deque([1]), random.Random(0)
+            self.variable = keras.Variable(1.0) if hosts.IS_KERAS3 else hosts.tf.Variable(1.0)
+
+        def method(self):
+            pass
+
+    first, second, third = (Holder() for _ in range(3))
+    root = [first.method, partial(max, second), (lambda: third,)]
+    before = [each.random.random() for each in (Holder(), Holder(), Holder())]
+    kept = Kept(root, Subject.kinds, lambda each: isinstance(each, keras.optimizers.Optimizer))
+    for each in (first, second, third):
+        each.values["a"][1].add(3)
+        each.values["b"] = 1
+        each.deque.append(2)
+        each.random.random()
+        each.variable.assign(2.0)
+        each.more = each.values = {}
+    kept.put_back()
+    for each in (first, second, third):
+        assert each.values == {"a": [1, {2}]} and each.deque == deque([1])
+        assert hosts.array(each.variable) == 1 and not hasattr(each, "more")
+    assert [each.random.random() for each in (first, second, third)] == before
+    optimizer = hosts.stock("SGD")
+    in_cell = Kept([lambda: optimizer], (), lambda each: each is optimizer)
+    assert in_cell.list_unplaced() == [optimizer]
 
 
 def test_callbacks_that_write_are_refused(tmp_path):

@@ -32,6 +32,7 @@ PRICES = X, {"price": np.abs(Y[:, :1]) * 4e5, "label": LABELS}
 SCORES = X, {"price": PRICES[1]["price"], "label": Y}
 ONE_HAS_ALL = X, np.where(np.arange(SAMPLES)[:, None] < SIZE, Y, 0)
 IMAGES = draw(SAMPLES, 6, 6, 2), Y
+LARGE_IMAGES = draw(SAMPLES, 64, 64, 3), draw(SAMPLES, 64, 64, 4)
 LONG = draw(SAMPLES, 80, 3), Y
 
 
@@ -90,6 +91,10 @@ def deep():
     return hosts.sequential((3,), [layers.Dense(16, activation="tanh") for _ in range(10)])
 
 
+def long_sums():
+    return hosts.sequential((64, 64, 3), [layers.Conv2D(4, 3, padding="same")])
+
+
 def recurrent(kind, scale):
     def model():
         first = layers.Input((80, 3)) if hosts.IS_KERAS3 else keras.Input((80, 3))
@@ -130,9 +135,13 @@ class AddMean(layers.Layer):
 class Draws(layers.Layer):
     """Draws random numbers by itself."""
 
+    def __init__(self):
+        super().__init__(name="draws")
+        self.seed = keras.random.SeedGenerator(0) if hosts.IS_KERAS3 else None
+
     def call(self, x):
         if hosts.IS_KERAS3:
-            return x + keras.random.normal((4,))
+            return x + keras.random.normal((4,), seed=self.seed)
         return x + hosts.tf.random.normal((4,))
 
 
@@ -167,6 +176,11 @@ def root(y_true, y_pred):
 def neighbours(y_true, y_pred):
     """Compare each second sample with the one before."""
     return mean(top(0.0, 1 + total((y_pred[0::2] - y_pred[1::2]) ** 2, -1)))
+
+
+def of_next(y_true, y_pred):
+    """Compare each sample with the next one."""
+    return mean(top(0.0, 1 + total((y_pred[1:] - y_pred[:-1]) ** 2, -1)))
 
 
 def of_labelled(y_true, y_pred):
@@ -215,6 +229,7 @@ NO_REMEDY = "No option of this package makes it equal"
 BY_BATCH = OF_BATCH if hosts.IS_KERAS3 else NO_REMEDY
 MOVED = "Layers keep values from one call to the next.*: keeps"
 RANDOM = "the model draws random numbers"
+IN_DRAWS = " in draws" if hosts.IS_KERAS3 else ""
 IN_FLOAT32 = "Computed in float32"
 HALF = "In half precision"
 OFF = r"were off \(rate 0\)"
@@ -315,9 +330,15 @@ ROWS.update(
             *("equal", IN_FLOAT32, convolutions("mixed_bfloat16"), IMAGES)
         ),
         "float16 convolutions": row(*("equal", IN_FLOAT32, convolutions("mixed_float16"), IMAGES)),
+        "long sums": row("equal", "", long_sums, LARGE_IMAGES),
+        "neighbouring rows, apart": row(
+            *("differs", "", network, PAIR, {"accum_iters": 4}),
+            more=lambda: {"loss": of_next},
+            size=3,
+        ),
         "neighbouring rows": row("equal", "", more=lambda: {"loss": neighbours}),
         "at its optimum": row("undecided", "Rounding is large", at_its_optimum),
-        "draws by itself": row("undecided", RANDOM, lambda: network(Draws())),
+        "draws by itself": row("undecided", f"{RANDOM}{IN_DRAWS}", lambda: network(Draws())),
         "draws and drops": row(
             *("undecided", OFF, lambda: network(Draws(), layers.Dropout(0.5))),
         ),
