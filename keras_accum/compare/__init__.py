@@ -11,7 +11,7 @@ import importlib
 import numbers
 from typing import Any, Sequence
 
-from keras_accum.callbacks.base import is_named
+from keras_accum.callbacks.base import Callback, is_named
 from keras_accum.compare.runs import Change, Window
 from keras_accum.compare.samples import Samples, check_window
 from keras_accum.compare.verdict import Comparison, list_some
@@ -129,7 +129,9 @@ def _check_arguments(batch_size, callbacks):
     is_integer = isinstance(batch_size, numbers.Integral) and not isinstance(batch_size, bool)
     if not is_integer or batch_size < 1:
         raise ValueError(f"`batch_size` must be an integer >= 1. Received: {batch_size!r}")
-    others = [each for each in callbacks if not any(is_named(each, n) for n in _CALLBACKS)]
+    ours = [each for each in callbacks if isinstance(each, Callback)]
+    ours = [each for each in ours if any(is_named(each, name) for name in _CALLBACKS)]
+    others = [each for each in callbacks if each not in ours]
     if others:
         names = [type(callback).__name__ for callback in others]
         raise ValueError(_OTHER_CALLBACKS.format(", ".join(_CALLBACKS), ", ".join(names)))

@@ -62,7 +62,7 @@ class Window:
     def __init__(self, subject, kept, samples):
         self._subject, self._kept, self._samples = subject, kept, samples
         self._optimizers = list(kept.optimizers.values())
-        self._name = type(inner(subject.model.optimizer)).__name__
+        self._name = type(inner(subject.compiled)).__name__
         self._smaller = 1  # what loss scales are divided by, so that none overflows
         self._names = list(map(subject.get_name, subject.model.trainable_variables))
         self._precision = subject.precision()
@@ -89,7 +89,7 @@ class Window:
                     advice = _UNKNOWN
         notes = [*found.list_notes(self._samples.count), *notes]
         if found.verdict == "equal":
-            notes += self._subject.list_notes(self._optimizers)
+            notes += self._subject.list_notes(self._optimizers, change.batch_size)
         worst = found.by_variable[0]
         return Comparison(
             worst.distance, worst.control, found.by_variable, found.verdict, said, notes, advice

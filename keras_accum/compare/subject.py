@@ -31,6 +31,7 @@ class Subject:
     """A model that is compared. Each Keras has a subclass with these members.
 
     package: the module with the public names for this Keras.
+    compiled: the model's own optimizer, whose place a recorder takes.
     kinds: the kinds of objects with a value; see `put_back.Kind`.
     inside: classes of its framework that may have such objects.
     is_optimizer(each): True for an optimizer of this Keras.
@@ -45,14 +46,15 @@ class Subject:
     loss_scale(optimizer): the optimizer's factor for losses, or None.
     compute_in_float32(layer): let a layer whose variables are float32 compute in it.
     draws(layer): True if a layer is known to draw random numbers.
-    list_notes(optimizers): what to say of a model with an equal gradient.
+    list_notes(optimizers, size): what to say of a model with an equal gradient, in micro-batches of
+        this size.
     running(): a scope where a GPU doesn't shorten float32, and TensorFlow's log is short.
     """
 
     kinds, inside = (), ()
 
     def __init__(self, model, package):
-        self.model, self.package = model, package
+        self.model, self.package, self.compiled = model, package, model.optimizer
 
     def build(self, x):
         """Create the model's weights if some are missing, as `fit` would."""
@@ -77,7 +79,7 @@ class Subject:
     def list_generators(self):
         return []
 
-    def list_notes(self, optimizers):
+    def list_notes(self, optimizers, size):
         return []
 
     def switch_off(self, objects):

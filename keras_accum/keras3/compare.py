@@ -107,9 +107,9 @@ class Recorder(keras.optimizers.Optimizer):
 
 
 _SPARSE = (
-    "Embeddings on TensorFlow ({}): the gradients are equal, but stock {} there squares each "
-    "occurrence of a row separately, and skips rows that don't occur. The stock optimizer with "
-    "MicroBatches does the same; this package sums first."
+    "Embeddings on TensorFlow ({}): the gradients are equal, but stock {} gets them sparse. Adam "
+    "squares each occurrence of a row separately, others skip rows that don't occur. For the same, "
+    "use the stock optimizer with MicroBatches({}) and whole batches."
 )
 
 
@@ -159,12 +159,12 @@ class Subject(subject.Subject):
             recorder = accumulating(Recorder)(
                 loss_scale_factor=scale and scale / smaller, **vars(options)
             )
-            if optimizer is self.model.optimizer:  # JAX's devices need to know its state
+            if optimizer is self.compiled:  # JAX's devices need to know its state
                 recorder.build(self.model.trainable_variables)
             return recorder
 
     def read_gradients(self, recorder):
-        trained = recorder._accumulation.store.variables or []
+        trained = recorder._accumulation.store.variables
         found = {id(v): g for v, g in zip(trained, getattr(recorder, "gradients", []))}
         return [
             _as_float64(_read(found[id(v)]) if id(v) in found else np.zeros(v.shape))
@@ -191,7 +191,7 @@ class Subject(subject.Subject):
     def list_roots(self):
         return [_seeds.global_state.get_global_attribute(_SEEDS_NAME)]
 
-    def list_notes(self, optimizers):
+    def list_notes(self, optimizers, size):
         if keras.backend.backend() != "tensorflow":
             return []
         layers = [each for each in self._list_layers() if isinstance(each, keras.layers.Embedding)]
@@ -199,7 +199,7 @@ class Subject(subject.Subject):
         ours = [each for optimizer in optimizers for each in accumulating_in(optimizer)]
         if not names or all(_is_linear(each) for each in ours):
             return []
-        return [_SPARSE.format(list_some(names), type(ours[0])._stock_class.__name__)]
+        return [_SPARSE.format(list_some(names), type(ours[0])._stock_class.__name__, size)]
 
     def running(self):
         return running()

@@ -85,7 +85,7 @@ class Subject(subject.Subject):
         kind = Recorder if isinstance(inner(optimizer), legacy.Optimizer) else NewStyleRecorder
         with self.scope():
             recorder = accumulating(kind)(**vars(options))
-            if optimizer is self.model.optimizer:
+            if optimizer is self.compiled:
                 models.note(recorder, self.model)
             if scale is None:
                 return recorder
@@ -100,6 +100,9 @@ class Subject(subject.Subject):
 
     def compute_in_float32(self, layer):
         layer._set_dtype_policy("float32")
+
+    def draws(self, layer):
+        return getattr(layer, "_random_generator", None) is not None
 
     def running(self):
         return compare.running()
