@@ -323,9 +323,13 @@ ROWS.update(
         "masks of one size": row(
             *("equal", "is divided by", lambda: tokens(mask_zero=True), (EVEN, STEPS[1]))
         ),
-        "large LSTM": row(NEVER_DIFFERS, "", recurrent("LSTM", 4.0), LONG),
-        "recurrent, one by one": row(NEVER_DIFFERS, "", recurrent("SimpleRNN", 1.0), LONG, **ONE),
-        "ten layers, one by one": row(NEVER_DIFFERS, "", deep, (X, draw(SAMPLES, 16)), **ONE),
+        "large LSTM": row(NEVER_DIFFERS, "", recurrent("LSTM", 4.0), LONG, run_eagerly=False),
+        "recurrent, one by one": row(
+            NEVER_DIFFERS, "", recurrent("SimpleRNN", 1.0), LONG, **ONE, run_eagerly=False
+        ),
+        "ten layers, one by one": row(
+            NEVER_DIFFERS, "", deep, (X, draw(SAMPLES, 16)), **ONE, run_eagerly=False
+        ),
         "bfloat16 convolutions": row(
             *("equal", IN_FLOAT32, convolutions("mixed_bfloat16"), IMAGES)
         ),
