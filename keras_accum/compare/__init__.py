@@ -117,7 +117,7 @@ def compare_with_big_batch(
     options = check_window(options, samples.count, batch_size, callbacks)
     try:  # `kept` has changed nothing so far
         with subject.running():
-            notes = _prepare(subject, kept)
+            notes = _list_notes(*subject.prepare(kept.objects))
             change = Change(options, list(callbacks), batch_size)
             return Window(subject, kept, samples).compare(change, notes)
     finally:
@@ -178,11 +178,7 @@ def _options_now(optimizer):
     return options
 
 
-def _prepare(subject, kept):
-    """Take random draws and half precision out of the model, and return what to say of it."""
-    notes, off = [], subject.switch_off(kept.objects)
-    if off:
-        notes.append(_OFF.format(list_some(off)))
-    if subject.use_float32():
-        notes.append(_IN_FLOAT32)
-    return notes
+def _list_notes(off, is_in_float32):
+    """Return what to say of what was changed for the comparison."""
+    notes = [_OFF.format(list_some(off))] if off else []
+    return notes + [_IN_FLOAT32] * is_in_float32

@@ -176,7 +176,12 @@ class Window:
             yield Change(options, [slices], self._samples.count, text)
 
     def _install(self, options):
-        """Let recorders with these options take the optimizers' places."""
+        """Let recorders with these options take the optimizers' places.
+
+        A train step may be traced once, so each trace begins with what layers keep in Python.
+        """
+        self._kept.put_back()
+        self._subject.prepare(self._kept.objects)
         make = self._subject.make_recorder
         recorders = [make(*pair, self._smaller) for pair in zip(self._optimizers, options)]
         self._kept.replace_optimizers(dict(zip(map(id, self._optimizers), recorders)))

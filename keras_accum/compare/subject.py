@@ -82,8 +82,14 @@ class Subject:
     def list_notes(self, optimizers, size):
         return []
 
-    def switch_off(self, objects):
-        """Switch off what draws random numbers, and return the names of the layers."""
+    def prepare(self, objects):
+        """Take random draws and half precision out of the model.
+
+        Return the names of the layers that are switched off, and True if others compute in float32.
+        """
+        return self._switch_off(objects), self._use_float32()
+
+    def _switch_off(self, objects):
         found = []
         for each in objects:
             drawing = {name: 0.0 for name in _find_drawing(each) if vars(each).get(name)}
@@ -91,8 +97,7 @@ class Subject:
             found += [each.name] if drawing else []
         return found
 
-    def use_float32(self):
-        """Compute in float32 where variables have it, and return True if something changes."""
+    def _use_float32(self):
         found = [layer for layer in self._list_layers() if layer.compute_dtype in _HALVES]
         found = [layer for layer in found if layer.variable_dtype == "float32"]
         for layer in found:

@@ -210,6 +210,24 @@ def test_traced():
 
 
 @thorough
+def test_what_layers_keep_in_python_is_the_same_in_each_trace():
+    class CountsCalls(layers.Layer):
+        calls = 0
+
+        def call(self, x):
+            self.calls += 1
+            return x * self.calls
+
+    model = network(CountsCalls())
+    model.compile(ours(), "mse")
+    if hosts.IS_TORCH:  # there, each call counts
+        model.compile(ours(), "mse", run_eagerly=True)
+        assert "keeps something in Python" in str(compare(model))
+    else:
+        assert compare(model).verdict == "equal"
+
+
+@thorough
 def test_half_precision_with_a_loss_scale_that_overflows():
     model = mixed("float16")()
     loss_scale = hosts.keras.mixed_precision.LossScaleOptimizer if not hosts.IS_KERAS3 else None
