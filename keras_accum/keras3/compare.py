@@ -3,12 +3,70 @@
 import contextlib
 
 import keras
+import numpy as np
 
-from keras_accum import compare
-from keras_accum.convert import inner
+from keras_accum.compare import subject
+from keras_accum.compare.put_back import Kind
+from keras_accum.compare.verdict import list_some
+from keras_accum.convert import accumulating_in
 from keras_accum.keras3.generators import remember_generators
 from keras_accum.keras3.optimizers import accumulating
 from keras_accum.keras3.store import Keras3Store
+
+
+def to_dense(gradient):
+    return gradient
+
+
+KINDS, INSIDE = [], ()
+
+if keras.backend.backend() == "tensorflow":
+    from tensorflow import convert_to_tensor as to_dense
+
+    from keras_accum.tensorflow.compare import KINDS, device_name, in_full_precision, running
+
+elif keras.backend.backend() == "jax":
+    import jax
+
+    def in_full_precision():
+        return jax.default_matmul_precision("highest")
+
+    running = in_full_precision
+
+    def device_name():
+        device = keras.ops.zeros(()).device
+        return "CPU" if device.platform == "cpu" else device.device_kind
+
+else:
+    import torch
+
+    def _write_tensor(tensor, value):
+        tensor.data.copy_(value)
+
+    INSIDE = (torch.nn.Module,)
+    KINDS = [
+        Kind(torch.Tensor, lambda each: each.detach().clone(), _write_tensor),
+        Kind(torch.Generator, torch.Generator.get_state, torch.Generator.set_state, True),
+    ]
+
+    @contextlib.contextmanager
+    def in_full_precision():
+        matmul, convolves = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(matmul)
+            torch.backends.cudnn.allow_tf32 = convolves
+
+    running = in_full_precision
+
+    def device_name():
+        device = keras.ops.zeros(()).device
+        if device.type == "cuda":
+            return torch.cuda.get_device_name(device)
+        return device.type.upper()
 
 
 class Recorder(keras.optimizers.Optimizer):
@@ -28,87 +86,102 @@ class Recorder(keras.optimizers.Optimizer):
         self.assign(kept, keras.ops.cast(to_dense(gradient), kept.dtype))
 
 
-class Subject(compare.Subject):
+_SPARSE = (
+    "Embeddings on TensorFlow ({}): the gradients are equal, but stock {} gets them sparse. Adam "
+    "squares each occurrence of a row separately, others skip rows that don't occur. For the same, "
+    "use the stock optimizer with MicroBatches({}) and whole batches."
+)
+
+
+def _is_linear(optimizer):
+    """True if an update is linear in the gradient, so that it is the same for sparse ones."""
+    return optimizer._stock_class is keras.optimizers.SGD and not optimizer.momentum
+
+
+_read, _LossScaled = Keras3Store.read, keras.optimizers.LossScaleOptimizer
+
+
+def _write(variable, value):
+    variable.assign(value)
+
+
+def _restore(_, functions):
+    for function in functions:
+        function()
+
+
+_GENERATORS = Kind(object, lambda _: remember_generators(), _restore, True)
+
+
+class Subject(subject.Subject):
     """A Keras 3 model."""
 
-    read = staticmethod(Keras3Store.read)
+    kinds = [
+        Kind(keras.Variable, _read, _write, False, lambda each: [each.value]),
+        Kind(
+            keras.random.SeedGenerator,
+            lambda each: _read(each.state),
+            lambda each, value: _write(each.state, value),
+            True,
+            lambda each: [each.state, each.state.value],
+        ),
+        *KINDS,
+    ]
+    inside = INSIDE
+    read, write = staticmethod(_read), staticmethod(_write)
+
+    def is_optimizer(self, each):
+        return isinstance(each, keras.optimizers.Optimizer)
 
     def get_name(self, variable):
         return variable.path
 
-    def write(self, variable, value):
-        variable.assign(value)
-
-    def loss_scale(self):
-        optimizer = self.model.optimizer
-        if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+    def loss_scale(self, optimizer):
+        if isinstance(optimizer, _LossScaled):
             return float(optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale)
         return optimizer.loss_scale_factor
 
-    def make_recorder(self, options, scale):
+    def make_recorder(self, optimizer, options, smaller):
+        scale = self.loss_scale(optimizer)
         with self.scope():
-            recorder = accumulating(Recorder)(loss_scale_factor=scale, **vars(options))
-            recorder.build(self.model.trainable_variables)  # JAX's devices need to know its state
+            recorder = accumulating(Recorder)(
+                loss_scale_factor=scale and scale / smaller, **vars(options)
+            )
+            if optimizer is self.compiled:  # JAX's devices need to know its state
+                recorder.build(self.model.trainable_variables)
             return recorder
 
     def read_gradients(self, recorder):
-        return list(map(self.read, recorder.gradients))
+        trained = recorder._accumulation.store.variables
+        found = {id(v): g for v, g in zip(trained, getattr(recorder, "gradients", []))}
+        return [
+            _as_float64(_read(found[id(v)]) if id(v) in found else np.zeros(v.shape))
+            for v in self.model.trainable_variables
+        ]
 
-    def list_states(self):
-        kept = [v for v in vars(self.model).values() if v is not self.model.optimizer]
-        owners = [v for v in kept if isinstance(v, keras.optimizers.Optimizer) and v.built]
-        found = [self.model, *self.model.metrics, *map(inner, owners)]
-        return list({id(v): v for owner in found for v in owner.variables}.values())
+    def compute_in_float32(self, layer):
+        layer.dtype_policy = keras.DTypePolicy("float32")
 
-    def list_random(self):
-        def draws(layer):
-            kind = keras.random.SeedGenerator
-            return any(isinstance(value, kind) for value in vars(layer).values())
+    def draws(self, layer):
+        kind = keras.random.SeedGenerator
+        return any(isinstance(value, kind) for value in vars(layer).values())
 
-        return [layer.name for layer in self.model._flatten_layers() if draws(layer)]
+    def list_generators(self):
+        return [(_GENERATORS, None)]
 
-    def remember_generators(self):
-        return remember_generators()
+    def list_notes(self, optimizers, size):
+        if keras.backend.backend() != "tensorflow":
+            return []
+        layers = [each for each in self._list_layers() if isinstance(each, keras.layers.Embedding)]
+        names = [layer.name for layer in layers if layer.trainable_weights]
+        ours = [each for optimizer in optimizers for each in accumulating_in(optimizer)]
+        if not names or all(_is_linear(each) for each in ours):
+            return []
+        return [_SPARSE.format(list_some(names), type(ours[0])._stock_class.__name__, size)]
 
-    def in_full_precision(self):
-        return in_full_precision()
+    def running(self):
+        return running()
 
 
-def to_dense(gradient):
-    return gradient
-
-
-if keras.backend.backend() == "tensorflow":
-    from tensorflow import convert_to_tensor as to_dense
-
-    from keras_accum.tensorflow.compare import device_name, in_full_precision
-
-elif keras.backend.backend() == "jax":
-    import jax
-
-    def in_full_precision():
-        return jax.default_matmul_precision("highest")
-
-    def device_name():
-        device = keras.ops.zeros(()).device
-        return "CPU" if device.platform == "cpu" else device.device_kind
-
-else:
-    import torch
-
-    @contextlib.contextmanager
-    def in_full_precision():
-        matmul, convolves = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.allow_tf32 = False
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(matmul)
-            torch.backends.cudnn.allow_tf32 = convolves
-
-    def device_name():
-        device = keras.ops.zeros(()).device
-        if device.type == "cuda":
-            return torch.cuda.get_device_name(device)
-        return device.type.upper()
+def _as_float64(gradient):
+    return gradient.astype(np.result_type(gradient.dtype, "float64"))

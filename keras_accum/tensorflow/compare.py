@@ -1,8 +1,28 @@
 """What `compare_with_big_batch` and the demonstration need on TensorFlow, for every Keras."""
 
 import contextlib
+import logging
 
+import numpy as np
 import tensorflow as tf
+
+from keras_accum.compare.put_back import Kind
+
+
+def _write(variable, value):
+    variable.assign(value)
+
+
+KINDS = [
+    Kind(tf.Variable, lambda each: np.array(each.numpy()), _write),
+    Kind(
+        tf.random.Generator,
+        lambda each: np.array(each.state.numpy()),
+        lambda each, value: _write(each.state, value),
+        True,
+        lambda each: [each.state],
+    ),
+]
 
 
 @contextlib.contextmanager
@@ -15,6 +35,22 @@ def in_full_precision():
         yield
     finally:
         config.enable_tensor_float_32_execution(before)
+
+
+@contextlib.contextmanager
+def running():
+    """A scope for a comparison, which traces more often than a training."""
+
+    def is_of_interest(record):
+        return "retracing" not in record.getMessage()
+
+    log = logging.getLogger("tensorflow")
+    log.addFilter(is_of_interest)
+    try:
+        with in_full_precision():
+            yield
+    finally:
+        log.removeFilter(is_of_interest)
 
 
 def device_name():

@@ -1,14 +1,19 @@
 """`compare_with_big_batch` on Keras 2 for TensorFlow 2."""
 
+import contextlib
+
+import numpy as np
 import tensorflow as tf
 
-from keras_accum import compare
+from keras_accum.compare import subject
 from keras_accum.convert import inner
-from keras_accum.tensorflow.compare import device_name, in_full_precision  # noqa: F401
+from keras_accum.host import check_members
+from keras_accum.tensorflow import compare
 from keras_accum.tf_keras import models
 from keras_accum.tf_keras.library import StockOptimizer, keras, key_of, legacy
 from keras_accum.tf_keras.optimizers import accumulating
 
+device_name, in_full_precision = compare.device_name, compare.in_full_precision
 _HAS_NEW_STYLE = StockOptimizer is not legacy.Optimizer
 
 
@@ -19,8 +24,12 @@ class Recorder(legacy.SGD):
         for variable in var_list:
             self.add_slot(variable, "gradient")
 
-    def list_gradients(self, variables):
-        return [self.get_slot(variable, "gradient") for variable in variables]
+    def find_gradient(self, variable):
+        """Return the variable's gradient, None if it isn't trained by this optimizer."""
+        if "gradient" not in self.get_slot_names():
+            return None
+        with contextlib.suppress(KeyError):
+            return self.get_slot(variable, "gradient")
 
     def _resource_apply_dense(self, grad, var, apply_state=None):
         return self.get_slot(var, "gradient").assign(grad)
@@ -41,17 +50,26 @@ if _HAS_NEW_STYLE:
                 add = self.add_variable_from_reference
                 self.gradients = [add(variable, "gradient") for variable in var_list]
 
-        def list_gradients(self, variables):
-            return [self.gradients[self._index_dict[key_of(variable)]] for variable in variables]
+        def find_gradient(self, variable):
+            place = getattr(self, "_index_dict", {}).get(key_of(variable))
+            return None if place is None else self.gradients[place]
 
         def update_step(self, gradient, variable):
-            self.list_gradients([variable])[0].assign(tf.convert_to_tensor(gradient))
+            self.find_gradient(variable).assign(tf.convert_to_tensor(gradient))
 
 
-class Subject(compare.Subject):
+_KINDS = tuple({StockOptimizer, legacy.Optimizer})
+check_members(keras, keras.layers.Layer, ["_set_dtype_policy"])
+
+
+class Subject(subject.Subject):
     """A Keras 2 model on TensorFlow 2."""
 
+    kinds = compare.KINDS
     read = staticmethod(keras.backend.get_value)
+
+    def is_optimizer(self, each):
+        return isinstance(each, _KINDS)
 
     def get_name(self, variable):
         return variable.name.partition(":")[0]
@@ -59,41 +77,32 @@ class Subject(compare.Subject):
     def write(self, variable, value):
         variable.assign(value)
 
-    def loss_scale(self):
-        optimizer = self.model.optimizer
+    def loss_scale(self, optimizer):
         return None if inner(optimizer) is optimizer else float(self.read(optimizer.loss_scale))
 
-    def make_recorder(self, options, scale):
-        is_legacy = isinstance(inner(self.model.optimizer), legacy.Optimizer)
-        kind = Recorder if is_legacy else NewStyleRecorder
+    def make_recorder(self, optimizer, options, smaller):
+        scale = self.loss_scale(optimizer)
+        kind = Recorder if isinstance(inner(optimizer), legacy.Optimizer) else NewStyleRecorder
         with self.scope():
             recorder = accumulating(kind)(**vars(options))
-            models.note(recorder, self.model)
+            if optimizer is self.compiled:
+                models.note(recorder, self.model)
             if scale is None:
                 return recorder
             wrap = keras.mixed_precision.LossScaleOptimizer
-            return wrap(recorder, dynamic=False, initial_scale=scale)
+            return wrap(recorder, dynamic=False, initial_scale=scale / smaller)
 
     def read_gradients(self, recorder):
-        return list(map(self.read, recorder.list_gradients(self.model.trainable_variables)))
+        variables = self.model.trainable_variables
+        found = map(recorder.find_gradient, variables)
+        found = [np.zeros(v.shape) if g is None else self.read(g) for v, g in zip(variables, found)]
+        return [gradient.astype(np.result_type(gradient, "float64")) for gradient in found]
 
-    def list_states(self):
-        model, own = self.model, self.model.optimizer
-        found = [*model.weights, *(v for metric in model.metrics for v in metric.variables)]
-        for value in vars(model).values():
-            if isinstance(value, tf.Variable):  # counters
-                found.append(value)
-            elif isinstance(value, (StockOptimizer, legacy.Optimizer)) and value is not own:
-                variables = value.variables
-                found += variables() if callable(variables) else variables
-        for layer in model._flatten_layers():
-            generators = [getattr(layer, "_random_generator", None), *vars(layer).values()]
-            generators = [getattr(g, "_generator", g) for g in generators]
-            found += [g.state for g in generators if isinstance(g, tf.random.Generator)]
-        return list({id(variable): variable for variable in found}.values())
+    def compute_in_float32(self, layer):
+        layer._set_dtype_policy("float32")
 
-    def list_random(self):
-        return []
+    def draws(self, layer):
+        return getattr(layer, "_random_generator", None) is not None
 
-    def in_full_precision(self):
-        return in_full_precision()
+    def running(self):
+        return compare.running()

@@ -1,197 +1,43 @@
 """`compare_with_big_batch`: its verdict, that nothing has moved afterwards, and what it refuses."""
 
+import logging
 import random
 import re
+from collections import deque, namedtuple
+from functools import partial
+from importlib import import_module
 
 import hosts
 import numpy as np
 import pytest
 from cases import once_by_torch, skip_file_on_keras2, thorough
+from compared import (
+    HALF,
+    LENGTH,
+    PAIR,
+    ROWS,
+    SIZE,
+    STEPS,
+    OwnStep,
+    Running,
+    X,
+    Y,
+    accum,
+    layers,
+    math,
+    mean,
+    mixed,
+    network,
+    ours,
+    tokens,
+)
 from hosts import keras
+
+from keras_accum.compare.put_back import Kept
 
 skip_file_on_keras2("compare_with_big_batch")
 pytestmark = pytest.mark.usefixtures("float32")
-
-SIZE, LENGTH = 4, 3
-layers, accum = keras.layers, hosts.accum
-math = keras.ops if hosts.IS_KERAS3 else hosts.tf
-mean = math.mean if hosts.IS_KERAS3 else hosts.tf.reduce_mean
-total = math.sum if hosts.IS_KERAS3 else hosts.tf.reduce_sum
-
-
-def draw(*shape):
-    return np.random.default_rng(len(shape)).normal(size=shape).astype("float32")
-
-
-SAMPLES = SIZE * LENGTH
-X, Y, WEIGHTS = draw(SAMPLES, 3), draw(SAMPLES, 2), np.abs(draw(SAMPLES))
-PAIR, SHORT = (X, Y), (X[:-2], Y[:-2])
-LARGE = np.concatenate([Y[:SIZE] * 100, Y[SIZE:]])
-TOKENS = np.array([[1, 2, 0, 0], [1, 1, 1, 0], [2, 2, 1, 1], [1, 0, 0, 0]] * LENGTH)
-TOKENS[SIZE : 2 * SIZE] = 2  # so that micro-batches differ
-STEPS = TOKENS, draw(SAMPLES, 4, 1)
-CLASSES = X, np.array([0, 1, -1, -1] + [0, 1, 1, 0] * 2)
-
-
-def ours(**options):
-    return hosts.ours("SGD", **{"learning_rate": 0.01, "accum_iters": LENGTH, **options})
-
-
-def network(*between, **arguments):
-    first = layers.Dense(4, activation="tanh", **arguments)
-    return hosts.sequential((3,), [first, *between, layers.Dense(2)])
-
-
-def tokens(**arguments):
-    return hosts.sequential((4,), [layers.Embedding(3, 2, **arguments), layers.Dense(1)])
-
-
-def attention():
-    x = keras.Input((4, 3))
-    return keras.Model(x, layers.Dense(1)(layers.MultiHeadAttention(2, 2)(x, x)))
-
-
-def two_inputs():
-    a, b = keras.Input((3,), name="a"), keras.Input((3,), name="b")
-    return keras.Model({"a": a, "b": b}, [layers.Dense(2)(a), layers.Dense(2)(b)])
-
-
-class OfBatch(layers.Layer):
-    """Its output depends on other samples, and it keeps nothing."""
-
-    def call(self, x):
-        return x - mean(x, 0)
-
-
-class AddSum(layers.Layer):
-    def call(self, x):
-        self.add_loss(total(x**2))
-        return x
-
-
-class OwnStep(keras.Model):
-    """Closes windows by itself, and weights its micro-batches."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = layers.Dense(2)
-
-    def call(self, x):
-        return self.dense(x)
-
-    def train_step(self, *arguments):
-        self.optimizer.close_window(False)
-        self.optimizer.weigh(SIZE)
-        return super().train_step(*arguments)
-
-
-def root(y_true, y_pred):
-    """As Dice with its default axis, this compares samples."""
-    return mean((y_true - y_pred) ** 2) ** 0.5
-
-
-def mixed(policy):
-    def model():
-        return network(dtype=policy)
-
-    return model
-
-
-def ignoring():
-    ignored = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
-    return {"loss": ignored}
-
-
-def sums():
-    return {"loss": keras.losses.MeanSquaredError(reduction="sum")}
-
-
-NORMALIZED = r"Batch normalization trains in batch_norm"
-WEIGHTED = r"It is equal \(\S+\) with reduction='weighted'"
-SUMMED = r"It is equal \(\S+\) with reduction='sum'"
-OF_BATCH = r"It is equal \(\S+\) with MicroBatches\(4, loss='batch'\)"
-NO_REMEDY = "No option of this package makes it equal"
-MOVED = "Layers keep values from one call to the next.*: keeps"
-RANDOM = "the model draws random numbers"
-HALF = "In half precision"
-EVERYTHING = {"skip_nonfinite": True, "skip_norm": 1e9, "gate": "select"}
-IN_HALVES = {"accum_iters": accum.AccumulationSchedule({0: 1, 9: 3})}
-
-
-def row(verdict, text, model=network, data=PAIR, options=None, more=None, callbacks=(), **compile):
-    return verdict, text, model, data, options or {}, more or dict, callbacks, compile
-
-
-# The verdict, a text in what is printed, the model, its data, options of the optimizer, the loss,
-# callbacks, and arguments of `compile`.
-ROWS = {
-    "plain": row("equal", ""),
-    "layer normalization": row("equal", "", lambda: network(layers.LayerNormalization())),
-    "relu, L2, constraint": row(
-        *("equal", "", lambda: network(layers.ReLU(), kernel_regularizer="l2")),
-    ),
-    "frozen batch normalization": row(
-        *("equal", "", lambda: network(layers.BatchNormalization(trainable=False))),
-    ),
-    "embedding": row("equal", "", tokens, STEPS),
-    "attention": row("equal", "", attention, (draw(SAMPLES, 4, 3), draw(SAMPLES, 4, 1))),
-    "two inputs": row("equal", "", two_inputs, ({"a": X, "b": X}, [Y, Y])),
-    "sample weights": row("equal", "", data=(X, Y, WEIGHTS)),
-    "all options": row("equal", "", options=EVERYTHING, metrics=["mae"]),
-    "a schedule of lengths": row("equal", "", options=IN_HALVES),
-    "windows of its own": row("equal", "", options={"accum_iters": None}),
-    "its own train step": row(
-        *("equal", "", OwnStep, PAIR, {"accum_iters": None, "reduction": "weighted"})
-    ),
-    "float16": row("equal", HALF, mixed("mixed_float16")),
-    "bfloat16": row("equal", HALF, mixed("mixed_bfloat16")),
-    "short, weighted": row("equal", "", data=SHORT, options={"reduction": "weighted"}),
-    "a sum of sums": row("equal", "", options={"reduction": "sum"}, more=sums),
-    "our callbacks": row(
-        *("equal", "", network, PAIR, {}, None),
-        callbacks=lambda: [accum.ApplyPartialWindow(), accum.AccumulationMonitor()],
-    ),
-    "batch normalization": row("differs", NORMALIZED, lambda: network(layers.BatchNormalization())),
-    "short": row("differs", WEIGHTED, data=SHORT),
-    "a mask": row("differs", WEIGHTED, lambda: tokens(mask_zero=True), STEPS),
-    "an ignored class": row("differs", WEIGHTED, data=CLASSES, more=ignoring),
-    "a sum": row("differs", "with reduction='mean'", options={"reduction": "sum"}),
-    "the mean of sums": row("differs", SUMMED, more=sums),
-    "dropped": row("differs", "without `skip_norm`", data=(X, LARGE), options={"skip_norm": 50.0}),
-    "a layer that compares samples": row("differs", NO_REMEDY, lambda: network(OfBatch())),
-    "an added sum": row("differs", NO_REMEDY, lambda: network(AddSum())),
-    "dropout": row("undecided", RANDOM, lambda: network(layers.Dropout(0.5))),
-    "noise": row("undecided", RANDOM, lambda: network(layers.GaussianNoise(0.5))),
-    "a loss that compares samples": row(
-        "differs", OF_BATCH if hosts.IS_KERAS3 else NO_REMEDY, more=lambda: {"loss": root}
-    ),
-}
-if hasattr(layers, "SpectralNormalization"):
-    ROWS["a layer that keeps something"] = row(
-        *("differs", MOVED),
-        lambda: network(layers.SpectralNormalization(layers.Dense(4), name="keeps")),
-    )
-if hosts.IS_KERAS3:
-
-    def by_weights():
-        return {"loss": keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")}
-
-    def slices(size=SIZE, **arguments):
-        return {"callbacks": lambda: [accum.MicroBatches(size, **arguments)]}
-
-    STOCK = {"accum_iters": 1}
-    ROWS |= {
-        "divided by weights": row("differs", WEIGHTED, data=(X, Y, WEIGHTS), more=by_weights),
-        "slices": row("equal", "", options=STOCK, **slices()),
-        "slices of a window": row("equal", "", **slices(2)),
-        "slices, the batch's loss": row(
-            *("equal", "", network, PAIR, STOCK, lambda: {"loss": root}), **slices(loss="batch")
-        ),
-        "batch normalization in slices": row(
-            *("differs", NORMALIZED, lambda: network(layers.BatchNormalization()), PAIR, STOCK),
-            **slices(),
-        ),
-    }
+Subject = import_module(f"keras_accum.{hosts.HOST}.compare").Subject
 
 
 def compare(model, data=PAIR, batch_size=SIZE, **arguments):
@@ -199,21 +45,20 @@ def compare(model, data=PAIR, batch_size=SIZE, **arguments):
 
 
 def compare_row(name):
-    _, _, build, data, options, more, callbacks, compile = ROWS[name]
-    callbacks = callbacks() if callbacks else []
-    # With slices, `fit` has whole batches.
-    size = SAMPLES if options == {"accum_iters": 1} else SIZE
-    arguments = {"loss": "mse", "run_eagerly": True, **more(), **compile}
+    _, _, build, data, options, more, callbacks, size, compile = ROWS[name]
     model = build()
-    model.compile(ours(**options), **arguments)
-    return compare(model, data, size, callbacks=callbacks)
+    model.compile(ours(**options), **{"loss": "mse", "run_eagerly": True, **more(), **compile})
+    return compare(model, data, size, callbacks=callbacks())
 
 
 # The kinds run everywhere. On JAX, where compiling is slow, the last ones are left to the others.
-KINDS = "plain", "batch normalization", "short", "dropout"
+KINDS = ["plain", "batch normalization", "short", "dropout"]
+KINDS += [] if hosts.BACKEND == "jax" else ["a small head with a mask"]
 NOT_ON_JAX = (
     *("two inputs", "sample weights", "a schedule of lengths", "short, weighted", "a sum of sums"),
     *("bfloat16", "embedding", "slices of a window", "an added sum", "noise", "our callbacks"),
+    *("a light head", "two heads", "float16 convolutions", "draws and drops", "no targets"),
+    *("large LSTM", "recurrent, one by one", "ten layers, one by one", "long sums"),
 )
 not_on_jax = pytest.mark.once_by("tensorflow", "torch")
 
@@ -226,13 +71,13 @@ def mark(name):
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=mark(name)) for name in ROWS])
 def test_verdict(name):
-    found, (verdict, text, *_) = compare_row(name), ROWS[name]
-    assert found.verdict == verdict, str(found)
-    assert str(found).startswith(f"{verdict}: ") and re.search(text, str(found), re.S), str(found)
-    assert ("\n" in str(found)) == (verdict != "equal" or text == HALF)
-    squares = np.sum([np.square(each[1:]) for each in found.by_variable], axis=0)
-    np.testing.assert_allclose(np.sqrt(squares), [found.window, found.control])
-    assert found.by_variable == sorted(found.by_variable, key=lambda each: -each.distance)
+    found, (verdicts, text, *_) = compare_row(name), ROWS[name]
+    said = str(found)
+    assert found.verdict in verdicts, said
+    assert said.startswith(f"{found.verdict}: ") and re.search(text, said, re.S), said
+    assert "Compared: the gradients of one window of" in said
+    worst = found.by_variable[0]
+    assert (found.window, found.control) == worst[1:]
 
 
 @thorough
@@ -240,7 +85,19 @@ def test_rounding_of_a_gradient_that_is_zero_in_theory_does_not_count():
     """As of the bias of attention's keys, which Adam would amplify."""
     found = compare_row("attention")
     (bias,) = [each for each in found.by_variable if each.name.endswith("key/bias")]
-    assert found.verdict == "equal" and bias.distance < 1e-6
+    assert found.verdict == "equal" and bias.control > 0.1 and found.by_variable[-1] is bias
+
+
+@once_by_torch
+def test_a_gradient_that_cancels_is_rounding():
+    """Weights of zero can't be moved by one unit: halves of the batch tell the scale."""
+    model = hosts.sequential((3,), [layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(ours(), "mse", run_eagerly=True)
+    noise = np.random.default_rng(0).normal(size=(len(X), 1))
+    targets = (1e4 * (noise - noise.mean())).astype("float32")
+    found = compare(model, (X, targets))
+    bias = next(each for each in found.by_variable if each.name.endswith("bias"))
+    assert found.verdict == "equal" and bias.distance > 1e-3, str(found)
 
 
 def values(model):
@@ -257,57 +114,81 @@ def values(model):
     return arrays, dict(vars(model))
 
 
-class Interrupt(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == 1:
+class Counts(layers.Layer):
+    """Keeps something in Python, and ends a training at a call."""
+
+    def __init__(self, last=None):
+        super().__init__()
+        self.calls, self.last = [0], last
+        self.array, self.generator = np.zeros(2), np.random.default_rng(0)
+
+    def call(self, x):
+        self.calls[0] += 1
+        self.array += self.generator.normal()
+        if self.calls[0] == self.last:
             raise KeyboardInterrupt
+        return x
+
+    def read(self):
+        return [*self.calls, *self.array, self.generator.bit_generator.state["state"]["state"]]
 
 
-def fitted(is_eager=True, epochs=1):
+def fitted(is_eager=True, epochs=1, last=None):
     """A model with states of all kinds, in a window that is open."""
-    model = network(layers.BatchNormalization(), layers.Dropout(0.5))
-    model.compile(hosts.ours("Adam", accum_iters=LENGTH), "mse", metrics=["mae"])
+    between = layers.BatchNormalization(), layers.Dropout(0.5), Counts(last)
+    model = network(*between)
+    model.compile(hosts.ours("Adam", accum_iters=LENGTH), Running(), metrics=["mae"])
     model.run_eagerly = is_eager
     if epochs:
         model.fit(X[:SIZE], Y[:SIZE], batch_size=SIZE, epochs=epochs, verbose=0)
     return model
 
 
+def find(model, kind):
+    (found,) = [layer for layer in model.layers if isinstance(layer, kind)]
+    return found
+
+
 @pytest.mark.parametrize("is_interrupted", [pytest.param(False, marks=thorough), True])
 @pytest.mark.parametrize("epochs", [pytest.param(0, marks=thorough), LENGTH + 1])
 def test_nothing_moves(epochs, is_interrupted):
     model = fitted(epochs=epochs)
+    counts, dropout = find(model, Counts), find(model, layers.Dropout)
     arrays, objects = values(model)
+    scale, in_python = float(model.loss.scale), counts.read()
     if is_interrupted:
+        counts.last = counts.calls[0] + 2
         with pytest.raises(KeyboardInterrupt):
-            compare(model, callbacks=[Interrupt()])
+            compare(model)
     else:
-        assert compare(model).verdict == "undecided"
+        assert compare(model).verdict == "differs"
     found, now = values(model)
     assert len(found) == len(arrays) and now.keys() == objects.keys()
     assert all(now[name] is objects[name] for name in now)
+    assert (float(model.loss.scale), counts.read()) == (scale, in_python) and dropout.rate == 0.5
     for array, before in zip(found, arrays):
         np.testing.assert_array_equal(array, before)
 
 
 @thorough
-@pytest.mark.parametrize(
-    "compares", [compare, lambda model: compare(model, callbacks=[Interrupt()])]
-)
-def test_a_training_after_it_is_the_same(compares):
-    """Traced, with another order of the samples and dropout."""
+@pytest.mark.parametrize("last", [None, 9])
+def test_a_training_after_it_is_the_same(last):
+    """Traced, with another order of the samples, dropout, and a variable in the loss."""
 
-    def train(before):
+    def train(compares):
         keras.utils.set_random_seed(0)  # TensorFlow's, too
         model = fitted(is_eager=False, epochs=0)
-        try:
-            before(model)
-        except KeyboardInterrupt:
-            pass
+        if compares:
+            find(model, Counts).last = last
+            try:
+                compare(model)
+            except KeyboardInterrupt:
+                pass
+            find(model, Counts).last = None
         model.fit(X, Y, batch_size=SIZE, verbose=0, epochs=2)
         return values(model)[0]
 
-    for array, expected in zip(train(compares), train(lambda model: None)):
+    for array, expected in zip(train(True), train(False)):
         np.testing.assert_array_equal(array, expected)
 
 
@@ -329,28 +210,220 @@ def test_traced():
 
 
 @thorough
+def test_what_layers_keep_in_python_is_the_same_in_each_trace():
+    class CountsCalls(layers.Layer):
+        calls = 0
+
+        def call(self, x):
+            self.calls += 1
+            return x * self.calls
+
+    model = network(CountsCalls())
+    model.compile(ours(), "mse")
+    if hosts.IS_TORCH:  # there, each call counts
+        model.compile(ours(), "mse", run_eagerly=True)
+        assert "keeps something in Python" in str(compare(model))
+    else:
+        assert compare(model).verdict == "equal"
+
+
+@thorough
 def test_half_precision_with_a_loss_scale_that_overflows():
-    model = mixed("mixed_float16")()
-    model.compile(ours(), "mse", run_eagerly=True)
-    found = compare(model, (X, Y * 3000))
+    model = mixed("float16")()
+    loss_scale = hosts.keras.mixed_precision.LossScaleOptimizer if not hosts.IS_KERAS3 else None
+    wrap = loss_scale or keras.optimizers.LossScaleOptimizer
+    model.compile(wrap(ours()), "mse", run_eagerly=True)
+    found = compare(model, (X, Y * 30))
     assert found.verdict == "equal" and HALF in str(found)
 
 
 @thorough
-def test_other_optimizers_of_the_model_are_put_back():
-    class Two(OwnStep):
-        def train_step(self, *arguments):
-            self.other.iterations.assign_add(1)
-            return keras.Model.train_step(self, *arguments)
-
-    model = Two()
-    model(X)
-    model.other = hosts.stock("SGD", learning_rate=0.5)
-    model.other.build(model.trainable_variables) if hosts.HAS_EMA else model.other.iterations
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="float64 without a setting of the framework")
+def test_in_float64_equal_means_1e_9():
+    hosts.set_floatx("float64")
+    model = network()
     model.compile(ours(), "mse", run_eagerly=True)
-    if not hosts.IS_KERAS3 or hosts.BACKEND != "jax":  # whose steps write their own state only
-        assert compare(model).verdict == "equal"
-        assert int(hosts.array(model.other.iterations)) == 0
+    found = compare(model)
+    assert found.verdict == "equal" and found.window < 1e-14
+
+    def nearly(y_true, y_pred):
+        return mean((y_true - y_pred) ** 2) + 1e-7 * mean((y_true - y_pred) ** 2) ** 0.5
+
+    model.compile(ours(), nearly, run_eagerly=True)
+    found = compare(model)
+    assert found.verdict == "differs" and found.window < 6e-7
+
+
+class Gan(keras.Model):
+    """Two optimizers beside the compiled one: an attribute, and one in a list of an object."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.nets = [layers.Dense(2), layers.Dense(2)]
+        self.first, self.others = make(), [make()]
+        self.held = [{"unused": make()}]
+
+    def call(self, x):
+        return self.nets[1](self.nets[0](x))
+
+    def train_step(self, *arguments):
+        (x, y), *_ = arguments
+        optimizers = self.first, self.others[0]
+        groups = [net.trainable_variables for net in self.nets]
+        if hosts.IS_TORCH:
+            self.zero_grad()
+            loss = mean((self(x) - y) ** 2)
+            loss.backward()
+            gradients = [[v.value.grad for v in group] for group in groups]
+        else:
+            with hosts.tf.GradientTape() as tape:
+                loss = mean((self(x) - y) ** 2)
+            gradients = tape.gradient(loss, groups)
+        for optimizer, *pairs in zip(optimizers, gradients, groups):
+            if hosts.IS_TORCH:
+                optimizer.apply(*pairs)
+            else:
+                optimizer.apply_gradients(zip(*pairs))
+        return {"loss": loss}
+
+
+@pytest.mark.skipif(hosts.BACKEND == "jax", reason="`fit` has the state of one optimizer there")
+@pytest.mark.parametrize("is_built", [False, pytest.param(True, marks=thorough)])
+def test_optimizers_in_attributes_and_lists_are_compared_and_put_back(is_built):
+    def train(compares):
+        hosts.set_random_seed()
+        model = Gan(lambda: hosts.ours("Adam", accum_iters=LENGTH))
+        model(X)
+        model.compile(run_eagerly=True)
+        if is_built:
+            model.fit(X, Y, batch_size=SIZE, verbose=0, shuffle=False)
+        if compares:
+            found = compare(model)
+            assert found.verdict == "equal" and "4 of 4" in str(found)
+        model.fit(X, Y, batch_size=SIZE, verbose=0, shuffle=False)
+        optimizers = model.first, model.others[0]
+        assert [each.completed_updates for each in optimizers] == [1 + is_built] * 2
+        return model.get_weights()
+
+    for weights, expected in zip(train(True), train(False)):
+        np.testing.assert_array_equal(weights, expected)
+
+
+@thorough
+@pytest.mark.skipif(hosts.BACKEND == "jax", reason="`fit` has the state of one optimizer there")
+def test_a_second_optimizer_that_does_not_accumulate():
+    model = Gan(lambda: hosts.ours("Adam", accum_iters=LENGTH))
+    model(X)
+    model.first = hosts.stock("SGD")
+    model.compile(run_eagerly=True)
+    found = compare(model)
+    assert found.verdict == "differs" and "SGD made 3 updates in this window" in str(found)
+
+
+@thorough
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="of TensorFlow")
+def test_embeddings_on_tensorflow():
+    """There, a stock optimizer gets a sparse gradient, and Keras 3's squares its parts."""
+    model = tokens()
+    said = {}
+    for name in ("Adam", "SGD"):
+        model.compile(ours(name), "mse", run_eagerly=True)
+        said[name] = str(compare(model, STEPS))
+    text = "stock Adam gets them sparse.*MicroBatches\\(4\\)"
+    assert all(found.startswith("equal") for found in said.values())
+    assert bool(re.search(text, said["Adam"])) == hosts.IS_KERAS3 and "sparse" not in said["SGD"]
+
+
+@thorough
+@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="of TensorFlow")
+def test_tensorflow_does_not_speak_of_retracing():
+    log, records = logging.getLogger("tensorflow"), []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    log.addHandler(handler)
+    try:
+        with Subject.running(None):
+            log.warning("triggered tf.function retracing")
+            log.warning("another")
+        log.warning("retracing again")
+    finally:
+        log.removeHandler(handler)
+    assert records == ["another", "retracing again"]
+
+
+Two = namedtuple("Two", "a b")
+
+
+@thorough
+def test_samples_of_all_kinds():
+    """Named tuples, NumPy's integers, and RaggedTensors."""
+    a, b = keras.Input((3,)), keras.Input((3,))
+    model = keras.Model([a, b], layers.Dense(2)(layers.Add()([a, b])))
+    model.compile(ours(), "mse", run_eagerly=True)
+    assert compare(model, (Two(X, X), Y), np.int64(SIZE)).verdict == "equal"
+    if hosts.IS_TF_KERAS:
+        x = keras.Input((None,), ragged=True, dtype="int32")
+        pooled = layers.Lambda(lambda x: math.reduce_mean(x, 1))(layers.Embedding(5, 2)(x))
+        model = keras.Model(x, layers.Dense(2)(pooled))
+        model.compile(ours(), "mse", run_eagerly=True)
+        ragged = math.ragged.constant([[i % 5] * (1 + i % 3) for i in range(len(X))])
+        assert compare(model, (ragged, Y)).verdict == "equal"
+
+
+@thorough
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="Keras 3.15 on")
+def test_several_optimizers_in_one():
+    both = [ours(), ours("Adam")]
+    model = network()
+    several = keras.optimizers.MultiOptimizer(lambda v: both["kernel" in v.path])
+    several.build(model.trainable_variables)
+    model.compile(several, "mse", run_eagerly=True)
+    assert compare(model).verdict == "equal"
+    both[0].accum_iters = 2
+    with pytest.raises(ValueError, match="must have the same arguments"):
+        compare(model)
+
+
+@once_by_torch
+def test_what_can_be_reached_is_put_back():
+    """By attributes, containers, closures, bound methods and partials; not optimizers in a cell."""
+
+    class Holder:
+        def __init__(self):
+            self.values, self.deque, self.random = {"a": [1, {2}]}, deque([1]), random.Random(0)
+            self.variable = keras.Variable(1.0) if hosts.IS_KERAS3 else hosts.tf.Variable(1.0)
+
+        def method(self):
+            pass
+
+    first, second, third = (Holder() for _ in range(3))
+    root = [first.method, partial(max, second), (lambda: third,)]
+    before = [each.random.random() for each in (Holder(), Holder(), Holder())]
+    kept = Kept(root, Subject.kinds, lambda each: isinstance(each, keras.optimizers.Optimizer))
+    for each in (first, second, third):
+        each.values["a"][1].add(3)
+        each.values["b"] = 1
+        each.deque.append(2)
+        each.random.random()
+        each.variable.assign(2.0)
+        each.more = each.values = {}
+    kept.put_back()
+    for each in (first, second, third):
+        assert each.values == {"a": [1, {2}]} and each.deque == deque([1])
+        assert hosts.array(each.variable) == 1 and not hasattr(each, "more")
+    assert [each.random.random() for each in (first, second, third)] == before
+    optimizer = hosts.stock("SGD")
+    in_cell = Kept([lambda: optimizer], (), lambda each: each is optimizer)
+    assert in_cell.list_unplaced() == [optimizer]
+
+
+def test_callbacks_that_write_are_refused(tmp_path):
+    model = network()
+    model.compile(ours(), "mse", run_eagerly=True)
+    callback = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+    with pytest.raises(ValueError, match="Leave out: CSVLogger, EarlyStopping"):
+        compare(model, callbacks=[callback, keras.callbacks.EarlyStopping()])
+    assert list(tmp_path.iterdir()) == []
 
 
 def frozen():
@@ -376,16 +449,12 @@ BAD = {
     "a list of numbers": ("`x` must be an array", network, {}, (X.tolist(), Y)),
     "a dataset": ("unbatch", network, {}, (iter([PAIR]),)),
     "no targets as arrays": ("`y` must be an array", network, {}, (X, "y")),
-    "no windows": (
-        "These samples are one micro-batch",
-        network,
-        {"accum_iters": 1},
-        (X[:4], Y[:4]),
-    ),
+    "no windows": ("with accum_iters=1, each", network, {"accum_iters": 1}, (X[:4], Y[:4])),
+    "one micro-batch": ("are one micro-batch", network, NO_END, (X[:4], Y[:4])),
     "frozen": ("no weights to train", frozen, {}, PAIR),
     "not finite": ("gradient of the window is not finite", network, {}, (X * np.inf, Y)),
     "zero": ("gradient of the big batch is zero", lambda: network(use_bias=False), {}, SAME),
-    "all dropped": ("All micro-batches were dropped", network, {"skip_norm": 1e-9}, PAIR),
+    "all dropped": ("all micro-batches were dropped", network, {"skip_norm": 1e-9}, PAIR),
     "several updates": ("one update, but `train_step` made 3", Twice, NO_END, PAIR),
 }
 
@@ -406,7 +475,7 @@ def test_models_that_are_refused():
     with pytest.raises(ValueError, match="must be compiled: call"):
         compare(model)
     model.compile(hosts.stock("SGD"), "mse")
-    with pytest.raises(ValueError, match="with one optimizer of keras_accum"):
+    with pytest.raises(ValueError, match="must have an optimizer of keras_accum"):
         compare(model)
 
 
@@ -416,11 +485,11 @@ CAUSES = {
     1: ["plain"],
     2: ["a mask", "short", "an ignored class"],
     3: ["batch normalization"],
-    4: ["dropout", "noise"],
+    4: ["draws by itself"],
     5: ["all options"],
     6: ["relu, L2, constraint"],
     7: ["plain"],
-    8: ["float16", "bfloat16"],
+    8: ["float16 alone"],
     9: ["a loss that compares samples"] if hosts.IS_KERAS3 else [],
     10: ["a layer that compares samples", *(name for name in ROWS if name.endswith("something"))],
     11: ["attention"],
@@ -438,7 +507,7 @@ def test_what_the_page_says():
         verdict, *texts = re.findall("`(.+?)`", cell)
         for name in CAUSES[int(number)]:
             expected, said, *_ = ROWS[name]
-            assert verdict == expected, name
+            assert expected == (verdict,), name
             # `test_verdict` finds this text in what is printed.
             is_said = any(text in said.replace("\\", "") for text in texts)
             assert is_said or not texts, (name, texts)

@@ -1,0 +1,184 @@
+"""`compare_with_big_batch`: is a window equal to the big batch on your model? No Keras here.
+
+`samples` are those of one window, `subject` is the model, `put_back` remembers all of it, `runs`
+trains it with controls, and `verdict` compares the gradients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import numbers
+from typing import Any, Sequence
+
+from keras_accum.callbacks.base import Callback, is_named
+from keras_accum.compare.runs import Change, Window
+from keras_accum.compare.samples import Samples, check_window
+from keras_accum.compare.verdict import Comparison, list_some
+from keras_accum.convert import accumulating_in, list_accumulating
+from keras_accum.host import module_name
+from keras_accum.options import Options
+from keras_accum.schedule import ENDLESS
+
+__all__ = ["Comparison", "compare_with_big_batch"]
+
+# A gradient depends on these, and they write no files.
+_CALLBACKS = "ApplyPartialWindow", "MicroBatches", "MicroBatchWeights", "PythonGate"
+
+_UNCOMPILED = "`model` must be compiled: call `model.compile(...)` first. Received: {!r}"
+_NOT_OURS = (
+    "`model` must have an optimizer of keras_accum, given to `compile` or an attribute, or "
+    "`callbacks` must have MicroBatches. Received: optimizer={!r}"
+)
+_SEVERAL = (
+    "Optimizers within one optimizer must have the same arguments of keras_accum. For this "
+    "comparison, compile the model with one of them: the gradient doesn't depend on the rest. "
+    "Received: {}"
+)
+_UNPLACED = (
+    "Keep optimizers in attributes, lists or dictionaries of the model, so that the comparison can "
+    "replace them. Received: {}"
+)
+_FROZEN = "`model` has no weights to train, so nothing can be compared. Received: {!r}"
+_OTHER_CALLBACKS = (
+    "`callbacks` takes {} of keras_accum, on which the gradient depends: others may write files or "
+    "keep what they saw. Leave out: {}"
+)
+_OFF = "Dropout and noise were off (rate 0) in the comparison, and draw again now: {}."
+_IN_FLOAT32 = (
+    "Computed in float32, as the variables are. Your training in half precision rounds each "
+    "gradient beside this."
+)
+
+
+def compare_with_big_batch(
+    model: Any,
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    batch_size: int = 32,
+    callbacks: Sequence[Any] = (),
+) -> Comparison:
+    """Compare a window's gradient with the big batch's, on your own model and samples.
+
+    `fit` trains your model as you compiled it: in micro-batches, and with all samples in one batch.
+    Each variable is judged by itself, beside a control: the big batch with weights that differ by
+    one unit in the last place, and with its samples in another order, which is rounding alone.
+    Optimizers that only keep gradients take the places of yours, so learning rate, clipping, decay,
+    moving averages and `window_transforms` take no part: they act once per update. If the window
+    differs, this package's other options are tried.
+
+    Dropout and noise layers of Keras are off meanwhile, and a model with a mixed policy computes in
+    float32. What is printed says so.
+
+    Then everything that can be reached from the model is put back, to the bit: weights, states of
+    layers, losses and metrics, seeds, attributes, and your optimizers. What can't be reached isn't:
+    globals, files, and what a layer of yours keeps elsewhere. TensorFlow's global generator goes
+    on, if a layer of yours draws from it.
+
+    The big batch must fit in memory. If it doesn't, compare `x[:10]` with `batch_size=2`.
+
+    Args:
+        model: A model compiled with an accumulating optimizer, or with any optimizer if
+            `callbacks` has MicroBatches. A model with its own train step may have more optimizers,
+            also in lists and dictionaries. If it has no weights yet, it is built.
+        x: The samples of one window: an array, or a list, dict or tuple of arrays.
+        y: The targets, or None.
+        sample_weight: The weights of samples, or None.
+        batch_size: Integer >= 1, default 32, as you give it to `fit`.
+        callbacks: List of callbacks, default empty: MicroBatches, MicroBatchWeights, PythonGate or
+            ApplyPartialWindow. They run in the window only.
+
+    Returns:
+        A Comparison. Print it, or read its `verdict`: "equal", "differs" or "undecided".
+
+    Example:
+
+    >>> import keras, numpy as np
+    >>> from keras_accum import AdamAccumulate, compare_with_big_batch
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
+    >>> x, y = np.random.rand(50, 3), np.ones((50, 1))
+    >>> found = compare_with_big_batch(model, x, y, batch_size=10)
+    >>> print(found)  # doctest: +SKIP
+    equal: 1.9e-07 (rounding: 1.4e-07).
+    Compared: the gradients of one window of 50 samples, 2 of 2 variables.
+    >>> found.verdict
+    'equal'
+    """
+    batch_size = _check_arguments(batch_size, callbacks)
+    subject = _find_subject(model)
+    samples = Samples(x, y, sample_weight)
+    subject.build(samples.take(slice(1))["x"])
+    if not model.trainable_variables:
+        raise ValueError(_FROZEN.format(model))
+    kept = subject.keep()
+    options = _find_options(model, kept, callbacks)
+    options = check_window(options, samples.count, batch_size, callbacks)
+    try:  # `kept` has changed nothing so far
+        with subject.running():
+            notes = _list_notes(*subject.prepare(kept.objects))
+            change = Change(options, list(callbacks), batch_size)
+            return Window(subject, kept, samples).compare(change, notes)
+    finally:
+        kept.put_back()
+
+
+def _check_arguments(batch_size, callbacks):
+    """Return `batch_size` as an int, or raise an error."""
+    is_integer = isinstance(batch_size, numbers.Integral) and not isinstance(batch_size, bool)
+    if not is_integer or batch_size < 1:
+        raise ValueError(f"`batch_size` must be an integer >= 1. Received: {batch_size!r}")
+    ours = [each for each in callbacks if isinstance(each, Callback)]
+    ours = [each for each in ours if any(is_named(each, name) for name in _CALLBACKS)]
+    others = [each for each in callbacks if each not in ours]
+    if others:
+        names = [type(callback).__name__ for callback in others]
+        raise ValueError(_OTHER_CALLBACKS.format(", ".join(_CALLBACKS), ", ".join(names)))
+    return int(batch_size)
+
+
+def _find_subject(model):
+    """Return the model's Subject for its Keras."""
+    if getattr(model, "optimizer", None) is None:
+        raise ValueError(_UNCOMPILED.format(model))
+    ours = list_accumulating(model)
+    name = f"keras_accum.{ours[0]._keras_name}" if ours else module_name()
+    package = importlib.import_module(name)
+    return importlib.import_module(f"{name}.compare").Subject(model, package)
+
+
+def _find_options(model, kept, callbacks):
+    """Return the options of each optimizer that can be reached from the model."""
+    if kept.list_unplaced():
+        raise ValueError(_UNPLACED.format(kept.list_unplaced()))
+    found, has_ours = [], False
+    for optimizer in kept.optimizers.values():
+        ours = accumulating_in(optimizer)
+        options = [_options_now(each) for each in ours] or [Options()]
+        if any(each != options[0] for each in options):
+            raise ValueError(_SEVERAL.format(ours))
+        found.append(dataclasses.replace(options[0], window_transforms=None))
+        has_ours = has_ours or bool(ours)
+    if not has_ours and not any(is_named(callback, "MicroBatches") for callback in callbacks):
+        raise ValueError(_NOT_OURS.format(model.optimizer))
+    return found
+
+
+def _options_now(optimizer):
+    """Return an optimizer's options, with the length that it has now."""
+    options = optimizer._accumulation.options
+    if options.is_scheduled or not options.accumulates:
+        return options
+    # Not the property, which creates the counter of updates on tf_keras.
+    length = optimizer._accumulation.state.counter("accum_iters")
+    if length:  # it was set
+        length = None if length == ENDLESS else length
+        return dataclasses.replace(options, accum_iters=length)
+    return options
+
+
+def _list_notes(off, is_in_float32):
+    """Return what to say of what was changed for the comparison."""
+    notes = [_OFF.format(list_some(off))] if off else []
+    return notes + [_IN_FLOAT32] * is_in_float32
