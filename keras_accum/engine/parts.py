@@ -385,11 +385,6 @@ class Update(abc.ABC):
 
     # -- updating ----------------------------------------------------------------------------------
 
-    @property
-    def loss_scale(self):
-        """The factor by which the stock optimizer divides gradients in an update."""
-        return 1.0
-
     @abc.abstractmethod
     def run(self, step, average, variables, switches):
         """Make the stock optimizer's update, and change nothing where a switch is 0.

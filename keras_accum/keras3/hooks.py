@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_accum import host, schedule
-from keras_accum.convert import Convertible, inner, is_ours
+from keras_accum.convert import Convertible, forgetting, inner, is_ours
 from keras_accum.engine.state import LOADER, StateError
 from keras_accum.host import warn
 from keras_accum.keras3.store import Keras3Store
@@ -159,10 +159,15 @@ class Hooks(Convertible):
                 return super().apply(grads)  # raises the stock optimizer's error
             trainable_variables = store.variables
         variables = list(trainable_variables)
+        if len(grads) != len(variables):  # stock on TensorFlow and JAX ignores what is left over
+            raise ValueError(
+                "`apply` takes one gradient for each variable, None if it is missing. "
+                f"Received: {len(grads)} gradients for {len(variables)} variables"
+            )
         if not self.built:
             with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
                 self.build(variables)
-        is_complete = len(grads) == len(variables) and all(g is not None for g in grads)
+        is_complete = all(g is not None for g in grads)
         if is_complete and store.has_all(variables):
             variables = store.variables
         else:
@@ -173,9 +178,20 @@ class Hooks(Convertible):
             if missing:
                 warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
             grads, variables = map(list, zip(*pairs))
+        if self.loss_scale_factor is not None:  # sums are unscaled: the factor may change
+            grads = [store.unscale(g, v, self.loss_scale_factor) for g, v in zip(grads, variables)]
         with accumulation.update.refusing_lost_writes():
             accumulation.micro_batch(grads, variables)
         return None
+
+    @property
+    def loss_scale_factor(self):
+        # None in an update, so Keras doesn't unscale again.
+        return None if self._accumulation.update.is_updating else self._loss_scale_factor
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, factor):
+        self._loss_scale_factor = factor
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         store, update = self._accumulation.store, self._accumulation.update
@@ -267,3 +283,5 @@ def _check_at_once(load_weights):
 
 host.check_members(keras, keras.Model, ["load_weights"])
 HOOKS = [(keras.Model, "load_weights", _check_at_once)]
+for _name in ("apply", "stateless_apply"):
+    HOOKS.append((keras.optimizers.LossScaleOptimizer, _name, forgetting))
