@@ -259,6 +259,8 @@ def _check_at_once(load_weights):
 
     def load_and_check(model, filepath, skip_mismatch=False, **keywords):
         optimizer = inner(getattr(model, "optimizer", None))
+        if is_ours(optimizer):
+            optimizer._accumulation.store.meet(model.weights)
         if not is_ours(optimizer) or optimizer.built:
             return load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
         state, rate = optimizer._accumulation.state, optimizer._accumulation.store.rate()
@@ -269,7 +271,7 @@ def _check_at_once(load_weights):
         try:
             model.optimizer.build(model.trainable_variables)
         except StateError as error:
-            if not (skip_mismatch or state.is_of_others(state.before_build.raw)):
+            if not (skip_mismatch or state.find_others(state.before_build.raw)):
                 raise StateError(
                     f"{error} To load the weights and start a new optimizer, call "
                     "`load_weights(path, skip_mismatch=True)`, or load before you compile."

@@ -1,0 +1,107 @@
+"""The names of a state's weights, and whether they are the optimizer's. No Keras is imported here.
+
+A state has the names as numbers, so that every file and every calculation takes them: their text in
+UTF-8, a name in each line.
+"""
+
+import re
+
+import numpy as np
+
+from keras_accum.engine.state.checks import StateError, parse_index
+from keras_accum.engine.window import MISSING
+
+NAMES = "weight_names"
+
+
+def encode(names):
+    text = "\n".join(name.replace("\n", " ") for name in names)
+    return np.frombuffer(text.encode(), "uint8").copy()
+
+
+def take(state):
+    """Return a state without its names, and these, None if it has none."""
+    rest = dict(state)
+    array = rest.pop(NAMES, None)
+    if array is None or array.dtype.kind in "biuf" and not array.any():  # zeros: after a reset
+        return rest, None
+    try:
+        return rest, bytes(array.astype("uint8", casting="unsafe")).decode().split("\n")
+    except (TypeError, ValueError) as error:
+        raise StateError(
+            f"`{NAMES}` of this state isn't text in UTF-8: {error}. Nothing was changed."
+        ) from None
+
+
+def find_others(names, own, frozen):
+    """Return the names, at their places in a state, that are other weights than the optimizer's.
+
+    A model that is built again may have other names, as Keras numbers its layers. So all names may
+    differ, or the layers' numbers, for each type of layer by as much. frozen: names of weights that
+    are known to be frozen now, and so aren't renamed.
+    """
+    differ = [name for name, here in zip(names, own) if name != here]
+    found = [name for name in differ if name in frozen]
+    is_renamed = not set(names) & set(own) or _are_numbered_anew(names, own)
+    return found if is_renamed else differ
+
+
+def _are_numbered_anew(names, own):
+    shifts = {}
+    for pair in zip(names, own):
+        layers, here = (list(map(_split, name.split("/")[:-1])) for name in pair)
+        if [layer for layer, _ in layers] != [layer for layer, _ in here]:
+            return False
+        for (layer, number), (_, now) in zip(layers, here):
+            if shifts.setdefault(layer, now - number) != now - number:
+                return False
+    return True
+
+
+def _split(layer):
+    """Return a layer's name without its number, and the number: 2 in `dense_2`, 0 in `dense`."""
+    name, number = re.fullmatch(r"(.*?)(?:_([0-9]{1,9}))?", layer).groups()
+    return name, int(number or 0)
+
+
+def unique(names):
+    """Return the names, or raise a StateError unless they tell all weights apart."""
+    if not names or len(set(names)) < len(names):
+        text = f"several are called {max(names, key=names.count)}" if names else "it has none"
+        raise StateError(
+            "`by_name=True` needs a state and a model whose weights have different names, and "
+            f"{text}. States have them from version 1.2 on. Nothing was changed."
+        )
+    return names
+
+
+def find_places(names, own):
+    """Return each own name's place in a state, None if it isn't there."""
+    places = {name: place for place, name in enumerate(names)}
+    return [places.get(name) for name in own]
+
+
+def rearrange(state, places, current):
+    """Return a state for the weights in these places. A weight without a place keeps its values.
+
+    current: {name: function that reads the optimizer's own value}.
+    """
+    moved, found = {place: index for index, place in enumerate(places) if place is not None}, {}
+    for name, array in state.items():
+        place = parse_index(name)
+        if place is None:
+            found[name] = array
+        elif place in moved:
+            found[f"{name.rpartition('.')[0]}.{moved[place]}"] = array
+    new = [index for index, place in enumerate(places) if place is None]
+    has_window = any(name.startswith("accumulator.") for name in state)
+    for name, read in current.items():
+        is_sum = name.startswith("accumulator.")
+        if parse_index(name) in new and (has_window or not is_sum):
+            found[name] = np.zeros_like(read()) if is_sum else read()
+    position = state.get("window_position", 0)
+    if has_window and np.any(position):  # the new ones have had no gradient
+        missing = state.get(MISSING, np.zeros(max(filter(None, [*places, 0])) + 2))
+        counts = [position if place is None else missing[place] for place in places]
+        found[MISSING] = np.asarray([*counts, 0])
+    return found
