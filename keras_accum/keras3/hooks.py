@@ -2,12 +2,13 @@
 
 import contextlib
 import inspect
+import itertools
 
 import keras
 from keras import ops
 
 from keras_accum import host, schedule
-from keras_accum.convert import Convertible, forgetting, inner, is_ours
+from keras_accum.convert import Convertible, accumulating_in, forgetting, inner, is_ours
 from keras_accum.engine.state import LOADER, StateError
 from keras_accum.host import warn
 from keras_accum.keras3.store import Keras3Store
@@ -283,7 +284,50 @@ def _check_at_once(load_weights):
     return load_and_check
 
 
-host.check_members(keras, keras.Model, ["load_weights"])
-HOOKS = [(keras.Model, "load_weights", _check_at_once)]
+def _set_with_checks(set_state_tree):
+    """Return a `set_state_tree` that checks an optimizer's state as `set_state` does.
+
+    Keras assigns what has a variable's path, and ignores everything else.
+    """
+
+    def check_and_set(model, state_tree):
+        optimizer, tree = getattr(model, "optimizer", None), state_tree.get("optimizer_variables")
+        found = [] if tree is None else accumulating_in(optimizer)
+        states = [_state_in(tree, each, optimizer) for each in found]
+        set_state_tree(model, state_tree)
+        for each, state in zip(found, states):
+            each.set_state(state)
+
+    return check_and_set
+
+
+def _state_in(tree, optimizer, outer):
+    """Return the state in a tree with the variables of `outer`, or raise a StateError."""
+    accumulation, sums = optimizer._accumulation, itertools.count()
+    accumulation.state.check_is_built("set_state_tree")
+    names = {v.path: name for name, v in accumulation.state.by_name().items()}
+    of_others = {variable.path for variable in outer.variables} - names.keys()
+    state = {}
+    for parts, value in keras.tree.flatten_with_path(tree):
+        path = "/".join(map(str, parts))
+        is_sum = accumulation.window is None and path.endswith("window_accumulator")
+        other = f"accumulator.{next(sums)}" if is_sum else parts[-1]
+        if path not in of_others:
+            state[names.get(path, other)] = accumulation.store.read(value)
+    try:
+        accumulation.state.check(state)
+    except StateError as error:
+        raise StateError(
+            f"{error} In a state tree, the model, its layers and the optimizer must have the same "
+            "names. `optimizer.set_state(other.get_state())` doesn't need the optimizer's."
+        ) from None
+    return state
+
+
+host.check_members(keras, keras.Model, ["load_weights", "set_state_tree"])
+HOOKS = [
+    (keras.Model, "load_weights", _check_at_once),
+    (keras.Model, "set_state_tree", _set_with_checks),
+]
 for _name in ("apply", "stateless_apply"):
     HOOKS.append((keras.optimizers.LossScaleOptimizer, _name, forgetting))
