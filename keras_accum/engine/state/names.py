@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 
-from keras_accum.engine.state.checks import StateError, parse_index
+from keras_accum.engine.state.checks import StateError, parse_index, shorten
 from keras_accum.engine.window import MISSING
 
 NAMES = "weight_names"
@@ -64,15 +64,18 @@ def _split(layer):
     return name, int(number or 0)
 
 
-def unique(names):
-    """Return the names, or raise a StateError unless they tell all weights apart."""
-    if not names or len(set(names)) < len(names):
-        text = f"several are called {max(names, key=names.count)}" if names else "it has none"
-        raise StateError(
-            "`by_name=True` needs a state and a model whose weights have different names, and "
-            f"{text}. States have them from version 1.2 on. Nothing was changed."
-        )
-    return names
+def check(names, own):
+    """Raise a StateError unless names tell which weights a state and an optimizer have in common."""
+    text = None
+    if not names:
+        text = "this state has no names: from version 1.2 on, `get_state` returns them"
+    elif not set(names) & set(own):
+        text = f"no weight is in both. The state has {shorten(names)}; here are {shorten(own)}"
+    for each in (names or [], own):
+        if len(set(each)) < len(each):
+            text = f"several weights are called {max(each, key=each.count)}"
+    if text:
+        raise StateError(f"`by_name=True`, but {text}. Nothing was changed.")
 
 
 def find_places(names, own):
@@ -101,7 +104,9 @@ def rearrange(state, places, current):
             found[name] = np.zeros_like(read()) if is_sum else read()
     position = state.get("window_position", 0)
     if has_window and np.any(position):  # the new ones have had no gradient
-        missing = state.get(MISSING, np.zeros(max(filter(None, [*places, 0])) + 2))
-        counts = [position if place is None else missing[place] for place in places]
+        missing = state.get(MISSING)
+        counts = [position if place is None else 0 for place in places]
+        if missing is not None:
+            counts = [n if place is None else missing[place] for n, place in zip(counts, places)]
         found[MISSING] = np.asarray([*counts, 0])
     return found
