@@ -49,7 +49,9 @@ def find_others(names, own, frozen):
 def _are_numbered_anew(names, own):
     shifts = {}
     for pair in zip(names, own):
-        layers, here = (list(map(_split, name.split("/")[:-1])) for name in pair)
+        # Other Keras may have another name for a layer's weight.
+        parts = (name.split("/") for name in pair)
+        layers, here = (list(map(_split, each[:-1] or each)) for each in parts)
         if [layer for layer, _ in layers] != [layer for layer, _ in here]:
             return False
         for (layer, number), (_, now) in zip(layers, here):
