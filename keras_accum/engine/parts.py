@@ -24,7 +24,6 @@ import abc
 import contextlib
 import itertools
 import operator
-import re
 from collections import namedtuple
 
 from keras_accum.engine.window import is_unconditional
@@ -189,11 +188,9 @@ class Store(abc.ABC):
     variables: The trainable variables that the optimizer was built for, in the model's order.
     sums: Their accumulators, without a window none.
     to_build: In messages: how to create an optimizer's variables.
-    scale_of_old_sums: The loss scale in sums of `state_format` 1, or None.
     """
 
     variables = sums = ()
-    scale_of_old_sums = None
     to_build = "call `optimizer.build(model.trainable_variables)`"
 
     def __init__(self, optimizer):
@@ -213,13 +210,9 @@ class Store(abc.ABC):
         """Return a variable's name, for messages."""
         return variable.name
 
-    def names(self):
-        """Return the variables' names, for a state: the same for an equal model, on any Keras."""
-        return [re.sub(":[0-9]+$", "", self.get_name(variable)) for variable in self.variables]
-
-    def frozen_names(self):
-        """Return names of weights that are known to be frozen now."""
-        return set()
+    def list_frozen(self):
+        """Return weights that are known to be frozen now, the optimizer's or others."""
+        return []
 
     def overwrites(self, variable):
         """Return True if a gradient is the variable's next value; such gradients aren't summed."""

@@ -9,9 +9,10 @@ from keras import ops
 
 from keras_accum import host, schedule
 from keras_accum.convert import Convertible, accumulating_in, forgetting, inner, is_ours
+from keras_accum.engine.parts import sum_dtype
 from keras_accum.engine.state import LOADER, StateError
 from keras_accum.host import warn
-from keras_accum.keras3.store import Keras3Store
+from keras_accum.keras3.store import Keras3Store, note_weights
 from keras_accum.options import unchangeable
 
 # The members of Keras's own class overridden here or called by a private name.
@@ -180,7 +181,7 @@ class Hooks(Convertible):
                 warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
             grads, variables = map(list, zip(*pairs))
         if self.loss_scale_factor is not None:  # sums are unscaled: the factor may change
-            grads = [store.unscale(g, v, self.loss_scale_factor) for g, v in zip(grads, variables)]
+            grads = _unscale(grads, store.are_summed(variables), self.loss_scale_factor)
         with accumulation.update.refusing_lost_writes():
             accumulation.micro_batch(grads, variables)
         return None
@@ -252,6 +253,16 @@ class Hooks(Convertible):
             average.assign(ops.copy(average))
 
 
+def _unscale(gradients, are_summed, factor):
+    """Return gradients of a loss that was multiplied by a factor, in the dtypes of their sums."""
+
+    def unscale(gradient):
+        dtype = sum_dtype(keras.backend.standardize_dtype(gradient.dtype))
+        return ops.divide(ops.cast(gradient, dtype), factor)
+
+    return [unscale(g) if is_summed else g for g, is_summed in zip(gradients, are_summed)]
+
+
 def _check_at_once(load_weights):
     """Return a `load_weights` that creates the optimizer's variables, to check its state at once.
 
@@ -261,7 +272,7 @@ def _check_at_once(load_weights):
     def load_and_check(model, filepath, skip_mismatch=False, **keywords):
         optimizer = inner(getattr(model, "optimizer", None))
         if is_ours(optimizer):
-            optimizer._accumulation.store.meet(model.weights)
+            note_weights(model.weights)
         if not is_ours(optimizer) or optimizer.built:
             return load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
         state, rate = optimizer._accumulation.state, optimizer._accumulation.store.rate()

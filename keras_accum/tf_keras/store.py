@@ -2,7 +2,6 @@
 
 import abc
 import contextlib
-import re
 
 import tensorflow as tf
 
@@ -50,8 +49,8 @@ class TfKerasStore(parts.Store):
             raise NotImplementedError("Updating a `Tensor` is not implemented: give the variable.")
         return models.list_variables(self.optimizer, var_list)
 
-    def frozen_names(self):
-        return {re.sub(":[0-9]+$", "", v.name) for v in models.list_frozen(self.optimizer)}
+    def list_frozen(self):
+        return models.list_frozen(self.optimizer)
 
     def check_known(self, var_list):
         """Raise a ValueError for variables unknown to `build`."""

@@ -11,7 +11,8 @@ FIRST, SECOND = np.array([0.5, -1.0], "float32"), np.array([1.5, 3.0], "float32"
 
 
 def made(factor, **more):
-    optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=2, loss_scale_factor=factor, **more)
+    more.update(learning_rate=0.5, accum_iters=2, loss_scale_factor=factor)
+    optimizer = hosts.ours("SGD", **more)
     w = hosts.variable([4.0, 8.0], "w")
     optimizer.build([w])
     return optimizer, w

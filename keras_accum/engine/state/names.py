@@ -14,6 +14,11 @@ from keras_accum.engine.window import MISSING
 NAMES = "weight_names"
 
 
+def names_of(store, variables):
+    """Return variables' names: the same in an equal model, if possible on every Keras."""
+    return [re.sub(":[0-9]+$", "", store.get_name(variable)) for variable in variables]
+
+
 def encode(names):
     text = "\n".join(name.replace("\n", " ") for name in names)
     return np.frombuffer(text.encode(), "uint8").copy()
@@ -67,7 +72,7 @@ def _split(layer):
 
 
 def check(names, own):
-    """Raise a StateError unless names tell which weights a state and an optimizer have in common."""
+    """Raise a StateError unless names tell which weights of a state the optimizer has."""
     text = None
     if not names:
         text = "this state has no names: from version 1.2 on, `get_state` returns them"
