@@ -111,9 +111,7 @@ def rearrange(state, places, current):
             found[name] = np.zeros_like(read()) if is_sum else read()
     position = state.get("window_position", 0)
     if has_window and np.any(position):  # the new ones have had no gradient
-        missing = state.get(MISSING)
-        counts = [position if place is None else 0 for place in places]
-        if missing is not None:
-            counts = [n if place is None else missing[place] for n, place in zip(counts, places)]
+        missing = dict(enumerate(np.ravel(state.get(MISSING, 0))[:-1]))
+        counts = [position if place is None else missing.get(place, 0) for place in places]
         found[MISSING] = np.asarray([*counts, 0])
     return found
