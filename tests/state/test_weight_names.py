@@ -5,6 +5,7 @@ import re
 import hosts
 import numpy as np
 import pytest
+from formats import CLASSES
 from hosts import accum, keras
 from training import LENGTH, compiled, go_on
 
@@ -149,6 +150,23 @@ def test_a_file_of_other_layers(tmp_path):
         assert (model.optimizer.completed_updates, model.optimizer.window_position) == (0, 0)
         for value, expected in zip(model.get_weights(), source.get_weights()):
             np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.skipif(hosts.IS_KERAS2, reason="its files hold no names")
+@pytest.mark.skipif(hosts.IS_NEW_STYLE, reason="the same files as in the legacy style")
+def test_a_file_of_a_nested_model(tmp_path):
+    """Loaded, it has other names: Keras leaves the Sequential out of them."""
+    layers = keras.layers
+    x = layers.Input((3,))
+    inner = keras.Sequential([layers.Dense(3), layers.Dense(3)])
+    model = keras.Model(x, layers.Dense(2, name="head")(inner(layers.Dense(3)(x))))
+    optimizer = hosts.ours("Adam", accum_iters=LENGTH)
+    model = go_on(compiled(model, optimizer, hosts.mean_squared_error()), 0, STOP)
+    model.save(tmp_path / "m.keras")
+    loaded = keras.models.load_model(tmp_path / "m.keras", custom_objects=CLASSES)
+    state, found = optimizer.get_state(), loaded.optimizer.get_state()
+    for name in set(state) - {"weight_names"}:
+        np.testing.assert_array_equal(found[name], state[name])
 
 
 @pytest.mark.parametrize("damage", ["not text", "twice", "others", "none", "list"])

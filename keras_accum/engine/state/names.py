@@ -41,34 +41,25 @@ def take(state):
 def find_others(names, own, frozen):
     """Return the names, at their places in a state, that are other weights than the optimizer's.
 
-    A model that is built again may have other names, as Keras numbers its layers. So all names may
-    differ, or the layers' numbers, for each type of layer by as much. frozen: names of weights that
-    are known to be frozen now, and so aren't renamed.
+    A model that is loaded or built again may have other names: Keras numbers layers, and names of
+    outer layers come and go. frozen: names of weights that are known to be frozen now, and so
+    aren't renamed.
     """
-    differ = [name for name, here in zip(names, own) if name != here]
-    found = [name for name in differ if name in frozen]
-    is_renamed = not set(names) & set(own) or _are_numbered_anew(names, own)
-    return found if is_renamed else differ
+    has_common = not set(names).isdisjoint(own)
+    return [
+        name
+        for name, here in zip(names, own)
+        if name != here and (name in frozen or has_common and not _may_be(name, here))
+    ]
 
 
-def _are_numbered_anew(names, own):
-    shifts = {}
-    for pair in zip(names, own):
-        # Other Keras may have another name for a layer's weight.
-        parts = (name.split("/") for name in pair)
-        layers, here = (list(map(_split, each[:-1] or each)) for each in parts)
-        if [layer for layer, _ in layers] != [layer for layer, _ in here]:
-            return False
-        for (layer, number), (_, now) in zip(layers, here):
-            if shifts.setdefault(layer, now - number) != now - number:
-                return False
-    return True
-
-
-def _split(layer):
-    """Return a layer's name without its number, and the number: 2 in `dense_2`, 0 in `dense`."""
-    name, number = re.fullmatch(r"(.*?)(?:_([0-9]{1,9}))?", layer).groups()
-    return name, int(number or 0)
+def _may_be(name, here):
+    """Return True if two names may be of one weight: its layer's, but for a number, are equal."""
+    one, other = name.split("/"), here.split("/")
+    # The weight's own name may differ on another Keras.
+    place = -2 if len(one) > 1 and len(other) > 1 else -1
+    one, other = (re.sub("_[0-9]+$", "", parts[place]) for parts in (one, other))
+    return one == other
 
 
 def check(names, own):
