@@ -76,7 +76,8 @@ def assert_same(actual, expected):
     actual, expected = ({str(n): value for n, value in each.items()} for each in (actual, expected))
     assert set(actual) == set(expected)
     for name, value in expected.items():
-        np.testing.assert_array_equal(actual[name], value, err_msg=name)
+        if not (hosts.IS_KERAS2 and name == "weight_names"):  # unique in its graph
+            np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
 # -- formats -------------------------------------------------------------------------------------
