@@ -1,5 +1,7 @@
 """Saving and loading: an optimizer's state and config. No Keras is imported here."""
 
+import functools
+
 from keras_accum.engine.state.checks import StateError
 from keras_accum.host import find_user_classes, warn
 from keras_accum.options import make_config
@@ -20,20 +22,26 @@ class Saving:
         """
         return self._accumulation.state.get()
 
-    def set_state(self, state):
+    def set_state(self, state, by_name=False):
         """Continue from a state that `get_state` returned, on this Keras or another.
 
         Before `build`, the optimizer keeps the state until its variables are created. The model's
-        trainable variables must have the same order. `learning_rate` is optional; without the
-        window's arrays, a new window starts. An open window keeps its length. Later windows have
-        this optimizer's length, unless you had set `accum_iters` before saving: then they have
-        that one, with a warning.
+        trainable variables must be the same, in the same order. `learning_rate` is optional;
+        without the window's arrays, a new window starts. An open window keeps its length. Later
+        windows have this optimizer's length, unless you had set `accum_iters` before saving: then
+        they have that one, with a warning.
+
+        Args:
+            state: Dictionary from `get_state`.
+            by_name: Boolean, default False. True, after `build`, if you have frozen or unfrozen
+                layers since: weights with a name that is in the state continue, and the others
+                keep what this optimizer has for them, in a new one the start.
 
         Raises:
             keras_accum.StateError: If the state doesn't fit. The message lists every misfit, and
                 the optimizer is unchanged.
         """
-        self._load(self._accumulation.state.set, state)
+        self._load(functools.partial(self._accumulation.state.set, by_name=by_name), state)
 
     def set_weights(self, weights):
         """Continue from a list of arrays: this optimizer's, the stock optimizer's or Keras 2's.

@@ -64,7 +64,7 @@ def drop_bad(accumulation, batch):
     counted = (values.all_finite if options.skip_nonfinite else values.one_after)(gradients)
     if options.skip_norm is not None:
         summed = compress(gradients, accumulation.store.are_summed(batch.variables))
-        norm = values.norm(list(summed)) / accumulation.update.loss_scale
+        norm = values.norm(list(summed))
         if batch.weight is not None and batch.factor == 1:
             norm = norm / _size(values, batch.weight, norm.dtype)
         if callable(options.skip_norm):
@@ -101,10 +101,10 @@ def transform(accumulation, sums, totals, variables, steps):
 
     The functions get averages in every micro-batch, never the zeros of an open window.
     """
-    update, due = accumulation.update, {id(step): unconditional(step) for step in steps}
+    due = {id(step): unconditional(step) for step in steps}
     averages = sums.averages(totals, variables, [due[id(step)] for step in steps])
     summed = accumulation.store.are_summed(variables)
-    gradients = [average / update.loss_scale for average in compress(averages, summed)]
+    gradients = list(compress(averages, summed))
     for function in accumulation.options.window_transforms:
         of_sums = list(compress(variables, summed))
         gradients = list(function(list(gradients), of_sums))
@@ -119,7 +119,7 @@ def transform(accumulation, sums, totals, variables, steps):
     gradients = iter(gradients)
     values = accumulation.values
     averages = [
-        values.cast(next(gradients) * update.loss_scale, average.dtype) if is_summed else average
+        values.cast(next(gradients), average.dtype) if is_summed else average
         for average, is_summed in zip(averages, summed)
     ]
     return values.mask(averages, [step.switch for step in steps])

@@ -218,6 +218,10 @@ class Store(abc.ABC):
         """Return a variable's name, for messages."""
         return variable.name
 
+    def list_frozen(self):
+        """Return weights that are known to be frozen now, the optimizer's or others."""
+        return []
+
     def overwrites(self, variable):
         """Return True if a gradient is the variable's next value; such gradients aren't summed."""
         return False
@@ -362,6 +366,11 @@ class Store(abc.ABC):
     def stock_variables(optimizer):
         """Return the variables that a stock optimizer was built for, if it knows them."""
 
+    @staticmethod
+    def stock_keys(optimizer):
+        """Return the keys of the weights in a stock optimizer's state, in its order, if known."""
+        return []
+
     @abc.abstractmethod
     def stock_state(self, optimizer):
         """Read a stock optimizer's state, with this optimizer's names."""
@@ -405,11 +414,6 @@ class Update(abc.ABC):
         """Call `update(step)` in a branch that runs if the switch is 1."""
 
     # -- updating ----------------------------------------------------------------------------------
-
-    @property
-    def loss_scale(self):
-        """The factor by which the stock optimizer divides gradients in an update."""
-        return 1.0
 
     @abc.abstractmethod
     def run(self, step, average, variables, switches):

@@ -54,8 +54,8 @@ class Keras2Update(parts.Update):
         dtypes, rule = {average.dtype for average in averages}, self.store.rule
         scalars = {dtype: self._scalars(step.switch, dtype) for dtype in dtypes}
         with after([self._order.computed, averages, list(scalars.values()), step]):
-            for place, (variable, average) in enumerate(zip(variables, averages)):
-                slots = self.store.get_slots(place)
+            for variable, average in zip(variables, averages):
+                slots = self.store.get_slots(variable)
                 written = rule.apply(scalars[average.dtype], average, variable, slots)
                 self._order.writes += written + self._constrain(step.switch, variable, written)
         if not is_unconditional(step.switch):

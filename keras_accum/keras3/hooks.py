@@ -2,15 +2,17 @@
 
 import contextlib
 import inspect
+import itertools
 
 import keras
 from keras import ops
 
 from keras_accum import host, schedule
-from keras_accum.convert import Convertible, inner, is_ours
+from keras_accum.convert import Convertible, accumulating_in, forgetting, inner, is_ours
+from keras_accum.engine.parts import sum_dtype
 from keras_accum.engine.state import LOADER, StateError
 from keras_accum.host import warn
-from keras_accum.keras3.store import Keras3Store
+from keras_accum.keras3.store import Keras3Store, note_weights
 from keras_accum.options import unchangeable
 
 # The members of Keras's own class overridden here or called by a private name.
@@ -160,10 +162,15 @@ class Hooks(Convertible):
                 return super().apply(grads)  # raises the stock optimizer's error
             trainable_variables = store.variables
         variables = list(trainable_variables)
+        if len(grads) != len(variables):  # stock on TensorFlow and JAX ignores what is left over
+            raise ValueError(
+                "`apply` takes one gradient for each variable, None if it is missing. "
+                f"Received: {len(grads)} gradients for {len(variables)} variables"
+            )
         if not self.built:
             with keras.name_scope(self.name, caller=self):  # as in the stock class, for equal paths
                 self.build(variables)
-        is_complete = len(grads) == len(variables) and all(g is not None for g in grads)
+        is_complete = all(g is not None for g in grads)
         if is_complete and store.has_all(variables):
             variables = store.variables
         else:
@@ -175,9 +182,20 @@ class Hooks(Convertible):
             if missing:
                 warn(f"Gradients do not exist for {', '.join(missing)} in this micro-batch.")
             grads, variables = map(list, zip(*pairs))
+        if self.loss_scale_factor is not None:  # sums are unscaled: the factor may change
+            grads = _unscale(grads, store.are_summed(variables), self.loss_scale_factor)
         with accumulation.update.refusing_lost_writes():
             accumulation.micro_batch(grads, variables)
         return None
+
+    @property
+    def loss_scale_factor(self):
+        # None in an update, so Keras doesn't unscale again.
+        return None if self._accumulation.update.is_updating else self._loss_scale_factor
+
+    @loss_scale_factor.setter
+    def loss_scale_factor(self, factor):
+        self._loss_scale_factor = factor
 
     def stateless_apply(self, optimizer_variables, grads, trainable_variables):
         store, update = self._accumulation.store, self._accumulation.update
@@ -237,6 +255,16 @@ class Hooks(Convertible):
             average.assign(ops.copy(average))
 
 
+def _unscale(gradients, are_summed, factor):
+    """Return gradients of a loss that was multiplied by a factor, in the dtypes of their sums."""
+
+    def unscale(gradient):
+        dtype = sum_dtype(keras.backend.standardize_dtype(gradient.dtype))
+        return ops.divide(ops.cast(gradient, dtype), factor)
+
+    return [unscale(g) if is_summed else g for g, is_summed in zip(gradients, are_summed)]
+
+
 def _check_at_once(load_weights):
     """Return a `load_weights` that creates the optimizer's variables, to check its state at once.
 
@@ -245,6 +273,8 @@ def _check_at_once(load_weights):
 
     def load_and_check(model, filepath, skip_mismatch=False, **keywords):
         optimizer = inner(getattr(model, "optimizer", None))
+        if is_ours(optimizer):
+            note_weights(model.weights)
         if not is_ours(optimizer) or optimizer.built:
             return load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
         state, rate = optimizer._accumulation.state, optimizer._accumulation.store.rate()
@@ -255,7 +285,7 @@ def _check_at_once(load_weights):
         try:
             model.optimizer.build(model.trainable_variables)
         except StateError as error:
-            if not (skip_mismatch or state.is_of_others(state.before_build.raw)):
+            if not (skip_mismatch or state.find_others(state.before_build.raw)):
                 raise StateError(
                     f"{error} To load the weights and start a new optimizer, call "
                     "`load_weights(path, skip_mismatch=True)`, or load before you compile."
@@ -267,5 +297,50 @@ def _check_at_once(load_weights):
     return load_and_check
 
 
-host.check_members(keras, keras.Model, ["load_weights"])
-HOOKS = [(keras.Model, "load_weights", _check_at_once)]
+def _set_with_checks(set_state_tree):
+    """Return a `set_state_tree` that checks an optimizer's state as `set_state` does.
+
+    Keras assigns what has a variable's path, and ignores everything else.
+    """
+
+    def check_and_set(model, state_tree):
+        optimizer, tree = getattr(model, "optimizer", None), state_tree.get("optimizer_variables")
+        found = [] if tree is None else accumulating_in(optimizer)
+        states = [_state_in(tree, each, optimizer) for each in found]
+        set_state_tree(model, state_tree)
+        for each, state in zip(found, states):
+            each.set_state(state)
+
+    return check_and_set
+
+
+def _state_in(tree, optimizer, outer):
+    """Return the state in a tree with the variables of `outer`, or raise a StateError."""
+    accumulation, sums = optimizer._accumulation, itertools.count()
+    accumulation.state.check_is_built("set_state_tree")
+    names = {v.path: name for name, v in accumulation.state.by_name().items()}
+    of_others = {variable.path for variable in outer.variables} - names.keys()
+    state = {}
+    for parts, value in keras.tree.flatten_with_path(tree):
+        path = "/".join(map(str, parts))
+        is_sum = accumulation.window is None and path.endswith("window_accumulator")
+        other = f"accumulator.{next(sums)}" if is_sum else parts[-1]
+        if path not in of_others:
+            state[names.get(path, other)] = accumulation.store.read(value)
+    try:
+        accumulation.state.check(state)
+    except StateError as error:
+        raise StateError(
+            f"{error} In a state tree, the model, its layers and the optimizer must have the same "
+            "names. `optimizer.set_state(other.get_state())` doesn't need the optimizer's."
+        ) from None
+    return state
+
+
+host.check_members(keras, keras.Model, ["load_weights", "set_state_tree"])
+HOOKS = [
+    (keras.Model, "load_weights", _check_at_once),
+    (keras.Model, "set_state_tree", _set_with_checks),
+]
+for _name in ("apply", "stateless_apply"):
+    HOOKS.append((keras.optimizers.LossScaleOptimizer, _name, forgetting))

@@ -31,10 +31,6 @@ class Keras3Update(parts.Update):
         self._filters = {}  # by replica, during its update
 
     @property
-    def loss_scale(self):
-        return self.optimizer.loss_scale_factor or 1.0
-
-    @property
     def filter(self):
         """The current update's filter, or None. Across replicas, any replica's."""
         found = self._filters

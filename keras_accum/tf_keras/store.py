@@ -6,7 +6,8 @@ import contextlib
 import tensorflow as tf
 
 from keras_accum.engine import parts
-from keras_accum.engine.state import StateError
+from keras_accum.engine.state import StateError, names
+from keras_accum.engine.state.names import NAMES
 from keras_accum.engine.window import COUNTERS, MISSING, WEIGHT
 from keras_accum.host import check_members
 from keras_accum.tensorflow.replicas import write
@@ -36,7 +37,6 @@ class TfKerasStore(parts.Store):
     def __init__(self, optimizer):
         super().__init__(optimizer)
         self.created = {}  # id: (name, weight key or None, variable), created by Keras's methods
-        self._order_in_stock = []  # variable keys, in the order of a stock optimizer's slots
 
     # -- the model's variables ---------------------------------------------------------------------
 
@@ -47,16 +47,10 @@ class TfKerasStore(parts.Store):
         """Return the variables to build for, in the model's order if the model is known."""
         if any(isinstance(variable, tf.Tensor) for variable in var_list):
             raise NotImplementedError("Updating a `Tensor` is not implemented: give the variable.")
-        variables = models.list_variables(self.optimizer, var_list)
-        keys, order = list(map(self.key, variables)), self._order_in_stock
-        if order and keys != order and set(order) <= set(keys):
-            raise ValueError(
-                f"{type(self.optimizer).__name__} was made from an optimizer that met its "
-                "variables in another order, or not all of them. Call `optimizer.build(variables)` "
-                "first, with the same variables in the same order. "
-                f"Received: {', '.join(map(self.get_name, variables))}"
-            )
-        return variables
+        return models.list_variables(self.optimizer, var_list)
+
+    def list_frozen(self):
+        return models.list_frozen(self.optimizer)
 
     # -- the stock optimizer's variables -----------------------------------------------------------
 
@@ -163,21 +157,23 @@ class TfKerasStore(parts.Store):
     def stock_variables(optimizer):
         return []  # a stock optimizer doesn't know its model
 
-    def _named_in_stock(self, optimizer):
-        """Return a stock optimizer's variables by the names in our state."""
-        kept, keys = stock.find_kept(optimizer), list(map(self.key, self.variables))
-        if not keys:
-            keys = self._order_in_stock = list(dict.fromkeys(key for _, key in kept if key))
-        return self._name_variables(optimizer, kept, keys)
+    @staticmethod
+    def stock_keys(optimizer):
+        # A stock optimizer lacks slots for variables without any gradient so far.
+        return list(dict.fromkeys(key for _, key in stock.find_kept(optimizer) if key))
 
     def stock_state(self, optimizer):
-        # A stock optimizer lacks slots for variables without any gradient so far.
-        found = {**self.by_name(), **self._named_in_stock(optimizer)}
-        return {name: self.read(variable) for name, variable in found.items()}
+        kept, keys = stock.find_kept(optimizer), self.stock_keys(optimizer)
+        found = self._name_variables(optimizer, kept, keys)
+        state = {name: self.read(variable) for name, variable in found.items()}
+        if keys:  # "dense/kernel_27"
+            state[NAMES] = names.encode([key.rpartition("_")[0] for key in keys])
+        return state
 
     def write_stock(self, optimizer):
-        own = self.by_name()
-        for name, variable in self._named_in_stock(optimizer).items():
+        own, keys = self.by_name(), list(map(self.key, self.variables))
+        found = self._name_variables(optimizer, stock.find_kept(optimizer), keys)
+        for name, variable in found.items():
             self.write(variable, self.read(own[name]))
 
     # -- a window's variables ----------------------------------------------------------------------

@@ -101,5 +101,6 @@ def test_a_file_of_weights_has_the_windows_of_both(tmp_path):
     pairs = (model.first, other.first), (model.more["second"], other.more["second"])
     for mine, loaded in pairs:
         assert loaded.window_position == mine.window_position > 0
-        for name, value in mine.get_state().items():
-            np.testing.assert_array_equal(loaded.get_state()[name], value, err_msg=name)
+        state, found = mine.get_state(), loaded.get_state()
+        for name in state.keys() - {"weight_names"}:  # the second model has other numbers
+            np.testing.assert_array_equal(found[name], state[name], err_msg=name)

@@ -135,6 +135,7 @@ def test_saving(tmp_path, monkeypatch):
         "save and load": (1, 2),
         "a state on tf_keras": (1, 2),
         "the state on Keras 3": (1, 2),
+        "freeze a layer and continue": (1, 2),
         "from and to stock optimizers": None,
     }.items():
         if block == "the state on Keras 3":

@@ -101,7 +101,30 @@ def test_a_dropped_micro_batch_closes_no_window(drops):
         if is_scaled and hosts.IS_TF_KERAS:  # which counts them as updates, also in stock
             updates += 1 + number // 2
         assert (ours.completed_updates, ours.window_position) == (updates, position)
+        assert (ours.get_state()["window_length"] > 0) == (position > 0)
     np.testing.assert_allclose(hosts.array(mine[0]), before - (one[0] + two[0]) / 2, rtol=1e-6)
+
+
+SAID = {"close_window": {}, "decide": {}, "weigh": {"reduction": "weighted"}}
+
+
+@in_a_step
+@pytest.mark.skipif(hosts.BACKEND == "jax", reason="where a LossScaleOptimizer traces its steps")
+@pytest.mark.parametrize("way", SAID)
+def test_an_eager_step_that_a_loss_scale_skips_says_nothing_to_the_next_one(way):
+    ours = hosts.ours("SGD", learning_rate=1.0, accum_iters=None, **SAID[way])
+    outer = hosts.loss_scaled(ours, 1.0)
+    _, mine = made(outer)
+    (one, _), before = gradients([2])[0], hosts.array(mine[0])
+    getattr(ours, way)(True)
+    hosts.apply(outer, [np.full_like(gradient, np.nan) for gradient in one], mine)
+    if way == "weigh":
+        with pytest.raises(ValueError, match="needs the weight of each micro-batch"):
+            hosts.apply(outer, one, mine)
+    else:
+        hosts.apply(outer, one, mine)
+        assert ours.window_position == 1
+    np.testing.assert_array_equal(hosts.array(mine[0]), before)
 
 
 @in_a_step

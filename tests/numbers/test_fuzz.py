@@ -279,7 +279,8 @@ class BigBatch:
         self.variables = weights_of(self.model)
         self.trained = [v for v, name in zip(self.variables, NAMES) if name.startswith(head)]
         self.factor = 0.5 if plan["transforms"] else 1
-        self.optimizer = hosts.stock(plan["name"], **plan["stock"])
+        self.name, self.arguments = plan["name"], plan["stock"]
+        self.optimizer = hosts.stock(self.name, **self.arguments)
         self.reduction = plan["ours"]["reduction"]
         self.skips = plan["ours"]["skip_nonfinite"]
         self.use_ema = plan["stock"].get("use_ema", False)
@@ -320,6 +321,20 @@ class BigBatch:
         if averages:  # otherwise all of the window's variables are frozen: there is no update
             self.updates += 1
             apply(self.optimizer, self.variables, averages)
+
+    def train(self, names):
+        """Make a new stock optimizer for these weights. Weights that go on keep their slots."""
+        old, rate = hosts.slots(self.optimizer, self.trained), self.optimizer.learning_rate
+        indices = [i for i, name in enumerate(NAMES) if name in names]
+        self.trained = [self.variables[i] for i in indices]
+        self.window = [({i: g[i] for i in g if i in indices}, w) for g, w in self.window]
+        self.optimizer = hosts.stock(self.name, **self.arguments)
+        hosts.build_on(self.optimizer, self.trained)
+        for name, slot in hosts.slots(self.optimizer, self.trained).items():
+            if name in old:
+                slot.assign(hosts.array(old[name]))
+        if not callable(self.arguments["learning_rate"]):
+            self.optimizer.learning_rate = float(hosts.array(rate))
 
     def end_fit(self):
         """What Keras does at the end of `fit`, if there is an average of the weights."""
@@ -705,6 +720,31 @@ class Training(RuleBasedStateMachine):
         self.model.set_weights(values)
         if build:
             self.build()
+
+    # Adafactor's slots have one name for all weights.
+    @none_is_frozen
+    @precondition(lambda self: not self.big_batch.use_ema and self.plan["name"] != "Adafactor")
+    @rule(frozen=st.sampled_from(sorted(LAYERS)), seeds=st.lists(seed, max_size=3))
+    def freeze_between_states(self, frozen, seeds):
+        """A new optimizer for one layer, and then one for both, continue by name."""
+        self.build()
+        others = [name for name in NAMES if not name.startswith(frozen)]
+        for names in (others, NAMES):
+            for model in (self.model, self.big_batch.model):
+                for layer in LAYERS:
+                    model.get_layer(layer).trainable = names is NAMES or layer != frozen
+            state, new = self.optimizer.get_state(), optimizer_of(self.plan)
+            compiled(self.model, new, self.plan)
+            new.build([v for v, name in zip(weights_of(self.model), NAMES) if name in names])
+            new.set_state(state, by_name=True)
+            self.big_batch.train(names)
+            for each in seeds if names is others else ():
+                found = gradients_of(random_targets([each]))
+                found = {i: gradient for i, gradient in found.items() if NAMES[i] in names}
+                if self.weighs:
+                    self.optimizer.weigh(1.0)
+                apply(self.optimizer, weights_of(self.model), found)
+                self.big_batch.micro_batch(found)
 
     @rule()
     def compile_again(self):

@@ -88,7 +88,7 @@ def test_gradients_summed_by_the_user_are_refused_in_a_loss_scale_and_replicas(r
 
 
 def test_gradients_summed_by_the_user_are_accepted_without_a_loss_scale():
-    vs = [hosts.variable([1.0], name) for name in ("stock", "ours")]
+    vs = [hosts.variable([1.0], "w") for _ in range(2)]
     stock = hosts.stock("Adam", **ADAM.arguments)
     ours = hosts.ours("Adam", accum_iters=LENGTH, **ADAM.arguments)
     for average in (2.0, -4.0, 3.0):

@@ -157,6 +157,19 @@ def test_in_replicas(strategy, gate, monkeypatch):
     equals_big_batch(CASES["adam"], traced(make), scope=strategy.scope, clipnorm=0.3)
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="others take pairs")
+@pytest.mark.parametrize("accum_iters", [1, 2])
+@pytest.mark.parametrize("number", [2, 4])
+def test_one_gradient_for_each_variable(number, accum_iters):
+    """Stock raises on PyTorch, and ignores on TensorFlow and JAX what is left over."""
+    variables = start()
+    ours = hosts.ours("SGD", accum_iters=accum_iters, skip_nonfinite=True)
+    grads = [*some("abc").values(), *some("c").values()][:number]
+    with pytest.raises(ValueError, match=f"Received: {number} gradients for 3 variables"):
+        hosts.apply(ours, grads, list(variables.values()))
+    assert (ours.completed_updates, ours.window_position) == (0, 0)
+
+
 def test_what_the_stock_optimizer_refuses():
     variables = start()
     optimizer = built(hosts.ours("SGD", accum_iters=2), variables)

@@ -183,32 +183,61 @@ def test_from_ours_for_a_copy_of_the_model(accum_iters):
 
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="elsewhere an optimizer lists all variables")
-def test_from_stock_that_has_met_some_variables():
-    """A stock optimizer doesn't know its model, so nothing tells which slots are whose."""
-    model = dense_model()
-    model.layers[0].trainable = False
+@pytest.mark.parametrize("freeze", [False, True])
+def test_from_stock_that_has_met_other_variables(freeze):
+    """Layers that go on keep their moments, and new ones begin, as in legacy stock optimizers."""
+    layers = [keras.layers.Dense(3, name=name) for name in "ab"] + [keras.layers.Dense(2, name="c")]
+    model = hosts.sequential((3,), layers)
+    layers[0].trainable = False
     train_windows(compiled(model, hosts.stock("Adam")), BIG, 0, 1)
-    model.layers[0].trainable = True
-    mine = Adam.from_optimizer(model.optimizer, accum_iters=2)
-    with pytest.raises(ValueError, match="not all of them.*optimizer.build"):
-        compiled(model, mine).train_on_batch(*batches(MICRO)[0])
+    source = model.optimizer
+    kept = {v.name: stock_slots(source, v) for v in model.trainable_variables}
+    layers[0].trainable, layers[1].trainable = True, not freeze
+    mine = Adam.from_optimizer(source, accum_iters=LENGTH)
+    with_optimizer(model, mine)
+    hosts.build(model)
+    state = mine.get_state()
+    for i, v in enumerate(model.trainable_variables):
+        slots = kept.get(v.name, [np.zeros(v.shape)] * 2)
+        for name, expected in zip(("momentum", "velocity"), slots):
+            np.testing.assert_array_equal(state[f"Adam.{name}.{i}"], expected)
+    assert mine.completed_updates == 1
+    if hosts.IS_LEGACY:  # the newer style's stock optimizers refuse new variables
+        start = model.get_weights()
+        train_windows(model, MICRO, 1, UPDATES)
+        control = with_optimizer(model, source)
+        ours = model.get_weights()
+        model.set_weights(start)
+        train_windows(control, BIG, 1, UPDATES)
+        for value, expected in zip(ours, model.get_weights()):
+            np.testing.assert_allclose(value, expected, rtol=0, atol=1e-11)
+
+
+def stock_slots(optimizer, variable):
+    """Adam's momentum and velocity of a variable."""
+    if hosts.IS_LEGACY:
+        return [hosts.array(optimizer.get_slot(variable, name)) for name in "mv"]
+    index = optimizer._index_dict[optimizer._var_key(variable)]
+    slots = optimizer._momentums[index], optimizer._velocities[index]
+    return list(map(hosts.array, slots))
 
 
 @pytest.mark.skipif(not hosts.IS_LEGACY, reason="others build all variables at once")
 def test_from_stock_that_met_the_variables_in_another_order():
-    """Without a compiled model nothing tells the right order, and slots could be swapped unseen."""
+    """The slots of each variable stay its own, also in a copy that is made before `build`."""
     vs = training.linear_variables()
     source = hosts.stock("Adam")
     hosts.apply(source, [hosts.array(v) for v in reversed(vs)], vs[::-1])
     mine = Adam.from_optimizer(source, accum_iters=2)
-    with pytest.raises(ValueError, match="met its variables in another order.*optimizer.build"):
-        mine.build(vs)
-    mine.build(vs[::-1])
-    state = mine.get_state()
-    for i, v in enumerate(vs[::-1]):
-        for name, slot in (("momentum", "m"), ("velocity", "v")):
-            expected = hosts.array(source.get_slot(v, slot))
-            np.testing.assert_array_equal(state[f"Adam.{name}.{i}"], expected)
+    again = Adam.from_optimizer(mine)
+    with pytest.raises(accum.StateError, match="by_name=True"):
+        pickle.loads(pickle.dumps(mine)).build(vs)
+    for optimizer in (mine, again):
+        optimizer.build(vs)
+        state = optimizer.get_state()
+        for i, v in enumerate(vs):
+            for name, expected in zip(("momentum", "velocity"), stock_slots(source, v)):
+                np.testing.assert_array_equal(state[f"Adam.{name}.{i}"], expected)
 
 
 def test_refused_sources():

@@ -67,14 +67,17 @@ def portable(array):
 def everything(model):
     """Weights by number, since a loaded model's paths differ, and the optimizer's whole state."""
     found = dict(enumerate(map(portable, weights(model).values())))
-    return {**found, **inner(model.optimizer).get_state()}
+    state = inner(model.optimizer).get_state()
+    state.pop("weight_names", None)
+    return {**found, **state}
 
 
 def assert_same(actual, expected):
     actual, expected = ({str(n): value for n, value in each.items()} for each in (actual, expected))
     assert set(actual) == set(expected)
     for name, value in expected.items():
-        np.testing.assert_array_equal(actual[name], value, err_msg=name)
+        if not (hosts.IS_KERAS2 and name == "weight_names"):  # unique in its graph
+            np.testing.assert_array_equal(actual[name], value, err_msg=name)
 
 
 # -- formats -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@
     accumulator.<i>                     the open window's gradient sum; float32 for half precision
     missing_gradients         (n + 1,)  integers, only if gradients of the n trainable variables
                                         have been missing in the open window, see `window`
+    weight_names              (bytes,)  the weights' names, as numbers, see `names`
 
 No Keras is imported here, and nothing runs in a train step: a `parts.Store` has the variables.
 """

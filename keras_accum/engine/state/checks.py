@@ -4,9 +4,8 @@ import re
 
 import numpy as np
 
-from keras_accum.engine.window import COUNTERS, MISSING, WEIGHT
+from keras_accum.engine.window import COUNTERS, FORMAT, MISSING, WEIGHT
 
-FORMAT = 1  # the version of the layout
 SINGLE_COUNTERS = ("state_format", "completed_updates", *COUNTERS)
 INTEGERS = (*SINGLE_COUNTERS, MISSING)
 _SHOWN = 8  # names in a message
@@ -48,17 +47,27 @@ class NotBuiltError(ValueError, AttributeError):
     """Raised before the variables exist. `hasattr` needs an AttributeError."""
 
 
-def check(state, owner, shapes=None, is_fresh=False, rule=None):
+_BY_NAME = (
+    " To continue with the weights that both have, by their names, and start the others afresh, "
+    "call `set_state(state, by_name=True)` after `optimizer.build(model.trainable_variables)`. If "
+    "these are the same weights with new names: `del state['weight_names']`."
+)
+
+
+def check(state, owner, shapes=None, is_fresh=False, rule=None, others=None):
     """Raise a StateError that lists every misfit with these shapes, or with this rule, if known.
 
-    `owner` describes the optimizer. `is_fresh` is true if it has made no step.
+    `owner` describes the optimizer. `is_fresh` is true if it has made no step. `others` describes
+    other weights that the state is for.
     """
-    problems = [] if shapes is None else _misfits(state, shapes, is_fresh)
+    problems = [f"It is for {others}"] if others else []
+    problems += [] if shapes is None else _misfits(state, shapes, is_fresh)
     problems += [] if rule is None else _misfits_of_rule(state, rule)
     problems += _impossible(state)
     if problems:
         raise StateError(
             f"This optimizer state doesn't fit {owner}. {'; '.join(problems)}. Nothing was changed."
+            + (_BY_NAME if others else "")
         )
 
 
@@ -95,7 +104,7 @@ def _misfits(state, shapes, is_fresh):
         "Not known here: ": [name for name in state if name not in known],
         "Of another shape: ": misshapen,
     }
-    return [text + _shorten(names) for text, names in found.items() if names]
+    return [text + shorten(names) for text, names in found.items() if names]
 
 
 def _misfits_of_rule(state, rule):
@@ -109,13 +118,13 @@ def _misfits_of_rule(state, rule):
     ]
     missing = [] if "completed_updates" in state else ["completed_updates"]
     found = {"Missing: ": missing, "Not known here: ": others}
-    return [text + _shorten(names) for text, names in found.items() if names]
+    return [text + shorten(names) for text, names in found.items() if names]
 
 
 def _impossible(state):
     """Return messages for impossible numbers. Slots and sums may be NaN: training may diverge."""
     wrong = [name for name, array in state.items() if not _is_of_numbers(name, array.dtype)]
-    found = [f"Not numbers: {_shorten(wrong)}"] if wrong else []
+    found = [f"Not numbers: {shorten(wrong)}"] if wrong else []
     state = {name: array for name, array in state.items() if name not in wrong}
     most = {**dict.fromkeys(INTEGERS, 2**31 - 1), "state_format": FORMAT}
     if "window_length" in state and not np.any(state["window_length"]):
@@ -147,6 +156,6 @@ def _is_of_numbers(name, dtype):
     return dtype.kind in kinds and dtype.isnative and dtype.itemsize <= 8
 
 
-def _shorten(names):
+def shorten(names):
     more = [f"and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
     return ", ".join(names[:_SHOWN] + more)
