@@ -246,8 +246,9 @@ class Store(abc.ABC):
                 f"{type(self.optimizer).__name__} was built for {len(known)} variables, and these "
                 f"are others: {', '.join(new)}. Call `optimizer.build(variables)` before the first "
                 "step, with all variables that it will ever update. For a copy of the model, or if "
-                "layers were unfrozen, compile the model with a new optimizer; "
-                "`new.set_state(optimizer.get_state())` continues the training."
+                "layers were unfrozen, compile the model with a new optimizer; after `build`, "
+                "`new.set_state(optimizer.get_state(), by_name=True)` continues the weights that "
+                "both have."
             )
 
     def check_once(self, variables):
