@@ -90,3 +90,31 @@ def check_horovod(optimizer):
             "`accum_iters`: leave it at 1. Received: "
             f"backward_passes_per_step={passes}, accum_iters={options.accum_iters}"
         )
+
+
+def check_known(store, variables):
+    """Raise a ValueError for variables unknown to `build`."""
+    known = set(map(store.key, store.variables))
+    new = [store.get_name(v) for v in variables if store.key(v) not in known]
+    if new:
+        raise ValueError(
+            f"{type(store.optimizer).__name__} was built for {len(known)} variables, and these are "
+            f"others: {', '.join(new)}. Call `optimizer.build(variables)` before the first step, "
+            "with all variables that it will ever update. For a copy of the model, or if layers "
+            "were unfrozen, compile the model with a new optimizer; after `build`, "
+            "`new.set_state(optimizer.get_state(), by_name=True)` continues the weights that both "
+            "have."
+        )
+
+
+def check_once(store, variables):
+    """Raise a ValueError if a variable occurs twice."""
+    keys = list(map(store.key, variables))
+    if len(set(keys)) < len(keys):
+        twice = next(v for i, v in enumerate(variables) if keys[i] in keys[:i])
+        raise ValueError(
+            "Each variable must be there once in a call of the optimizer. Add up its gradients "
+            "first. For layers that several models share, "
+            "`{id(v): v for v in variables}.values()` has each variable once. "
+            f"Received twice: {store.get_name(twice)}"
+        )

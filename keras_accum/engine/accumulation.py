@@ -22,6 +22,7 @@ from keras_accum.engine.window import (
     steps_for_absent,
     unconditional,
 )
+from keras_accum.mistakes import check_once
 
 # A gate is a function of the step and the update that may be made, a `WindowUpdate`.
 
@@ -206,7 +207,7 @@ class Accumulation:
             self.micro_batches[self.replicas.index()] += 1
         absent = ()
         if batch.variables is not self.store.variables:
-            self.store.check_once(batch.variables)
+            check_once(self.store, batch.variables)
             if self.options.accumulates:
                 present = set(map(self.store.key, batch.variables))
                 of_model = map(self.store.key, self.store.variables)

@@ -237,36 +237,6 @@ class Store(abc.ABC):
         known = self.variables
         return len(variables) == len(known) and all(map(operator.is_, variables, known))
 
-    def check_known(self, variables):
-        """Raise a ValueError for variables unknown to `build`."""
-        known = set(map(self.key, self.variables))
-        new = [self.get_name(v) for v in variables if self.key(v) not in known]
-        if new:
-            raise ValueError(
-                f"{type(self.optimizer).__name__} was built for {len(known)} variables, and these "
-                f"are others: {', '.join(new)}. Call `optimizer.build(variables)` before the first "
-                "step, with all variables that it will ever update. For a copy of the model, or if "
-                "layers were unfrozen, compile the model with a new optimizer; after `build`, "
-                "`new.set_state(optimizer.get_state(), by_name=True)` continues the weights that "
-                "both have."
-            )
-
-    def check_once(self, variables):
-        """Raise a ValueError if a variable occurs twice."""
-        keys = list(map(self.key, variables))
-        if len(set(keys)) < len(keys):
-            twice = next(v for i, v in enumerate(variables) if keys[i] in keys[:i])
-            raise ValueError(
-                "Each variable must be there once in a call of the optimizer. Add up its gradients "
-                "first. For layers that several models share, "
-                "`{id(v): v for v in variables}.values()` has each variable once. "
-                f"Received twice: {self.get_name(twice)}"
-            )
-
-    # -- the optimizer's variables -----------------------------------------------------------------
-
-    @property
-    @abc.abstractmethod
     def updates(self):
         """The variable that counts updates."""
 

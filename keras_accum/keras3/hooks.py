@@ -13,6 +13,7 @@ from keras_accum.engine.parts import sum_dtype
 from keras_accum.engine.state import LOADER, StateError
 from keras_accum.host import warn
 from keras_accum.keras3.store import Keras3Store, note_weights
+from keras_accum.mistakes import check_known
 from keras_accum.options import unchangeable
 
 # The members of Keras's own class overridden here or called by a private name.
@@ -174,7 +175,7 @@ class Hooks(Convertible):
         if is_complete and store.has_all(variables):
             variables = store.variables
         else:
-            store.check_known(variables)
+            check_known(store, variables)
             pairs = [pair for pair in zip(grads, variables) if pair[0] is not None]
             if not pairs:
                 return super().apply(grads, variables)  # returns or raises, as stock

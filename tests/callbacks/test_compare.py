@@ -10,7 +10,7 @@ from importlib import import_module
 import hosts
 import numpy as np
 import pytest
-from cases import once_by_torch, skip_file_on_keras2, thorough
+from cases import once_by_torch, thorough
 from compared import (
     HALF,
     LENGTH,
@@ -35,7 +35,6 @@ from hosts import keras
 
 from keras_accum.compare.put_back import Kept
 
-skip_file_on_keras2("compare_with_big_batch")
 pytestmark = pytest.mark.usefixtures("float32")
 Subject = import_module(f"keras_accum.{hosts.HOST}.compare").Subject
 

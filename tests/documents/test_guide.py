@@ -223,7 +223,6 @@ def test_weights_in_a_train_step():
     assert hosts.array(variable) == [1 - 0.5 * (3 - 1) / 4]
 
 
-@pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
 def followed(optimizer, batch_size, in_step):
     """Train a model, and return its target network's weights, moved in its step or a callback."""
 
@@ -256,6 +255,7 @@ def test_what_a_train_step_moves(in_step):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
 def test_in_place_of_keras_s_own():
     before = run("before: Keras's own", keras=keras)["optimizer"]
     for block in ("after: Keras's own", "from another package"):

@@ -40,6 +40,7 @@ def test_a_fit_that_ends_before_the_first_update_leaves_the_weights():
     assert min(np.abs(w).min() for w in weights(model).values()) > 0.3
 
 
+@pytest.mark.filterwarnings("ignore:keras_accum. A window is open")  # compiled in between
 @pytest.mark.parametrize("scaled", [False, True])
 def test_validation_with_swapped_weights(scaled):
     """Until there is an average, the validation uses the weights themselves."""
