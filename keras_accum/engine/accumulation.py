@@ -7,7 +7,6 @@ this list.
 
 import contextlib
 import functools
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from keras_accum.engine.window import (
     OpenWindow,
     Step,
     is_known,
+    replace,
     steps_for_absent,
     unconditional,
 )

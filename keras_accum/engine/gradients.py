@@ -3,16 +3,13 @@
 No Keras is imported here.
 """
 
-from dataclasses import dataclass
 from itertools import compress
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Sequence
 
 from keras_accum.engine.window import is_known, unconditional
 
 
-# No NamedTuple: PyTorch 2.11 can't compile a step that calls `_replace`.
-@dataclass(frozen=True)
-class MicroBatch:
+class MicroBatch(NamedTuple):
     """A micro-batch on its way through the engine."""
 
     gradients: list  # one for each variable, summed over replicas
