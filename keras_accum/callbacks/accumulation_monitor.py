@@ -9,10 +9,20 @@ _LOGS = (
 )
 
 
+class _Whole(float):
+    """What Keras's progress bar formats with four decimals, and shows as an integer."""
+
+    def mean(self, *axes, **keywords):
+        return self
+
+    def __format__(self, spec):
+        return str(int(self))
+
+
 class _Count(int):
     """An int that Keras's progress bar shows as an integer.
 
-    The bar divides the NumPy mean of a log by 1, and formats it with four decimals.
+    The bar takes the NumPy mean, and divides by 1: Keras 3 in this order, Keras 2 in the other.
     """
 
     def mean(self, *axes, **keywords):
@@ -23,11 +33,6 @@ class _Count(int):
 
     def __reduce__(self):
         return int, (int(self),)  # a pickled history needs no keras_accum
-
-
-class _Whole(float):
-    def __format__(self, spec):
-        return str(int(self))
 
 
 class AccumulationMonitor(Callback):
