@@ -24,6 +24,7 @@ SAME = [
     ("a b", "c d", "", ""),  # nothing is known of renamed layers
     ("dense head", "dense_1 head", "other", ""),
     ("sequential/dense_1 head", "dense_1 head", "", ""),  # as in a file of a nested Sequential
+    ("model/a model/b", "a b", "model/a", ""),  # the frozen one is in another model
     ("block/dense_3 dense_2", "block_1/dense_4 dense_2", "", ""),  # of a layer that makes layers
 ]
 OTHERS = [

@@ -43,14 +43,16 @@ def find_others(names, own, frozen):
 
     A model that is loaded or built again may have other names: Keras numbers layers, and names of
     outer layers come and go. frozen: names of weights that are known to be frozen now, and so
-    aren't renamed.
+    aren't renamed, unless another model has them: then only names of outer layers may differ.
     """
     has_common = not set(names).isdisjoint(own)
-    return [
-        name
-        for name, here in zip(names, own)
-        if name != here and (name in frozen or has_common and not _may_be(name, here))
-    ]
+
+    def is_other(name, here):
+        if name in frozen and name.split("/")[-2:] != here.split("/")[-2:]:
+            return True
+        return has_common and not _may_be(name, here)
+
+    return [name for name, here in zip(names, own) if name != here and is_other(name, here)]
 
 
 def _may_be(name, here):
