@@ -22,6 +22,9 @@ if hosts.IS_KERAS3:  # which doesn't know the short name in HDF5
 OWN = (WRITER, "tf_keras_2_15") if WRITER == "tf_keras" else (WRITER,)
 
 
+HERE = "state_format", "weight_names"  # of the optimizer that was loaded into
+
+
 def is_read(writer, row, form):
     """True if this host reads such a file. On Keras 3, JAX reads what isn't TensorFlow's own."""
     if form not in ("keras", "h5", "weights.h5", "state.npz"):
@@ -125,7 +128,9 @@ def test_a_kept_file_is_read(release, writer, row, form, tmp_path):
     if row not in BY_GRADIENTS:
         with np.load(folder / f"{row}.state.npz") as expected:
             state = model.optimizer.get_state()
-            assert_same(dict(sorted(state.items())), {n: expected[n] for n in sorted(expected)})
+            # Each release names the format that it writes, and other hosts have other names.
+            found = [{n: v for n, v in s.items() if n not in HERE} for s in (state, expected)]
+            assert_same(*found)
 
     if row == "nadam" and hosts.IS_KERAS3 != writer.startswith("keras3"):
         return  # the momentum schedule of Keras 3's Nadam isn't Keras 2's
