@@ -92,6 +92,25 @@ def check_horovod(optimizer):
         )
 
 
+class NoAttribute:
+    """An attribute that an optimizer hasn't, with an error that says what to write.
+
+    Another base class or the instance may have it: then that one is found. A `__getattr__` in its
+    place would end the graphs of `torch.compile`.
+    """
+
+    def __init__(self, owner, name, text):
+        self._owner, self._name, self._text = owner, name, text
+
+    def __get__(self, optimizer, cls):
+        if optimizer is None:
+            return getattr(super(self._owner, cls), self._name, self)
+        try:
+            return getattr(super(self._owner, optimizer), self._name)
+        except AttributeError:
+            raise AttributeError(self._text.format(cls.__name__)) from None
+
+
 def check_known(store, variables):
     """Raise a ValueError for variables unknown to `build`."""
     known = set(map(store.key, store.variables))

@@ -89,7 +89,10 @@ def test_saved_in_a_window(case, tmp_path):
     for each in (model, loaded):
         go_on(each, stop, end)
     assert_equal(dict(enumerate(loaded.get_weights())), dict(enumerate(model.get_weights())))
-    assert_equal(loaded.optimizer.get_state(), model.optimizer.get_state())
+    states = [each.optimizer.get_state() for each in (loaded, model)]
+    for state in states:
+        state.pop("weight_names", None)  # Keras names the loaded model's weights anew
+    assert_equal(*states)
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="Keras 2's lists are tested in test_old_files.py")
