@@ -119,7 +119,7 @@ def test_the_rest_of_an_epoch():
     models[0].fit(x, y, epochs=2, **settings)
     with pytest.warns(UserWarning, match="An epoch ended inside a window, after 2 of its 5"):
         models[1].fit(x[:70], y[:70], **settings)
-    run("the rest of an epoch", model=models[1], x=x, y=y)
+    run("the rest of an epoch", model=models[1], x=x, y=y, EPOCHS=2)
     for whole, resumed in zip(*[model.get_weights() for model in models]):
         np.testing.assert_allclose(resumed, whole, rtol=1e-6, atol=1e-6)
 
