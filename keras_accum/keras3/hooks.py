@@ -120,9 +120,9 @@ class Hooks(Convertible):
         self._check_one_accumulation(self.gradient_accumulation_steps)
         try:
             with accumulation.building(), store.build_scope(variables) as has_values:
+                self._exclude_by_place(variables)
                 super().build(variables)
                 store.variables = self._trainable_variables
-                self._exclude_by_place()
                 store.check_names()
                 accumulation.open_window()
         except BaseException:
