@@ -237,6 +237,10 @@ class Store(abc.ABC):
         known = self.variables
         return len(variables) == len(known) and all(map(operator.is_, variables, known))
 
+    # -- the optimizer's variables -----------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
     def updates(self):
         """The variable that counts updates."""
 

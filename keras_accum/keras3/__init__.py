@@ -89,17 +89,16 @@ class _Library(Library):
 
 
 if keras.backend.backend() == "tensorflow":
+    import tensorflow as tf
+
     from keras_accum.tensorflow.extremes import Extremes
 
     _Library.make_extremes = Extremes
+    _Library.check_equal = staticmethod(tf.debugging.assert_equal)
 
 LIBRARY = _Library()
 host.check_members(keras, keras.Model, ["_flatten_layers"])  # called in the callbacks
 
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
-
-    _Library.check_equal = staticmethod(tf.debugging.assert_equal)
 if keras.backend.backend() == "jax":
     from keras_accum.keras3.jax import HOOKS
 else:
