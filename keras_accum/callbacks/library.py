@@ -17,7 +17,6 @@ class Library:
     """A Keras version as the callbacks see it. Each version has a subclass.
 
     ops: an object with some functions of `keras.ops`.
-    check_equal: fails in a graph if two numbers differ; None where Python knows all shapes.
     added_losses: the number of losses that layers added to a step, without weight penalties.
     has_penalties: returns True if weights that train have penalties.
     flatten: lists the leaves in a nested structure.
@@ -28,13 +27,12 @@ class Library:
     make_sum_loss: returns a loss without `call`, with reduction "sum".
     scale_name: the name of a LossScaleOptimizer's attribute with its scale.
     least_weight: the least weight of a micro-batch in `fit`.
-    make_extremes: returns an object that notes shapes which a graph doesn't know.
     read: returns a variable or tensor as a NumPy array.
     is_traced: False if train steps run eagerly, so Python sees every value.
     """
 
     scale_name = "loss_scale"
-    name = keras = ops = flatten = get_mask = read = check_equal = make_extremes = None
+    name = keras = ops = flatten = get_mask = read = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
     is_traced = True
     # Not 0: a window in which all is masked has the average gradient, as the big batch.

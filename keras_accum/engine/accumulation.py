@@ -11,7 +11,7 @@ import functools
 import numpy as np
 
 from keras_accum.engine.gradients import MicroBatch, drop_bad, transform, weigh
-from keras_accum.engine.pending import Pending
+from keras_accum.engine.pending import OF_SUM, Pending
 from keras_accum.engine.state import State
 from keras_accum.engine.window import (
     MISSING,
@@ -180,13 +180,20 @@ class Accumulation:
         self.process(self.reduce(gradients, variables))
 
     def reduce(self, gradients, variables):
-        """Return the micro-batch, weighted if asked to and summed over replicas."""
-        if not self.options.weighs:
-            return MicroBatch(self.replicas.reduce(gradients, variables), variables)
-        batch = weigh(self, gradients, variables)
+        """Return the micro-batch, weighted if it has a weight and summed over replicas."""
+        weight = self.pending.take_weight() if self.options.weighs else None
+        if weight is None or weight is OF_SUM:
+            summed = self.replicas.reduce(gradients, variables)
+            return self.unweighted(summed, variables, is_sum=weight is OF_SUM)
+        batch = weigh(self, weight, gradients, variables)
         tensors, of_variables = [*batch.gradients, batch.weight], [*variables, self.window.weight]
         *gradients, weight = self.replicas.reduce(tensors, of_variables)
         return replace(batch, gradients=gradients, weight=weight)
+
+    def unweighted(self, gradients, variables, is_sum=False):
+        """Return a micro-batch that counts 1, its gradients already summed over replicas."""
+        weight = self.values.scalar(1, self.window.weight.dtype) if self.options.weighs else None
+        return MicroBatch(gradients, variables, weight, is_sum=is_sum)
 
     def process(self, batch):
         """Process a micro-batch, its gradients already summed over replicas."""

@@ -14,27 +14,21 @@ class MicroBatch(NamedTuple):
 
     gradients: list  # one for each variable, summed over replicas
     variables: list  # the model's own list, if all have a gradient
-    weight: Any = None  # the divisor of its loss, with reduction="weighted"
+    weight: Any = None  # what its loss is divided by; None if micro-batches have no weights
     factor: Any = 1  # what the sums still have to multiply the gradients by
+    is_sum: bool = False  # True if its loss is a sum, divided by nothing
     counted: Any = None  # 1, or 0 if it is dropped
     absent: Sequence = ()  # indices of the model's variables without a gradient
 
 
-def weigh(accumulation, gradients, variables):
-    """Return the micro-batch, its gradients multiplied by its weight.
+def weigh(accumulation, given, gradients, variables):
+    """Return the micro-batch, its gradients multiplied by the given weight.
 
     Some sums multiply by themselves when they add. The factor includes the number of replicas,
     because Keras divides each replica's loss by it. A weight that isn't finite makes the gradients
     NaN, and counts as 1, because at 0 they wouldn't show.
     """
     values, open_window = accumulation.values, accumulation.window
-    given = accumulation.pending.take("weigh")
-    if given is None:
-        raise ValueError(
-            "reduction='weighted' needs the weight of each micro-batch. `fit` with Keras's own "
-            "`train_step` finds it. In a train step of your own, call `optimizer.weigh(weight)` "
-            "before `apply_gradients`. `train_on_batch` can't be used: call `fit`."
-        )
     weight = values.scalar(given, open_window.weight.dtype)
     sums = accumulation.sums.in_step()
     if is_known(weight) and sums.multiply and weight and _is_finite(weight):

@@ -99,7 +99,7 @@ class TracedSums(Sums):
                 found[key] = scale(
                     values.ops,
                     step,
-                    self.options.reduction,
+                    self.options,
                     lambda value: values.cast(value, total.dtype),
                 )
             return values.times(total, found[key])

@@ -88,14 +88,6 @@ class _Library(Library):
         return getattr(keras.config, "is_nnx_enabled", lambda: False)()
 
 
-if keras.backend.backend() == "tensorflow":
-    import tensorflow as tf
-
-    from keras_accum.tensorflow.extremes import Extremes
-
-    _Library.make_extremes = Extremes
-    _Library.check_equal = staticmethod(tf.debugging.assert_equal)
-
 LIBRARY = _Library()
 host.check_members(keras, keras.Model, ["_flatten_layers"])  # called in the callbacks
 

@@ -23,7 +23,7 @@ class More(TypedDict, total=False):
     gradient_accumulation_steps: int | None
     name: str | None
     accum_iters: int | AccumulationSchedule | None
-    reduction: Literal["mean", "sum", "weighted"]
+    reduction: Literal["auto", "mean", "sum", "weighted"]
     skip_nonfinite: bool
     skip_norm: float | Callable[[Any], Any] | None
     window_transforms: Sequence[Callable[[Any, Any], Any]] | None

@@ -232,8 +232,8 @@ class EagerSums(Sums):
     def averages(self, totals, variables, steps):
         are_summed = self.store.are_summed(variables)
         summed = list(compress(totals, are_summed))
-        of_divisor = torch if self.options.weighs else np  # a weight stays on the device
-        factor = scale(of_divisor, steps[0], self.options.reduction, lambda value: value)
+        of_divisor = np if is_known(steps[0].divisor) else torch  # a weight stays on the device
+        factor = scale(of_divisor, steps[0], self.options, lambda value: value)
         if is_known(factor) and len({total.dtype for total in summed}) == 1:
             factor = summed[0].new_full((), float(factor))  # a tensor is faster than a number
         if summed:

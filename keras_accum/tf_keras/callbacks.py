@@ -14,7 +14,6 @@ from keras_accum.callbacks import (
 from keras_accum.callbacks.base import is_named
 from keras_accum.callbacks.library import Library
 from keras_accum.host import check_members
-from keras_accum.tensorflow.extremes import Extremes
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 
 __all__ = ["ApplyPartialWindow", "AccumulationMonitor", "MicroBatchWeights", "OnUpdates"]
@@ -33,8 +32,6 @@ class _Library(Library):
     name, keras, ops, import_keras = "tf_keras", keras, _OPS, IMPORT_KERAS
     shape = "keras.backend.shape"
     least_weight = 0.0  # the mean of nothing is NaN here
-    check_equal = staticmethod(tf.debugging.assert_equal)
-    make_extremes = Extremes
     flatten, read = staticmethod(tf.nest.flatten), staticmethod(keras.backend.get_value)
 
     def get_mask(self, output):

@@ -1,6 +1,6 @@
 """A micro-batch on tf_keras, whose gradients may be summed over replicas in advance."""
 
-from keras_accum.engine.gradients import MicroBatch
+from keras_accum.engine.window import replace
 from keras_accum.mistakes import check_horovod
 from keras_accum.tf_keras.library import utilities
 
@@ -18,19 +18,23 @@ def process(optimizer, pairs, is_summed):
     check_horovod(optimizer)
     optimizer.build([variable for _, variable in pairs])
     gradients, variables = map(list, zip(*utilities.filter_empty_gradients(pairs)))
-    weights, replica = accumulation.update.weights_already_summed, replicas.index()
+    already_summed, replica = accumulation.update.already_summed, replicas.index()
     # In one replica, a gradient is its own sum.
-    if not is_summed or replicas.count() == 1 and replica not in weights:
+    if not is_summed or replicas.count() == 1 and replica not in already_summed:
         accumulation.micro_batch(gradients, variables)
         return
-    is_wrapped = vars(optimizer).get("_is_wrapped_by_loss_scale_optimizer", False)
-    needs_pairs = options.weighs or is_wrapped and options.accumulates
-    if needs_pairs and replica not in weights:
-        raise ValueError(
-            "reduction='weighted' and a LossScaleOptimizer need the gradients before they are "
-            f"summed over replicas: leave {_FOR_UNSUMMED[replicas.method]}."
-        )
-    accumulation.process(MicroBatch(gradients, variables, weights.pop(replica, None)))
+    batch = already_summed.pop(replica, None)
+    if batch is None:
+        is_wrapped = vars(optimizer).get("_is_wrapped_by_loss_scale_optimizer", False)
+        is_weighted = options.weighs and accumulation.pending.take("weigh") is not None
+        needs_pairs = is_weighted or options.is_strict or is_wrapped
+        if needs_pairs and options.accumulates:
+            raise ValueError(
+                "A weight, reduction='weighted' and a LossScaleOptimizer need the gradients before "
+                f"they are summed over replicas: leave {_FOR_UNSUMMED[replicas.method]}."
+            )
+        batch = accumulation.unweighted(gradients, variables)
+    accumulation.process(replace(batch, gradients=gradients, variables=variables))
 
 
 def sum_in_advance(optimizer, pairs):
@@ -47,5 +51,5 @@ def sum_in_advance(optimizer, pairs):
         return []
     with replicas.in_method():
         batch = accumulation.reduce(*map(list, zip(*pairs)))
-    accumulation.update.weights_already_summed[replicas.index()] = batch.weight
+    accumulation.update.already_summed[replicas.index()] = batch
     return list(zip(batch.gradients, batch.variables))

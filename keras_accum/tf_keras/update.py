@@ -31,13 +31,12 @@ _RULES = {
 class TfKerasUpdate(parts.Update):
     """An update on Keras 2 and TensorFlow 2. Each style has a subclass.
 
-    weights_already_summed: {replica: the micro-batch's weight or None}, after gradients were summed
-        for a LossScaleOptimizer.
+    already_summed: {replica: the MicroBatch}, after gradients were summed for a LossScaleOptimizer.
     """
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.weights_already_summed = {}
+        self.already_summed = {}
         self._updates_begun = 0  # replicas inside an update
         self._updates_before = None  # a number, if Python runs the step
         self._is_made = False  # True if that step has made its update

@@ -10,6 +10,7 @@ import pytest
 from mathematics import CODE, micro_batch, optimizer
 
 from keras_accum.engine import window
+from keras_accum.options import Options
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -38,7 +39,7 @@ def test_the_counters_are_those_of_the_package(reduction, ops):
         assert (o.position, o.length) == (position, length)
         assert o.updates - updates == step.switch
         with np.errstate(all="raise"):  # no micro-batch may have been counted
-            scale = window.scale(np, step, reduction, np.float64)
+            scale = window.scale(np, step, Options(reduction=reduction), np.float64)
         if step.switch:
             np.testing.assert_allclose(o.weights, total * scale, rtol=0, atol=1e-13)
             total = 0

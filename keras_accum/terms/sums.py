@@ -1,7 +1,7 @@
 """Terms of a loss that `reduction="sum"` would count in each micro-batch."""
 
 from keras_accum.callbacks.base import find_own_methods
-from keras_accum.callbacks.micro_batch_weights import are_means, find_reductions
+from keras_accum.terms.term import are_means, find_reductions
 
 _REFUSED = "reduction='sum' would count {} once per micro-batch, not once per update. {}"
 _ADDS = (
@@ -60,6 +60,6 @@ def are_scaled(model, optimizer, library):
     """Return True if all losses that are sums are multiplied by the window's length."""
     container, _, _ = library.find_losses(model)
     weights = library.flatten(getattr(container, "_user_loss_weights", None))
-    losses, length = library.flatten(model.loss), optimizer._accumulation.counts()[1]
+    losses, length = library.flatten(model.loss), optimizer._accumulation.options.accum_iters
     pairs = [pair for pair in zip(losses, weights) if not are_means(pair[:1])]
     return bool(pairs) and all(weight == length for _, weight in pairs)

@@ -1,0 +1,6 @@
+"""What is a loss divided by? This folder is the one place that answers.
+
+`tap` sees the calls of a model's losses, `term` says what each is divided by, and `table` decides
+what a window or a batch in slices does with them. `trial` tries whether a loss compares samples,
+and `sums` finds terms that `reduction="sum"` would count too often.
+"""

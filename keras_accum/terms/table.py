@@ -1,0 +1,152 @@
+"""The table: what a window does with a loss of these terms, and what `fit` says about it."""
+
+import enum
+from typing import Any, NamedTuple, Sequence
+
+from keras_accum.terms.term import Divisor
+
+_BY_FUNCTION = (
+    "give `fit` `callbacks=[MicroBatchWeights(weight)]`, where `weight` is a function of (x, y, "
+    "y_pred, sample_weight) that returns this number"
+)
+_IN_SLICES = (
+    "On Keras 3, `MicroBatches(size)` with Keras's own optimizer and whole batches is exact."
+)
+_COMPARES = "The loss {!r} {}. " + _IN_SLICES
+_SUM_BESIDE = (
+    "The loss {!r} is a sum beside terms that aren't, and a micro-batch has one weight. {}"
+)
+_SEVERAL = (
+    "Several losses are divided by different numbers, such as of samples and of tokens, or by "
+    "different masks, and a micro-batch has one weight. " + _IN_SLICES + " Otherwise, let all "
+    "losses be means over samples, with zeros for missing labels in place of dropping them. If "
+    f"the numbers are equal, {_BY_FUNCTION}. Received: {{}}"
+)
+_ADDED = (
+    "Layers add losses, such as activity penalties, which are means over samples, and the loss "
+    "{!r} {}. " + _IN_SLICES + " Otherwise, leave these losses out."
+)
+_UNREADABLE = (
+    "`fit` can't read what {} is divided by, and the loss {!r} {}. If the whole loss is divided by "
+    f"one number, {_BY_FUNCTION}."
+)
+_STRICT = "`fit` can't read what {} is divided by: " + _BY_FUNCTION + ". Received: {}"
+UNTIL_THEN = " Until then, {}your results may differ from the big batch."
+BY_SAMPLES = "`fit` weighs each micro-batch by its number of samples, and "
+STRICT = "reduction='weighted' must know what the whole loss is divided by. "
+
+
+class Way(enum.Enum):
+    """How the micro-batches in a window become one."""
+
+    BY_DIVISOR = "weighed by what their loss is divided by"
+    AS_SUM = "added up"
+    BY_SAMPLES = "weighed by their number of samples"
+
+
+class Decision(NamedTuple):
+    """What a window does with a loss.
+
+    problem: why results may differ from the big batch, and what to write; None if they don't.
+    strict_problem: the same for `reduction="weighted"`.
+    sizes: numbers whose ratios must be the same in all micro-batches; empty if nothing must.
+    if_unequal: the problem if they aren't.
+    """
+
+    way: Way
+    problem: Any = None
+    strict_problem: Any = None
+    sizes: Sequence = ()
+    if_unequal: Any = None
+
+
+class Loss(NamedTuple):
+    """A model's loss, as one call of `compute_loss` shows it.
+
+    terms: a Term for each call of a compiled loss.
+    rows: the number of samples, None if a graph doesn't know it.
+    adds: True if layers add losses, such as activity penalties.
+    is_penalized: True if weights that train have penalties.
+    is_own: True if the model has its own `compute_loss`.
+    own: (name, Divisor) of the losses that the model keeps for it.
+    remedy: the line to write for a sum beside means.
+    """
+
+    terms: Sequence
+    rows: Any = None
+    adds: bool = False
+    is_penalized: bool = False
+    is_own: bool = False
+    own: Sequence = ()
+    remedy: str = ""
+
+    def decide(self):
+        """Return the Decision for this loss."""
+        kinds = [term.divisor for term in self.terms]
+        if Divisor.COMPARES in kinds:
+            return _by_samples(_COMPARES.format(*self._find(kinds, Divisor.COMPARES)))
+        if self.is_own or not kinds or Divisor.UNKNOWN in kinds:
+            return self._decide_unreadable(kinds)
+        if Divisor.NONE_SUM in kinds:
+            if {*kinds} == {Divisor.NONE_SUM} and not (self.adds or self.is_penalized):
+                return Decision(Way.AS_SUM)
+            name, _ = self._find(kinds, Divisor.NONE_SUM)
+            return _by_samples(_SUM_BESIDE.format(name, self.remedy))
+        if len(kinds) == 1 and not self.adds:
+            return Decision(Way.BY_DIVISOR)
+        keys, others = [term.key for term in self.terms], self._explain_others(kinds)
+        if all(isinstance(key, int) for key in keys):
+            sizes = self._list_sizes(keys, has_rows=self.adds)
+            return Decision(Way.BY_DIVISOR, sizes=sizes, if_unequal=others)
+        if len({*keys}) == 1 and not self.adds:
+            return Decision(Way.BY_DIVISOR)
+        return _by_samples(others)
+
+    def _decide_unreadable(self, kinds):
+        """Decide for a loss of which Keras divides something else than the whole."""
+        what, found = "the model's own `compute_loss`", list(self.own)
+        if not self.is_own:
+            unknown = [t.name for t, kind in zip(self.terms, kinds) if kind is Divisor.UNKNOWN]
+            what = f"the loss {unknown[0]!r}" if unknown else "the model's loss"
+        for term, kind in zip(self.terms, kinds):
+            if kind is Divisor.NONE_SUM or term.depends_on_data:
+                found.append((term.name, Divisor.UNMASKED if kind is Divisor.UNKNOWN else kind))
+        if found:
+            return _by_samples(self._say(what, *found[0]))
+        is_strict = not self.is_own or not kinds or Divisor.UNKNOWN in kinds
+        received = ", ".join(map(_describe, self.terms)) or "no compiled loss"
+        strict = _STRICT.format(what, received) if is_strict else None
+        means = [term for term, kind in zip(self.terms, kinds) if kind is not Divisor.UNKNOWN]
+        keys = [term.key for term in means]
+        if not means or not all(isinstance(key, int) for key in keys):
+            return Decision(Way.BY_SAMPLES, strict_problem=strict)
+        unequal = self._say(what, means[0].name, Divisor.VALUES)
+        sizes = self._list_sizes(keys, means)
+        return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal)
+
+    def _say(self, what, name, kind):
+        return _UNREADABLE.format(what, name, kind.value)
+
+    def _find(self, kinds, kind):
+        return self.terms[kinds.index(kind)].name, kind.value
+
+    def _list_sizes(self, keys, terms=None, has_rows=True):
+        """Return the numbers of values in the terms, or for each sample, and of samples."""
+        sizes = [term.size for term in (self.terms if terms is None else terms)]
+        sizes += [self.rows] if has_rows else []
+        return [*keys, *[1] * has_rows] if None in sizes else sizes
+
+    def _explain_others(self, kinds):
+        """Return the problem with several divisors."""
+        if self.adds:
+            kinds = [(t.name, kind.value) for t, kind in zip(self.terms, kinds)]
+            return _ADDED.format(*kinds[-1])
+        return _SEVERAL.format(", ".join(map(_describe, self.terms)))
+
+
+def _describe(term):
+    return f"{term.name!r} of values {term.shape}"
+
+
+def _by_samples(problem):
+    return Decision(Way.BY_SAMPLES, problem, problem)

@@ -1,0 +1,99 @@
+"""The tap on a model's losses: each call in a train step becomes a Term."""
+
+import contextlib
+
+from keras_accum.callbacks.train_function import attribute
+from keras_accum.host import check_members
+from keras_accum.terms.term import Term
+
+
+class Tap:
+    """Stands in for the losses of a model, and notes their calls.
+
+    terms: a Term for each call in the current scope.
+    """
+
+    def __init__(self, library, model, when_built=lambda: None):
+        """`when_built` is called if Keras builds its container of losses within a scope."""
+        self.terms = []
+        self._library, self._model, self._when_built = library, model, when_built
+        self._tapped = None  # the container's own losses, and those that stand in for them
+
+    @contextlib.contextmanager
+    def scope(self):
+        """Note the calls within this scope, and yield the list of Terms."""
+        container, name, _ = self._library.find_losses(self._model)
+        self.terms = []
+        with contextlib.ExitStack() as stack:
+            if container is not None:
+                check_members(self._library.keras, container, [name, "build", "built"])
+                if container.built:
+                    self._install(stack)
+                else:
+                    build = self._build_and_install(stack)
+                    stack.enter_context(attribute(container, "build", build))
+            yield self.terms
+
+    def _install(self, stack):
+        container, name, replace = self._library.find_losses(self._model)
+        losses = vars(container)[name]
+        if self._tapped is None or self._tapped[0] is not losses:
+            self._tapped = losses, [replace(item, self._stand_in) for item in losses]
+        stack.enter_context(attribute(container, name, self._tapped[1]))
+
+    def _build_and_install(self, stack):
+        container, _, _ = self._library.find_losses(self._model)
+
+        def build(*arguments, **keywords):
+            type(container).build(container, *arguments, **keywords)
+            self._install(stack)
+            self._when_built()
+
+        return build
+
+    def _stand_in(self, loss):
+        return _TappedLoss(self._library, loss, lambda term: self.terms.append(term))
+
+
+class _TappedLoss:
+    """Stands in for a loss in Keras's container."""
+
+    def __init__(self, library, loss, note):
+        self._library, self._loss, self._note = library, loss, note
+        self._has_own_call = type(loss).__call__ is not library.keras.losses.Loss.__call__
+
+    def __getattr__(self, name):
+        return getattr(self._loss, name)
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        loss = self._loss
+        if self._has_own_call:
+            result, values = loss(y_true, y_pred, sample_weight=sample_weight), None
+        else:
+            result, values = call_noting(loss, loss.call, y_true, y_pred, sample_weight)
+        self._note(Term(self._library, loss, values, y_true, y_pred, sample_weight))
+        return result
+
+
+def call_noting(loss, call, *arguments, **keywords):
+    """Call a loss, with `call` in place of its own. Return its result, and what `call` returned.
+
+    A copy is called: two models in two threads may share a loss.
+    """
+    found = []
+
+    def call_and_note(*arguments, **keywords):
+        found.append(call(*arguments, **keywords))
+        return found[-1]
+
+    twin = object.__new__(type(loss))
+    vars(twin).update(vars(loss), call=call_and_note)
+    result = twin(*arguments, **keywords)
+    return result, found[0] if len(found) == 1 else None
+
+
+def find_own_losses(library, model):
+    """Return the losses that a model keeps as its attributes, for its own `compute_loss`."""
+    found = [v for v in list(vars(model).values()) if isinstance(v, library.keras.losses.Loss)]
+    container, _, _ = library.find_losses(model)
+    return [loss for loss in found if loss is not container]

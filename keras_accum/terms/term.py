@@ -1,0 +1,143 @@
+"""A term of a loss: one call of a compiled loss, and what Keras divides it by."""
+
+import enum
+
+import numpy as np
+
+from keras_accum.host import is_of_keras
+
+BY_SAMPLE_WEIGHT = "mean_with_sample_weight"  # a loss reduction, dividing by the sample weights
+_MEANS = {"mean", "sum_over_batch_size", "auto", BY_SAMPLE_WEIGHT}  # "auto" is tf_keras's
+
+
+class Divisor(enum.Enum):
+    """What a loss is divided by, with the words for it in messages."""
+
+    SAMPLES = "is a mean over samples"
+    VALUES = "is a mean over values, of which samples may have unequal numbers"
+    UNMASKED = "is divided by the number of elements that aren't masked or ignored"
+    SAMPLE_WEIGHTS = "is divided by the sum of sample weights"
+    NONE_SUM = "is a sum"
+    COMPARES = "isn't a mean over samples: it compares samples with each other, or adds them up"
+    UNKNOWN = "can't be read"
+
+
+def find_divisor(loss):
+    """Return the Divisor of a loss that isn't called yet, as far as its config tells, or None."""
+    if loss.reduction == "sum":
+        return Divisor.NONE_SUM
+    if loss.reduction == BY_SAMPLE_WEIGHT:
+        return Divisor.SAMPLE_WEIGHTS
+    return None if loss.get_config().get("ignore_class") is None else Divisor.UNMASKED
+
+
+def find_reductions(losses):
+    """Return the reductions of losses. Strings and functions are means."""
+    return {getattr(loss, "reduction", "mean") for loss in losses}
+
+
+def are_means(losses):
+    """Return True if all losses are means, whatever they are divided by."""
+    return find_reductions(losses) <= _MEANS
+
+
+class Term:
+    """One call of a loss.
+
+    values: the result of the loss's `call`, None if it has another `__call__` than Keras's.
+    shape: the shape of `values`; empty if unknown.
+    targets: the first array of the loss's targets.
+    masks: the masks on the output and on `values`; each may be None.
+    """
+
+    def __init__(self, library, loss, values, y_true, y_pred, sample_weight):
+        self._library, self.loss, self.values = library, loss, values
+        self.shape, self.targets = read_shape(values), library.flatten(y_true)[0]
+        self.masks = [library.get_mask(y_pred), library.get_mask(values)]
+        self._sample_weight = sample_weight
+
+    @property
+    def name(self):
+        return self.loss.name or type(self.loss).__name__
+
+    @property
+    def size(self):
+        """The number of values, None if a graph doesn't know it."""
+        return None if None in self.shape else int(np.prod(self.shape))
+
+    @property
+    def divisor(self):
+        """The kind of number that Keras divides the loss by, a Divisor."""
+        function = getattr(self.loss, "fn", type(self.loss))
+        rows = read_shape(self.targets)[:1]
+        # In a graph that doesn't know the number of rows, values may have others.
+        is_per_sample = bool(self.shape) and self.shape[0] in (None, *rows)
+        compares = not is_per_sample or function.__name__ == "circle"
+        if self.loss.reduction == "sum":
+            return Divisor.NONE_SUM
+        if compares and is_of_keras(function):
+            return Divisor.COMPARES
+        if not is_per_sample or not are_means([self.loss]):
+            return Divisor.UNKNOWN
+        if self.depends_on_data:
+            return Divisor.SAMPLE_WEIGHTS if self._divides_by_weights else Divisor.UNMASKED
+        return Divisor.SAMPLES if len(self.shape) == 1 else Divisor.VALUES
+
+    @property
+    def _divides_by_weights(self):
+        return self.loss.reduction == BY_SAMPLE_WEIGHT and self._sample_weight is not None
+
+    @property
+    def depends_on_data(self):
+        """True if a mask or sample weights are in the divisor, as far as they can be seen."""
+        return any(mask is not None for mask in self.masks) or self._divides_by_weights
+
+    @property
+    def key(self):
+        """Equal for calls whose divisors have one ratio in each batch.
+
+        Integers are the number of values per sample.
+        """
+        parts = [*self.masks, self._sample_weight if self._divides_by_weights else None]
+        parts = [part for part in parts if part is not None]
+        if parts:
+            return tuple(map(id, parts))
+        if None in self.shape[1:]:
+            return (id(self.values),)
+        return int(np.prod(self.shape[1:]))
+
+    @property
+    def _weights_add_values(self):
+        """True if sample weights have more dimensions than one per sample, and not the values'."""
+        if self._sample_weight is None:
+            return False
+        shape = read_shape(self._sample_weight)
+        return shape != self.shape and any(n != 1 for n in shape[1:])
+
+    def count(self, dtype):
+        """Return Keras's divisor: divisor * loss = the sum, as Keras's reduction "sum" has it.
+
+        It is an integer if nothing masks or weights the values, and their shape is known.
+        """
+        library, ops = self._library, self._library.ops
+        weights, divides = self._sample_weight, self._divides_by_weights
+        if not (self.depends_on_data or self._weights_add_values):
+            # Not a sum of ones: XLA would also count the rows that the loss has left out.
+            return self.size if self.size is not None else ops.cast(ops.size(self.values), dtype)
+        # Keras divides by the sum of the weights, in their own shape, or else counts values.
+        ones = [ops.ones_like(weights if divides else self.values, dtype=dtype) for _ in range(2)]
+        for each, mask in zip(ones, self.masks):
+            if mask is not None:
+                library.set_mask(each, mask)
+        if weights is not None:  # a copy, because Keras on PyTorch multiplies in place
+            weights = ops.ones_like(weights) * (weights if divides else 1)
+        total = library.make_sum_loss(dtype)
+        total.call = lambda *_: ones[1]
+        return total(ones[0], ones[0], sample_weight=weights)
+
+
+def read_shape(array):
+    """Return a shape; empty if unknown. Its elements may be None in a graph."""
+    shape = getattr(array, "shape", ())
+    # TensorFlow may not know the rank.
+    return () if getattr(shape, "rank", 0) is None else tuple(shape)
