@@ -136,7 +136,8 @@ def fitted(is_eager=True, epochs=1, last=None):
     """A model with states of all kinds, in a window that is open."""
     between = layers.BatchNormalization(), layers.Dropout(0.5), Counts(last)
     model = network(*between)
-    model.compile(hosts.ours("Adam", accum_iters=LENGTH), Running(), metrics=["mae"])
+    optimizer = hosts.ours("Adam", accum_iters=LENGTH, reduction="mean")
+    model.compile(optimizer, Running(), metrics=["mae"])
     model.run_eagerly = is_eager
     if epochs:
         model.fit(X[:SIZE], Y[:SIZE], batch_size=SIZE, epochs=epochs, verbose=0)

@@ -204,7 +204,7 @@ def test_a_frozen_layer(before, length, callback, in_replicas, request):
     """Neither momentum nor sum moves it. The reference has it frozen for the whole window."""
     arguments = {"learning_rate": 2**-5, "momentum": 0.9}
     with request.getfixturevalue("strategy").scope() if in_replicas else contextlib.nullcontext():
-        ours = hosts.ours("SGD", accum_iters=LENGTH, **arguments)
+        ours = hosts.ours("SGD", accum_iters=LENGTH, reduction="mean", **arguments)
         model = compiled(dense_model(), ours)
     reference = compiled(dense_model(), hosts.stock("SGD", **arguments))
     first, second, third = batches(training.BIG)

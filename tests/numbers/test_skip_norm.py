@@ -82,7 +82,8 @@ def test_what_is_dropped(arguments, micro_batches):
 def test_the_monitor_counts(accum_iters):
     x, y = (array[:8] for array in data())
     y[4:6] *= 1e4
-    optimizer = hosts.ours("SGD", learning_rate=1e-3, accum_iters=accum_iters, skip_norm=1e3)
+    arguments = {"accum_iters": accum_iters, "reduction": "mean", "skip_norm": 1e3}
+    optimizer = hosts.ours("SGD", learning_rate=1e-3, **arguments)
     model, callbacks = compiled(dense_model(), optimizer), [hosts.accum.AccumulationMonitor()]
     settings = {"batch_size": 2, "shuffle": False, "verbose": 0, "epochs": 2}
     for _ in range(2):

@@ -25,7 +25,8 @@ def trained_in_mixed_precision(accum_iters):
     """A model whose optimizer `compile` has wrapped, after 5 micro-batches. `same_start` resets."""
     hosts.set_floatx("float32")
     set_policy("mixed_float16")
-    optimizer = hosts.ours("Adam", learning_rate=2**-5, accum_iters=accum_iters)
+    arguments = {"accum_iters": accum_iters, "reduction": "mean"}
+    optimizer = hosts.ours("Adam", learning_rate=2**-5, **arguments)
     model = compiled(dense_model(), optimizer, hosts.mean_squared_error())
     assert inner(model.optimizer) is optimizer is not model.optimizer
     return train_five(model)

@@ -128,7 +128,7 @@ def test_own_arguments_and_their_defaults():
     own = Options(accum_iters=np.int64(3))
     assert (own.accum_iters, own.reduction, own.gate) == (3, "auto", "auto")
     assert type(own.accum_iters) is int  # as JSON needs it
-    assert Options() == Options(1, "mean", False, None, None, "auto")
+    assert Options() == Options(1, "auto", False, None, None, "auto")
     # `fit` warns of an `accum_iters` that nobody gave.
     assert Options().accum_iters is ONE and Options(1).accum_iters is not ONE
 

@@ -118,11 +118,11 @@ def test_backup_and_restore(accum_iters, tmp_path):
     backup = {"backup_dir": str(tmp_path / "backup"), "save_freq": STOP}
     restored = Restored()
     for last, length in ((Interrupt(), LENGTH), (restored, accum_iters)):
-        model = fresh(accum_iters=length)
+        model = fresh(accum_iters=length, reduction="mean")
         callbacks = [keras.callbacks.BackupAndRestore(**backup), last]
         try:
             training.fit(model, MICRO, epochs=1, callbacks=callbacks)
         except InterruptedError:
             assert last is not restored
-    assert_same(restored.found, everything(go_on(fresh(), 0, STOP)))
+    assert_same(restored.found, everything(go_on(fresh(reduction="mean"), 0, STOP)))
     assert model.optimizer.accum_iters == accum_iters

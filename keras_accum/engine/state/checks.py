@@ -77,16 +77,13 @@ def _misfits(state, shapes, is_fresh):
     The learning rate and the whole window may be missing, and if neither side has made a step, all
     slots.
     """
-    optional = {"learning_rate", "state_format", MISSING}
-    known = {"state_format": (), **shapes}
+    optional = {"learning_rate", "state_format", MISSING, WEIGHT}
+    known = {"state_format": (), WEIGHT: (), **shapes}
     # As objects, because old NumPy has no `any` of strings.
     updates, position = (
         state.get(name, np.asarray(0)).astype(object).any()
         for name in ("completed_updates", "window_position")
     )
-    if not position:  # no window is open
-        optional.add(WEIGHT)
-        known.setdefault(WEIGHT, ())
     # accum_iters alone doesn't imply an open window.
     if not any(map(is_of_window, state.keys() - {"state_format", "accum_iters"})):
         optional.update(filter(is_of_window, shapes))
@@ -104,7 +101,18 @@ def _misfits(state, shapes, is_fresh):
         "Not known here: ": [name for name in state if name not in known],
         "Of another shape: ": misshapen,
     }
-    return [text + shorten(names) for text, names in found.items() if names]
+    problems = [text + shorten(names) for text, names in found.items() if names]
+    if position and WEIGHT not in shapes and has_weights(state):
+        problems.append(
+            "Its open window has weights: load it with reduction='auto', or call "
+            "`apply_partial_window()` before you save it"
+        )
+    return problems
+
+
+def has_weights(state):
+    """Return True if the micro-batches of the open window have other weights than 1 each."""
+    return WEIGHT in state and bool(np.any(state[WEIGHT] != state.get("window_position", 0)))
 
 
 def _misfits_of_rule(state, rule):
