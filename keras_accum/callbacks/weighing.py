@@ -26,7 +26,7 @@ class WeighMicroBatches(InTrainFunction):
     def around(self, train_step):
         if self._weighing is None or not self._weighing.fits(self.model):
             self._weighing = Weighing(self.library, self.model, self._weight)
-        return train_step
+        return self._weighing.around(train_step)
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
@@ -64,8 +64,9 @@ class Weighing:
     def __init__(self, library, model, weight):
         self._model, self._library, self._weight = model, library, weight
         self._compute_loss = model.compute_loss
-        self._is_own = bool(find_own_methods(model, library.keras.Model, "compute_loss"))
-        self._has_own_step = bool(find_own_methods(model, library.keras.Model, "train_step"))
+        own = find_own_methods(model, library.keras.Model, "compute_loss", "train_step")
+        self._own_loss = table.OWN_LOSS if "compute_loss" in own else ""
+        self._has_own_step = "train_step" in own
         self._optimizers = list_accumulating(model)
         self._engines = [o._accumulation for o in self._optimizers]
         self._weighed = [e for e in self._engines if e.options.weighs]
@@ -91,11 +92,31 @@ class Weighing:
     def install(self, scope):
         """Change the model within this scope, an ExitStack."""
         self._scope = scope
-        scope.callback(self._current.clear)
+        scope.callback(self._end)
         scope.enter_context(attribute(self._model, "compute_loss", self.compute_loss))
         self._metrics = self._metrics or self._library.loss_metrics(self._model)
         for metric in self._metrics:
             self._weigh_metric(metric)
+
+    def around(self, train_step):
+        """Return the train step; a model's own weighs by samples if it calls no `compute_loss`."""
+        if not self._has_own_step or self._weight is not None:
+            return train_step
+
+        def step(*arguments):
+            rows = self._find_rows(arguments[-1])
+            if rows is None:
+                return train_step(*arguments)
+            found = Found(self._values.traces(), [self._count(rows)])
+            for engine in self._weighed:
+                engine.pending.note_samples(found)
+            with self._tap.scope() as terms:
+                result = train_step(*arguments)
+                if found.is_taken:
+                    self._check(self._describe(terms, rows, table.OWN_STEP).decide())
+            return result
+
+        return step
 
     def warn(self):
         """Give the warnings of a step, outside of its trace."""
@@ -103,15 +124,24 @@ class Weighing:
         for optimizer, text in problems:
             warn_once(optimizer, text)
 
+    def _end(self):
+        self._current.clear()
+        for engine in self._weighed:
+            engine.pending.forget_samples()
+
     def compute_loss(self, *arguments, **keywords):
         batch = _take_batch(*arguments, **keywords)
         current = self._current[self._replicas.index()] = OfOneLoss()
         if self._weight is not None:
             current.weight = self._weight(*batch)
-        with self._tap.scope() as current.terms:
+        x, y, y_pred, _ = batch
+        with self._tap.scope() as terms:
+            del terms[:]  # those of an earlier call in the model's own step
+            current.terms = terms
             loss = self._compute_loss(*arguments, **keywords)
-        rows = self._find_rows(*batch)
-        decision = self._describe(current.terms, rows).decide()
+            current.terms = list(terms)
+        rows = self._find_rows(x, y_pred, y)
+        decision = self._describe(current.terms, rows, self._own_loss).decide()
         self._check(decision)
         weight = self._find_weight(current, decision, rows)
         current.terms = ()  # they have the tensors of a trace or step
@@ -127,24 +157,24 @@ class Weighing:
 
     # -- the weight --------------------------------------------------------------------------------
 
-    def _find_rows(self, x, y, y_pred, sample_weight):
+    def _find_rows(self, *nested):
         """Return the first array that has a row for each sample, or None."""
-        arrays = [array for each in (x, y_pred, y) for array in self._library.flatten(each)]
+        arrays = [array for each in nested for array in self._library.flatten(each)]
         return next((array for array in arrays if read_shape(array)), None)
 
-    def _describe(self, terms, rows):
-        """Return the Loss of these terms."""
+    def _describe(self, terms, rows, own):
+        """Return the Loss of these terms; `own` is code of the model that puts it together."""
         library, model = self._library, self._model
-        own = find_own_losses(library, model) if self._is_own and not terms else ()
-        kinds = [(each.name, find_divisor(each)) for each in own]
+        kept = find_own_losses(library, model) if own and not terms else ()
+        kinds = [(each.name, find_divisor(each)) for each in kept]
         has_sum = any(term.loss.reduction == "sum" for term in terms)
         return Loss(
             terms,
             None if rows is None else rows.shape[0],
             adds=library.added_losses(model) > 0,
             is_penalized=has_sum and library.has_penalties(model),
-            is_own=self._is_own,
-            own=[(name, kind) for name, kind in kinds if kind is not None],
+            own=own,
+            kept=[(name, kind) for name, kind in kinds if kind is not None],
             remedy=sums.make_remedy(model, self._optimizers[0], library) if has_sum else "",
         )
 
@@ -223,7 +253,7 @@ class Weighing:
 
     def _check_sum(self, optimizer):
         """Note terms that `reduction="sum"` would count too often."""
-        is_own = self._is_own or self._has_own_step
+        is_own = bool(self._own_loss) or self._has_own_step
         adds = self._library.added_losses(self._model) > 0
         if is_own or adds:
             text = sums.describe(self._model, optimizer, self._library, is_own, adds)
@@ -260,7 +290,7 @@ class Weighing:
         if current.weight is not None:
             return current.weight
         # Keras updates the metrics of outputs within `compute_loss`.
-        way = self._describe(current.terms, None).decide().way
+        way = self._describe(current.terms, None, self._own_loss).decide().way
         return self._find_divisor(current) if way is Way.BY_DIVISOR else None
 
 

@@ -5,10 +5,12 @@ from typing import Any, NamedTuple, Sequence
 
 from keras_accum.terms.term import Divisor
 
-_BY_FUNCTION = (
+BY_FUNCTION = (
     "give `fit` `callbacks=[MicroBatchWeights(weight)]`, where `weight` is a function of (x, y, "
     "y_pred, sample_weight) that returns this number"
 )
+BY_CALL = "call `optimizer.weigh(n)` with this number in the train step, before the optimizer"
+OWN_LOSS, OWN_STEP = "the model's own `compute_loss`", "the loss in the model's own `train_step`"
 _IN_SLICES = (
     "On Keras 3, `MicroBatches(size)` with Keras's own optimizer and whole batches is exact."
 )
@@ -20,7 +22,7 @@ _SEVERAL = (
     "Several losses are divided by different numbers, such as of samples and of tokens, or by "
     "different masks, and a micro-batch has one weight. " + _IN_SLICES + " Otherwise, let all "
     "losses be means over samples, with zeros for missing labels in place of dropping them. If "
-    f"the numbers are equal, {_BY_FUNCTION}. Received: {{}}"
+    f"the numbers are equal, {BY_FUNCTION}. Received: {{}}"
 )
 _ADDED = (
     "Layers add losses, such as activity penalties, which are means over samples, and the loss "
@@ -28,9 +30,9 @@ _ADDED = (
 )
 _UNREADABLE = (
     "`fit` can't read what {} is divided by, and the loss {!r} {}. If the whole loss is divided by "
-    f"one number, {_BY_FUNCTION}."
+    "one number, {}."
 )
-_STRICT = "`fit` can't read what {} is divided by: " + _BY_FUNCTION + ". Received: {}"
+_STRICT = f"`fit` can't read what {{}} is divided by: {BY_FUNCTION}. Received: {{}}"
 UNTIL_THEN = " Until then, {}your results may differ from the big batch."
 BY_SAMPLES = "`fit` weighs each micro-batch by its number of samples, and "
 STRICT = "reduction='weighted' must know what the whole loss is divided by. "
@@ -67,8 +69,8 @@ class Loss(NamedTuple):
     rows: the number of samples, None if a graph doesn't know it.
     adds: True if layers add losses, such as activity penalties.
     is_penalized: True if weights that train have penalties.
-    is_own: True if the model has its own `compute_loss`.
-    own: (name, Divisor) of the losses that the model keeps for it.
+    own: the model's own code that puts the loss together, in words, or "".
+    kept: (name, Divisor) of the losses that the model keeps for it.
     remedy: the line to write for a sum beside means.
     """
 
@@ -76,8 +78,8 @@ class Loss(NamedTuple):
     rows: Any = None
     adds: bool = False
     is_penalized: bool = False
-    is_own: bool = False
-    own: Sequence = ()
+    own: str = ""
+    kept: Sequence = ()
     remedy: str = ""
 
     def decide(self):
@@ -85,7 +87,7 @@ class Loss(NamedTuple):
         kinds = [term.divisor for term in self.terms]
         if Divisor.COMPARES in kinds:
             return _by_samples(_COMPARES.format(*self._find(kinds, Divisor.COMPARES)))
-        if self.is_own or not kinds or Divisor.UNKNOWN in kinds:
+        if self.own or not kinds or Divisor.UNKNOWN in kinds:
             return self._decide_unreadable(kinds)
         if Divisor.NONE_SUM in kinds:
             if {*kinds} == {Divisor.NONE_SUM} and not (self.adds or self.is_penalized):
@@ -104,8 +106,8 @@ class Loss(NamedTuple):
 
     def _decide_unreadable(self, kinds):
         """Decide for a loss of which Keras divides something else than the whole."""
-        what, found = "the model's own `compute_loss`", list(self.own)
-        if not self.is_own:
+        what, found = self.own, list(self.kept)
+        if not self.own:
             unknown = [t.name for t, kind in zip(self.terms, kinds) if kind is Divisor.UNKNOWN]
             what = f"the loss {unknown[0]!r}" if unknown else "the model's loss"
         for term, kind in zip(self.terms, kinds):
@@ -113,7 +115,8 @@ class Loss(NamedTuple):
                 found.append((term.name, Divisor.UNMASKED if kind is Divisor.UNKNOWN else kind))
         if found:
             return _by_samples(self._say(what, *found[0]))
-        is_strict = not self.is_own or not kinds or Divisor.UNKNOWN in kinds
+        is_strict = not self.own or not kinds or Divisor.UNKNOWN in kinds
+        is_strict = is_strict and self.own != OWN_STEP  # where the optimizer asks for `weigh`
         received = ", ".join(map(_describe, self.terms)) or "no compiled loss"
         strict = _STRICT.format(what, received) if is_strict else None
         means = [term for term, kind in zip(self.terms, kinds) if kind is not Divisor.UNKNOWN]
@@ -125,7 +128,8 @@ class Loss(NamedTuple):
         return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal)
 
     def _say(self, what, name, kind):
-        return _UNREADABLE.format(what, name, kind.value)
+        remedy = BY_CALL if self.own == OWN_STEP else BY_FUNCTION
+        return _UNREADABLE.format(what, name, kind.value, remedy)
 
     def _find(self, kinds, kind):
         return self.terms[kinds.index(kind)].name, kind.value

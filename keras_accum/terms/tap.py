@@ -10,21 +10,26 @@ from keras_accum.terms.term import Term
 class Tap:
     """Stands in for the losses of a model, and notes their calls.
 
-    terms: a Term for each call in the current scope.
+    terms: a Term for each call in the current scope; None outside of one.
     """
+
+    terms = None
 
     def __init__(self, library, model, when_built=lambda: None):
         """`when_built` is called if Keras builds its container of losses within a scope."""
-        self.terms = []
         self._library, self._model, self._when_built = library, model, when_built
         self._tapped = None  # the container's own losses, and those that stand in for them
 
     @contextlib.contextmanager
     def scope(self):
-        """Note the calls within this scope, and yield the list of Terms."""
+        """Note the calls within this scope, and yield their list. An inner scope has the same."""
+        if self.terms is not None:
+            yield self.terms
+            return
         container, name, _ = self._library.find_losses(self._model)
         self.terms = []
         with contextlib.ExitStack() as stack:
+            stack.callback(self._end)
             if container is not None:
                 check_members(self._library.keras, container, [name, "build", "built"])
                 if container.built:
@@ -33,6 +38,9 @@ class Tap:
                     build = self._build_and_install(stack)
                     stack.enter_context(attribute(container, "build", build))
             yield self.terms
+
+    def _end(self):
+        self.terms = None  # they have the tensors of a trace or step
 
     def _install(self, stack):
         container, name, replace = self._library.find_losses(self._model)
