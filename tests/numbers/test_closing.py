@@ -242,7 +242,7 @@ def test_one_of_two_ways():
         ours.decide(is_update)
         ours.close_window()
 
-    with pytest.raises(ValueError, match="can't be used with PythonGate or `decide`"):
+    with pytest.raises(ValueError, match="`close_window` can't be used with `decide`"):
         stepper(ours, mine, both, is_static=True)(gradients()[0][0], True)
 
 
