@@ -16,7 +16,7 @@ from steps import (
     stepper,
     variables,
 )
-from training import LENGTH, UPDATES, assert_equal, compiled, dense_model, go_on
+from training import LENGTH, assert_equal, compiled, dense_model, go_on
 
 SCALED = list(zip((1, 1 / 16, 1), gradients()))
 on_every_optimizer = over(CASES, quick=["adam", "nadam", "adafactor"])

@@ -21,7 +21,7 @@ WINDOWS = 3
 
 
 def shrink():
-    """Return a constraint that takes 0.9 of a vector. It is of Keras: a user's may choose a gate."""
+    """Return a constraint of Keras that takes 0.9 of a vector. A user's would choose a gate."""
     return hosts.keras.constraints.MinMaxNorm(min_value=0.0, max_value=0.0, rate=0.1)
 
 
