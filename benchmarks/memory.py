@@ -13,7 +13,7 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from shared.contenders import CONDITIONAL, IN_SLICES, OWN, PYTHON, SELECT, STOCK
+from shared.contenders import CONDITIONAL, IN_SLICES, OWN, SELECT, STOCK
 
 CONFIGURATIONS = {
     "Keras 3, TensorFlow": {"KERAS_BACKEND": "tensorflow"},
@@ -22,7 +22,7 @@ CONFIGURATIONS = {
     "tf_keras": {"TF_USE_LEGACY_KERAS": "1"},
 }
 ONE = "accum_iters=1"
-COLUMNS = ONE, SELECT, CONDITIONAL, PYTHON, OWN, IN_SLICES
+COLUMNS = ONE, SELECT, CONDITIONAL, OWN, IN_SLICES
 WIDTH, LAYERS, WINDOW = 5000, 4, 4
 PARAMETERS = LAYERS * (WIDTH + 1) * WIDTH
 

@@ -9,8 +9,7 @@ Only ratios of the smallest times are kept, of rounds in which all contenders ta
 process: a single time says more about the machine than about the code. A peer that fails has null.
 
 `nox -f benchmarks/noxfile.py` runs this script on all hosts, with their peers, and draws the plot.
-The optimizer alone has no `fit`: there, `decide` does what PythonGate does, under its name. The
-script runs on Python 3.7.
+For the optimizer alone, another contender calls `decide`. The script runs on Python 3.7.
 """
 
 import argparse
@@ -77,6 +76,8 @@ def compare(options, keras, network, k=WINDOW):
     if options.host == "keras3":
         found[contenders.IN_SLICES] = contenders.in_slices(options.host, MICRO_BATCH)
     if network == alone.NAME:
+        if options.host != "keras2" and keras.backend.backend() != "torch":
+            found[contenders.DECIDE] = contenders.default(options.host)
         steps = {
             name: alone.windows(
                 options.host,
@@ -84,7 +85,7 @@ def compare(options, keras, network, k=WINDOW):
                 c.optimizer(k),
                 MICRO_BATCHES,
                 options.xla,
-                decide=k if name == contenders.PYTHON else None,
+                decide=k if name == contenders.DECIDE else None,
             )
             for name, c in found.items()
             if not (c.big or name.startswith("gradient-accumulator, model"))

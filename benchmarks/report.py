@@ -7,7 +7,7 @@ the tables that are part of docs/cost.md.
 import json
 from pathlib import Path
 
-from shared.contenders import BIG, CONDITIONAL, IN_SLICES, OURS, OWN, PYTHON, SELECT, STOCK
+from shared.contenders import BIG, CONDITIONAL, IN_SLICES, OURS, OWN, SELECT, STOCK
 
 RESULTS = Path(__file__).resolve().parent / "results"
 HOSTS = {
@@ -65,8 +65,7 @@ def short_table(found):
 
 def default(host):
     """Return the gate that a user gets there who doesn't choose one."""
-    in_graphs = "keras3_tensorflow", "keras3_tensorflow_xla", "tf_keras", "tf_keras_2_15"
-    return CONDITIONAL if host in in_graphs else SELECT
+    return SELECT if host in ("keras2", "keras3_torch") else CONDITIONAL
 
 
 def ranges_table(found):
@@ -103,7 +102,7 @@ def long_table(found):
 
 def shown(ratios, host):
     """Return the figures of the picture: {candidate: time over the floor}."""
-    names = {"the default": default(host), "PythonGate": PYTHON, "Keras's own": OWN}
+    names = {"the default": default(host), IN_SLICES: IN_SLICES, "Keras's own": OWN}
     return {name: ratios[of] for name, of in names.items() if ratios.get(of) is not None}
 
 
@@ -119,7 +118,7 @@ def draw(found):
 
     groups = {HOSTS[host]: shown(of(about, SHORT), host) for host, about in found.items()}
     groups = {host: bars for host, bars in groups.items() if "Keras's own" in bars}
-    colors = {"the default": "tab:blue", "PythonGate": "lightskyblue", "Keras's own": "tab:orange"}
+    colors = {"the default": "tab:blue", IN_SLICES: "lightskyblue", "Keras's own": "tab:orange"}
     figure, axis = plt.subplots(figsize=(8, 3.4), layout="constrained")
     for place, name in enumerate(colors):
         at = [row for row, bars in enumerate(groups.values()) if name in bars]

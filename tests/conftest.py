@@ -66,8 +66,8 @@ QUICK_ONCE = ONCE or HOST == "tf_keras_new"
 def _is_dropped(item):
     """True for tests that run on another host, and for most rows with a conditional.
 
-    A conditional has no mathematics. On Keras 2, each promise is tested with it on Adam. On JAX,
-    and on other rows, tests marked `all_gates` are enough.
+    A conditional has no mathematics. On Keras 2, each promise is tested with it on Adam. On
+    other rows, tests marked `all_gates` are enough.
     """
     if item.get_closest_marker("once") and not ONCE:
         return True
@@ -81,8 +81,6 @@ def _is_dropped(item):
         return True
     if item.get_closest_marker("all_gates") or given["every_gate"] == "select":
         return False
-    if BACKEND == "jax":
-        return True
     from cases import ADAM
 
     return given.get("case", ADAM) != ADAM
@@ -102,8 +100,8 @@ def pytest_terminal_summary(terminalreporter):
     Path(path).write_text("\n".join(lines), encoding="utf-8")
 
 
-# What `auto` isn't in the plain graphs of a host. On TensorFlow 2 `auto` is a conditional there.
-OTHER_GATE = "select" if BACKEND == "tensorflow" and HOST != "keras2" else "conditional"
+# What `auto` isn't for an optimizer of Keras where only CPUs are visible.
+OTHER_GATE = "conditional" if HOST == "keras2" else "select"
 
 
 @pytest.fixture(params=["auto", pytest.param(OTHER_GATE, marks=pytest.mark.thorough)])

@@ -18,9 +18,9 @@ import jax
 import keras
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from shared.contenders import DEFAULT, IN_SLICES, OWN, PYTHON, STOCK
+from shared.contenders import DEFAULT, IN_SLICES, OWN, STOCK
 
-NAMES = STOCK, DEFAULT, PYTHON, OWN  # `programs.fit` adds MicroBatches
+NAMES = STOCK, DEFAULT, OWN  # `programs.fit` adds MicroBatches
 
 
 def data_parallel():

@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter, namedtuple
 from importlib import metadata
 from pathlib import Path
+from unittest import mock
 
 # Before the first import of JAX, or a plugin looks for its device.
 os.environ.update(KERAS_BACKEND="jax", JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1")
@@ -79,7 +80,8 @@ def compile_for(device, function, *arguments):
     arguments = jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding), arguments
     )
-    lowered = jax.jit(function, donate_argnums=0).lower(*arguments)
+    with mock.patch.object(jax, "devices", lambda: [device]):  # by which the default gate chooses
+        lowered = jax.jit(function, donate_argnums=0).lower(*arguments)
     if device.platform == "tpu":
         program, thunks = lowered.compile(), None
     else:

@@ -34,9 +34,9 @@ def _shape(array):
 
 def optimizers(names=None):
     """Return {contender: (a function that makes its optimizer, what Python decides)}."""
-    default = {contenders.DEFAULT: contenders.default("keras3")}
+    default = dict.fromkeys((contenders.DEFAULT, contenders.DECIDE), contenders.default("keras3"))
     found = {**default, **contenders.find("keras3")}
-    decided = {contenders.PYTHON: (False, True)}
+    decided = {contenders.DECIDE: (False, True)}
     made = {name: (found[name].optimizer, decided.get(name, (None,))) for name in found}
     del made[contenders.BIG]
     return {name: made[name] for name in names or made}

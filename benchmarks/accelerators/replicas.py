@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from shared import contenders
-from shared.contenders import DEFAULT, IN_SLICES, OWN, PYTHON, STOCK
+from shared.contenders import DEFAULT, IN_SLICES, OWN, STOCK
 
 from . import tables
 
@@ -38,7 +38,7 @@ class Counting(tf.distribute.ReductionToOneDevice):
 def count():
     """Return {contender: how often an update reduces, and the bytes of a parameter}."""
     found = {**contenders.find("keras3"), DEFAULT: contenders.default("keras3")}
-    found = {name: found[name] for name in (STOCK, DEFAULT, PYTHON, OWN)}
+    found = {name: found[name] for name in (STOCK, DEFAULT, OWN)}
     found[STOCK] = found[STOCK]._replace(big=True)
     found[IN_SLICES] = contenders.in_slices("keras3", BATCH // 2)  # of each replica
     figures = {}

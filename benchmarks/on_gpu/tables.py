@@ -7,11 +7,11 @@ from accelerators.tables import FIT, LARGE, MANY, table
 from shared.contenders import (
     BIG,
     CONDITIONAL,
+    DECIDE,
     DEFAULT,
     FLOOR,
     IN_SLICES,
     OWN,
-    PYTHON,
     SELECT,
     STOCK,
     WEIGHTED,
@@ -20,7 +20,7 @@ from shared.contenders import (
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 BACKENDS = {"jax": "JAX", "torch": "PyTorch"}
 NETWORKS = "MLP, 54 M", "transformer, 23 M, 99 variables", "embedding, 26 M", "convolutions"
-COLUMNS = STOCK, BIG, OWN, DEFAULT, CONDITIONAL, WEIGHTED, PYTHON, IN_SLICES
+COLUMNS = STOCK, BIG, OWN, DEFAULT, CONDITIONAL, WEIGHTED, IN_SLICES
 LABELS = {DEFAULT: "the default"}
 AS_IT_COMES, FULL = "float32 as it comes", "full float32"
 SETTINGS = AS_IT_COMES, FULL, "mixed_bfloat16", "mixed_float16"
@@ -40,8 +40,7 @@ def load(part="fit"):
 
 def contenders_of(backend):
     """Return the contenders in `fit`: PyTorch has no gates, because Python decides there."""
-    gates = (CONDITIONAL, PYTHON) if backend == "torch" else ()
-    return [name for name in COLUMNS if name not in gates]
+    return [name for name in COLUMNS if not (backend == "torch" and name == CONDITIONAL)]
 
 
 def labels(names):
@@ -62,7 +61,7 @@ def fit_table(found, backend):
 
 def alone_table(found):
     """The optimizer alone and the train step of `fit` on JAX, over the floor."""
-    names = DEFAULT, SELECT, CONDITIONAL, PYTHON, STOCK, OWN, "optax.MultiSteps", IN_SLICES
+    names = DEFAULT, SELECT, CONDITIONAL, DECIDE, STOCK, OWN, "optax.MultiSteps", IN_SLICES
     cases = found["alone"]["jax"]
     rows = {c: [cases[c].get(n) for n in names] for c in (LARGE, MANY, FIT) if c in cases}
     return table(labels(names), rows, "JAX")

@@ -12,12 +12,13 @@ from collections import namedtuple
 Contender = namedtuple("Contender", "optimizer wrap callbacks big")
 
 STOCK, FLOOR, OWN = "stock Adam", "acc += g", "Keras's own"
-SELECT, CONDITIONAL, PYTHON = "select", "conditional", "PythonGate"
+SELECT, CONDITIONAL = "select", "conditional"
 DEFAULT = "auto"
-OURS = SELECT, CONDITIONAL, PYTHON
+DECIDE = "decide"  # where Python says in a loop of one's own whether a micro-batch updates
+OURS = SELECT, CONDITIONAL
 BIG, LOOP = "stock, big batch", "PyTorch loop"
 IN_SLICES, WEIGHTED = "MicroBatches", "weighted"
-NEEDED = *OURS, STOCK, FLOOR, BIG
+NEEDED = *OURS, DECIDE, STOCK, FLOOR, BIG
 
 
 def contender(optimizer, wrap=lambda model, k: model, callbacks=list, big=False):
@@ -39,10 +40,6 @@ def find(host):
         gate: contender(lambda k, gate=gate: accum.AdamAccumulate(accum_iters=k, gate=gate))
         for gate in (SELECT, CONDITIONAL)
     }
-    if "PythonGate" in vars(accum) and keras.backend.backend() != "torch":
-        found[PYTHON] = contender(
-            lambda k: accum.AdamAccumulate(accum_iters=k), callbacks=lambda: [accum.PythonGate()]
-        )
     found[STOCK] = contender(lambda k: stock.Adam())
     found[BIG] = contender(lambda k: stock.Adam(), big=True)
     found[FLOOR] = contender(lambda k: bare_accumulation(host, keras, stock)())

@@ -174,7 +174,7 @@ class Docstrings(griffe.Extension):
 
 
 class LinkObjects(Extension):
-    """Links inline code to the reference: `AdamAccumulate`, `PythonGate()`."""
+    """Links inline code to the reference: `AdamAccumulate`, `MicroBatches()`."""
 
     def extendMarkdown(self, md):
         # Inline code is found at 20.

@@ -23,7 +23,7 @@ from keras_accum.schedule import ENDLESS
 __all__ = ["Comparison", "compare_with_big_batch"]
 
 # A gradient depends on these, and they write no files.
-_CALLBACKS = "ApplyPartialWindow", "MicroBatches", "MicroBatchWeights", "PythonGate"
+_CALLBACKS = "ApplyPartialWindow", "MicroBatches", "MicroBatchWeights"
 
 _UNCOMPILED = "`model` must be compiled: call `model.compile(...)` first. Received: {!r}"
 _NOT_OURS = (
@@ -86,7 +86,7 @@ def compare_with_big_batch(
         y: The targets, or None.
         sample_weight: The weights of samples, or None.
         batch_size: Integer >= 1, default 32, as you give it to `fit`.
-        callbacks: List of callbacks, default empty: MicroBatches, MicroBatchWeights, PythonGate or
+        callbacks: List of callbacks, default empty: MicroBatches, MicroBatchWeights or
             ApplyPartialWindow. They run in the window only.
 
     Returns:

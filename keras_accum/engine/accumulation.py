@@ -143,9 +143,6 @@ class Accumulation:
         self.window = None
         self.state, self.pending = State(self), Pending(self)
         self.weighing_callback = None  # the one by which `fit` itself weighs micro-batches
-        # A Counter of the micro-batches run or traced, by replica. None unless a PythonGate needs
-        # it: `torch.compile` compiles again if a number changes in each micro-batch.
-        self.micro_batches = None
         self._error_in_build = None
 
     @contextlib.contextmanager
@@ -210,8 +207,6 @@ class Accumulation:
 
     def receive(self, batch):
         """Return the micro-batch with `counted`, `absent`, and zeros if it is dropped."""
-        if self.micro_batches is not None:
-            self.micro_batches[self.replicas.index()] += 1
         absent = ()
         if batch.variables is not self.store.variables:
             check_once(self.store, batch.variables)
@@ -246,8 +241,8 @@ class Accumulation:
             return None
         if is_update is not None:
             raise ValueError(
-                "`close_window` can't be used with PythonGate or `decide`, which decide in Python "
-                f"when a window closes: use one of them. Received: when={closes}"
+                "`close_window` can't be used with `decide`, which decides in Python when a window "
+                f"closes: use one of them. Received: when={closes}"
             )
         return self.replicas.in_any(self.values.count_if(closes))
 

@@ -368,11 +368,10 @@ class Update(abc.ABC):
     """The stock optimizer's update, and the writes of counters.
 
     step_is_fixed: True if a user can't change the train step.
-    steps_return_state: True if `fit` passes the state functionally.
     is_updating: True while the stock optimizer makes its update.
     """
 
-    step_is_fixed = steps_return_state = is_updating = False
+    step_is_fixed = is_updating = False
 
     def __init__(self, optimizer, options, values, replicas, store):
         self.optimizer, self.options = optimizer, options

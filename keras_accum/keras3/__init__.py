@@ -19,7 +19,6 @@ from keras_accum.callbacks import (  # noqa: E402
     micro_batch_weights,
     micro_batches,
     on_updates,
-    python_gate,
     together,
 )
 from keras_accum.callbacks.base import normalizes_batches, torch_modules  # noqa: E402
@@ -102,7 +101,6 @@ ApplyPartialWindow = LIBRARY.callback(apply_partial_window.ApplyPartialWindow)
 MicroBatches = LIBRARY.callback(micro_batches.MicroBatches)
 MicroBatchWeights = LIBRARY.callback(micro_batch_weights.MicroBatchWeights)
 OnUpdates = LIBRARY.callback(on_updates.OnUpdates)
-PythonGate = LIBRARY.callback(python_gate.PythonGate)
 
 __all__ = [  # written out for type checkers; the tests compare it with `WHERE`
     "AccumulationMonitor",
@@ -113,7 +111,6 @@ __all__ = [  # written out for type checkers; the tests compare it with `WHERE`
     "MicroBatches",
     "MicroBatchWeights",
     "OnUpdates",
-    "PythonGate",
     "StateError",
     "compare_with_big_batch",
 ]

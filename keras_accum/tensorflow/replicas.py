@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_accum.engine import parts
 from keras_accum.engine.window import is_unconditional
-from keras_accum.tensorflow.values import as_written, list_graphs
+from keras_accum.tensorflow.values import as_written, is_compiled_by_xla, list_graphs
 
 
 class TensorFlowReplicas(parts.Replicas):
@@ -147,14 +147,6 @@ def find_written(operation, captures):
         if getattr(handle, "_handle_data", None) and handle._handle_data.is_set:
             found.append(handle)
     return found
-
-
-def is_compiled_by_xla():
-    """Return True if XLA compiles the current trace."""
-    from tensorflow.python.ops import control_flow_util
-
-    graph = tf.compat.v1.get_default_graph() if tf.inside_function() else None
-    return graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
 def run_if(switch, function):

@@ -53,7 +53,11 @@ class TensorFlowValues(parts.Values):
     def remainder(self, total, hold, written):
         # TensorFlow Lite makes a scalar of `multiply_no_nan` by a constant zero.
         is_zero = not tf.executing_eagerly() and tf.get_static_value(hold) == 0
-        return tf.zeros_like(total) if is_zero else super().remainder(total, hold, written)
+        remainder = tf.zeros_like(total) if is_zero else super().remainder(total, hold, written)
+        if total.dtype.is_complex or not (self.is_traced() and is_compiled_by_xla()):
+            return remainder
+        # Otherwise XLA copies the sum, as on JAX (see `JaxValues.remainder`).
+        return tf.where(self.value(written) > float("inf"), total, remainder)
 
     def all_finite(self, gradients):
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
@@ -85,6 +89,14 @@ def after(values):
     Otherwise they could run although the train step fails for lack of data.
     """
     return tf.control_dependencies([tf.group(*[getattr(v, "values", v) for v in values])])
+
+
+def is_compiled_by_xla():
+    """Return True if XLA compiles the current trace."""
+    from tensorflow.python.ops import control_flow_util
+
+    graph = tf.compat.v1.get_default_graph() if tf.inside_function() else None
+    return graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
 def list_graphs():

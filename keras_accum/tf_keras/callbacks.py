@@ -9,7 +9,6 @@ from keras_accum.callbacks import (
     apply_partial_window,
     micro_batch_weights,
     on_updates,
-    python_gate,
 )
 from keras_accum.callbacks.base import is_named
 from keras_accum.callbacks.library import Library
@@ -17,7 +16,6 @@ from keras_accum.host import check_members
 from keras_accum.tf_keras.library import IMPORT_KERAS, keras
 
 __all__ = ["ApplyPartialWindow", "AccumulationMonitor", "MicroBatchWeights", "OnUpdates"]
-__all__ += ["PythonGate"]
 
 # TensorFlow's operations, by their names in Keras 3.
 _OPS = types.SimpleNamespace(
@@ -87,4 +85,3 @@ AccumulationMonitor = LIBRARY.callback(accumulation_monitor.AccumulationMonitor)
 ApplyPartialWindow = LIBRARY.callback(apply_partial_window.ApplyPartialWindow)
 MicroBatchWeights = LIBRARY.callback(micro_batch_weights.MicroBatchWeights)
 OnUpdates = LIBRARY.callback(on_updates.OnUpdates)
-PythonGate = LIBRARY.callback(python_gate.PythonGate)

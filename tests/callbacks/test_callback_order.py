@@ -11,10 +11,10 @@ from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, f
 
 pytestmark = quick_once
 
-skip_file_on_keras2("PythonGate")
+skip_file_on_keras2("callbacks that change a train step")
 
 accum = hosts.accum
-Gate, Monitor, Weights = accum.PythonGate, accum.AccumulationMonitor, accum.MicroBatchWeights
+Monitor, Weights = accum.AccumulationMonitor, accum.MicroBatchWeights
 Apply = accum.ApplyPartialWindow
 
 SOME = [array[: (LENGTH + 1) * MICRO] for array in data()]
@@ -37,11 +37,11 @@ def train(model, *callbacks):
 @pytest.mark.parametrize(
     "first, then",
     [
-        ([Weights, Monitor, Gate], None),
-        ([Weights, Gate], [Monitor, Weights, Gate]),
-        ([Weights, Monitor, Gate], [Weights]),
+        ([Weights, Monitor], None),
+        ([Weights], [Monitor, Weights]),
+        ([Weights, Monitor], [Weights]),
     ],
-    ids=["the same callbacks", "others and a gate", "others"],
+    ids=["the same callbacks", "others and a monitor", "others"],
 )
 def test_after_a_break(first, then):
     """The next training raises no error, and ends as if there had been no first one."""
@@ -86,7 +86,7 @@ def test_nothing_of_ours_is_in_a_model_between_two_batches(fails):
     model, look = model_of(), Look(fails)
     train(model, Weights())
     own, names = model.train_function, set(vars(model))
-    callbacks = [Gate(), Weights(), Monitor(), look]
+    callbacks = [Weights(), Monitor(), look]
     with pytest.raises(OSError) if fails else contextlib.nullcontext():
         train(model, *callbacks)
     for found in [*look.found, vars(model)]:
@@ -183,7 +183,7 @@ GIVEN = {"OnUpdates": [[]], "MicroBatches": [2]}
 
 
 @pytest.mark.parametrize(
-    "name", ["ApplyPartialWindow", "PythonGate", "OnUpdates", *["MicroBatches"] * hosts.IS_KERAS3]
+    "name", ["ApplyPartialWindow", "OnUpdates", *["MicroBatches"] * hosts.IS_KERAS3]
 )
 def test_a_callback_twice_is_refused(name):
     """Two OnUpdates have callbacks of their own, unless they are the same."""
@@ -195,14 +195,14 @@ def test_a_callback_twice_is_refused(name):
         train(model, first, second)
 
 
-@pytest.mark.parametrize("make", [Gate, Monitor, Weights, lambda: accum.OnUpdates([])])
+@pytest.mark.parametrize("make", [Monitor, Weights, lambda: accum.OnUpdates([])])
 def test_a_stock_optimizer_is_refused(make):
     with pytest.raises(TypeError, match="needs a model with an optimizer of keras_accum"):
         train(compiled(dense_model(), hosts.stock("Adam")), make())
 
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="Keras's NNX mode is JAX's")
-@pytest.mark.parametrize("name", ["PythonGate", "MicroBatches"])
+@pytest.mark.parametrize("name", ["MicroBatchWeights", "MicroBatches"])
 def test_the_nnx_mode_is_refused(name, monkeypatch):
     """In this mode, Keras traces the train step of the model's class: a callback's isn't seen."""
     callback = getattr(accum, name)(*[MICRO] * (name == "MicroBatches"))

@@ -526,8 +526,8 @@ def test_slices_and_accumulation_by_keras():
 
 @once_by_torch
 def test_in_a_traced_step():
-    """With callbacks of ours in it, and with several micro-batches in a call."""
-    used = [hosts.accum.AccumulationMonitor(), hosts.accum.PythonGate()]
+    """With a callback of ours in it, and with several micro-batches in a call."""
+    used = [hosts.accum.AccumulationMonitor()]
     found = said(compiled(batch_norm()(), sgd()), LESS, callbacks=used)
     assert len(found) == 2 and BATCHES in found[0] and SHORT in found[1]
     if not hosts.IS_TORCH:  # Keras runs one step at a time there

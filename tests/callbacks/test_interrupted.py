@@ -21,7 +21,6 @@ if not hosts.IS_TENSORFLOW:
 # A callback, and the optimizer.
 TRAININGS = {
     "weighted": (None, lambda: hosts.ours("SGD", accum_iters=2, reduction="weighted")),
-    "a gate": (accum.PythonGate, lambda: hosts.ours("SGD", accum_iters=2)),
 }
 if hosts.IS_KERAS3:
     TRAININGS["slices"] = (lambda: accum.MicroBatches(1), lambda: hosts.stock("SGD"))

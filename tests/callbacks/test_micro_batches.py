@@ -394,7 +394,7 @@ def test_optimizers(optimizer):
 @pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches of 4 samples")
 @quick_first(
     "size, others",
-    [(SIZE, ["AccumulationMonitor", "PythonGate"]), ("auto", ["PythonGate"]), (SIZE, [])],
+    [(SIZE, ["AccumulationMonitor"]), ("auto", ["AccumulationMonitor"]), (SIZE, [])],
 )
 def test_windows_count_batches(size, others):
     """With `accum_iters=2`, an update is made every two batches, each of them in slices."""

@@ -72,7 +72,6 @@ def both(samples=None, on_micro=(), **more):
 # micro-batch may be short as well, because a callback tells its weight.
 TRAININGS = {
     "whole windows": (None, []),
-    "PythonGate": (None, [accum.PythonGate]),
     "a short micro-batch": (2 * BIG + MICRO + 1, [accum.MicroBatchWeights]),
 }
 
@@ -195,7 +194,10 @@ def of_keras(name, **arguments):
 REFUSED = {
     "no list": (Recorder, TypeError, "`callbacks` must be a list"),
     "a class": (lambda: [Recorder], TypeError, "not of classes.*Received: .*<class"),
-    "PythonGate": (lambda: [accum.PythonGate()], ValueError, "PythonGate can't.*micro-batches"),
+    "ours": (
+        lambda: [accum.MicroBatchWeights()],
+        *(ValueError, "MicroBatchWeights can't.*micro-batches"),
+    ),
     "itself": (lambda: [accum.OnUpdates([])], ValueError, "OnUpdates can't be in OnUpdates"),
 }
 if hosts.IS_TF_KERAS:  # whose own count these callbacks read or write

@@ -1,5 +1,6 @@
 """What users get wrong at first, how an optimizer is printed, and what Python warns of."""
 
+import importlib
 import warnings
 
 import hosts
@@ -11,11 +12,14 @@ from training import compiled, dense_model, fit
 from keras_accum import host
 
 
-@keras2_has_no("PythonGate")
-def test_the_callback_in_the_place_of_the_gate():
-    for gate in (accum.PythonGate, accum.PythonGate()):
-        with pytest.raises(ValueError, match=r"callbacks=\[PythonGate\(\)\]"):
-            hosts.ours("Adam", gate=gate, accum_iters=5)
+@pytest.mark.parametrize("name", ["keras_accum", "keras_accum.callbacks", accum.__name__])
+def test_a_callback_that_is_gone(name):
+    module = importlib.import_module(name)
+    assert "PythonGate" not in dir(module)
+    with pytest.raises(ImportError, match="PythonGate is gone in 2.0: leave it out"):
+        exec(f"from {name} import PythonGate")
+    with pytest.raises(AttributeError, match="The default is as fast"):
+        _ = module.PythonGate
 
 
 def test_a_callback_in_the_place_of_an_optimizer():
@@ -208,7 +212,7 @@ def test_a_repr_never_raises():
 
 
 @keras2_has_no("NumPy 2")
-@pytest.mark.parametrize("name", [None, "ApplyPartialWindow", "AccumulationMonitor", "PythonGate"])
+@pytest.mark.parametrize("name", [None, "ApplyPartialWindow", "AccumulationMonitor"])
 def test_numpy_has_nothing_to_warn_of(name):
     """NumPy 2 warns if a Keras variable or a PyTorch tensor is given to `np.array`."""
     model = compiled(dense_model(), hosts.ours("Adam", accum_iters=2))

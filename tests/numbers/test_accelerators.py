@@ -16,17 +16,17 @@ sys.path.append(str(hosts.PROJECT / "benchmarks"))
 
 from accelerators import collectives, devices, programs, tables
 from accelerators.measure import figures
-from shared.contenders import CONDITIONAL, DEFAULT, IN_SLICES, OWN, PYTHON, STOCK
+from shared.contenders import CONDITIONAL, DECIDE, DEFAULT, IN_SLICES, OWN, STOCK
 
 
 @pytest.fixture(scope="module")
 def compiled():
-    made = programs.alone(programs.LARGE, [DEFAULT, CONDITIONAL, PYTHON, STOCK, OWN])
+    made = programs.alone(programs.LARGE, [DEFAULT, CONDITIONAL, DECIDE, STOCK, OWN])
     (device,) = devices.find("gpu")
     return {name: figures(device, program) for name, program in made.items()}
 
 
-@pytest.mark.parametrize("name", [STOCK, DEFAULT, PYTHON])
+@pytest.mark.parametrize("name", [STOCK, DEFAULT, DECIDE])
 def test_there_is_no_branch_and_the_host_waits_for_nothing(compiled, name):
     """Neither is there a copy, nor memory for one."""
     row = compiled[name]
@@ -38,7 +38,7 @@ def test_words_of_a_parameter(compiled):
     """A word is 4 bytes in the device's memory. An addition reads two, and writes one."""
     assert compiled[STOCK]["words"] == [7, 7]
     assert compiled[DEFAULT]["words"] == [9, 9]
-    assert compiled[PYTHON]["words"] == [3, 9]
+    assert compiled[DECIDE]["words"] == [3, 9]
     assert compiled[CONDITIONAL]["words"] == [3, 11]
 
 
@@ -58,7 +58,7 @@ def test_what_is_counted_is_found_in_another_program(compiled):
 
 def test_micro_batches_reduces_once_in_an_update():
     """In the loop over slices, nothing is reduced; AdamAccumulate reduces in each micro-batch."""
-    names = DEFAULT, PYTHON, OWN
+    names = DEFAULT, OWN
     found = collectives.count("gpu", tables.DATA_PARALLEL, names)
     once = {"all-reduce": 1, "in a loop": 0, "bytes": 4.0}
     assert found.pop(IN_SLICES) == once

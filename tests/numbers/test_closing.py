@@ -11,7 +11,7 @@ import pytest
 from cases import CASES, keras2_has_no, on_adam_and_amsgrad, quick_first, thorough
 from formats import CLASSES
 from graphs import CONTROL_FLOW
-from hosts import keras
+from hosts import accum, keras
 from steps import (
     assert_branches,
     assert_windows_equal_big_batches,
@@ -20,7 +20,20 @@ from steps import (
     stepper,
     weights_and_state,
 )
-from training import assert_equal, assert_moved, compiled, dense_model, go_on, weights
+from training import (
+    EPOCHS,
+    MICRO,
+    assert_equal,
+    assert_moved,
+    compiled,
+    data,
+    dense_model,
+    fit,
+    go_on,
+    in_windows,
+    state,
+    weights,
+)
 
 in_a_step = keras2_has_no("`close_window` and `decide`")
 
@@ -242,7 +255,7 @@ def test_one_of_two_ways():
         ours.decide(is_update)
         ours.close_window()
 
-    with pytest.raises(ValueError, match="can't be used with PythonGate or `decide`"):
+    with pytest.raises(ValueError, match="`close_window` can't be used with `decide`"):
         stepper(ours, mine, both, is_static=True)(gradients()[0][0], True)
 
 
@@ -338,6 +351,32 @@ def test_none_is_part_of_a_config_and_of_a_file(tmp_path):
     assert_moved(start, weights(model), by=1e-3)
     for one, other in zip(model.get_weights(), loaded.get_weights()):
         np.testing.assert_array_equal(one, other)
+
+
+class Changes(keras.callbacks.Callback):
+    """Changes windows between two micro-batches of `fit`."""
+
+    number = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.number += 1
+        optimizer = self.model.optimizer  # on JAX, this updates the model's variables
+        if self.number == 6:
+            optimizer.accum_iters = 3
+        if self.number == 17:
+            optimizer.apply_partial_window()
+
+
+@keras2_has_no("`on_train_batch_end` in 2.2")
+def test_callbacks_that_change_windows_in_fit():
+    ends = [4, 8, 11, 12, 15, 17, 20, 23, 24, 27, 30, 33, 36]  # of windows, in micro-batches
+    model = compiled(dense_model(), in_windows(CASES["adam"]))
+    fit(model, MICRO, callbacks=[Changes(), accum.ApplyPartialWindow()])
+    stock = compiled(dense_model(), hosts.stock("Adam", **CASES["adam"].arguments))
+    x, y = (np.concatenate([array] * EPOCHS) for array in data())
+    for start, end in zip([0, *ends], ends):
+        stock.train_on_batch(x[start * MICRO : end * MICRO], y[start * MICRO : end * MICRO])
+    assert_equal(state(model), state(stock))
 
 
 def test_none_can_be_set_and_replaced():

@@ -16,7 +16,7 @@ from steps import (
     stepper,
     variables,
 )
-from training import LENGTH, UPDATES, assert_equal, compiled, dense_model, go_on
+from training import LENGTH, assert_equal, compiled, dense_model, go_on
 
 SCALED = list(zip((1, 1 / 16, 1), gradients()))
 on_every_optimizer = over(CASES, quick=["adam", "nadam", "adafactor"])
@@ -27,7 +27,7 @@ def everything(case):
     rate = case.arguments["learning_rate"]
     if hosts.IS_KERAS2:
         return {**case.arguments, "decay": 0.25, "clipnorm": 0.5}
-    schedule = hosts.EachUpdate([rate / (1 + update) for update in range(UPDATES)])
+    schedule = hosts.keras.optimizers.schedules.InverseTimeDecay(rate, 1, 1.0)
     more = {"learning_rate": rate if case.name in NO_DECAY else schedule, "global_clipnorm": 0.75}
     if hosts.HAS_EMA:
         more.update(weight_decay=0.25, use_ema=True, ema_momentum=0.25, ema_overwrite_frequency=2)
@@ -54,10 +54,12 @@ def test_everything_at_once(case):
 
 
 XLA = partial(stepper, jit_compile=True)
-# A step and a gate. In graphs of TensorFlow 2 on CPUs, `auto` is a branch, and a loop under XLA.
-OTHER_GATES = {"branch": (None, "conditional")}
-if hosts.IS_TENSORFLOW and not hosts.IS_KERAS2:
-    OTHER_GATES = {"selection": (None, "select"), "loop": (XLA, "auto")}
+# A step and a gate. Where only CPUs are visible, `auto` is a branch, and a loop under XLA.
+OTHER_GATES = {"selection": (None, "select")}
+if hosts.IS_KERAS2:
+    OTHER_GATES = {"branch": (None, "conditional")}
+elif hosts.IS_TENSORFLOW:
+    OTHER_GATES["loop"] = XLA, "auto"
 
 
 @on_every_optimizer

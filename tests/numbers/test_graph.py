@@ -1,5 +1,7 @@
 """TensorFlow graphs of one micro-batch: where they have a conditional, and fused kernels."""
 
+import re
+
 import hosts
 import numpy as np
 import pytest
@@ -104,6 +106,24 @@ def test_a_conditional_is_a_loop_under_xla(case, gate):
     """Where only CPUs are visible, auto takes it."""
     found = operations_of_apply(case, gate=gate, variables=3, jit_compile=True)
     assert conditionals(found) == found["While"] == 1
+
+
+@on_adam_and_amsgrad
+@pytest.mark.parametrize("gate", ["auto", "select"])
+def test_xla_copies_nothing(case, gate):
+    """Neither a weight nor a slot nor a sum, each of them a vector of 1000."""
+    optimizer = hosts.ours(case.name, **case.arguments, accum_iters=4, gate=gate)
+    w = hosts.variable(np.ones(1000), "w")
+    hosts.build_on(optimizer, [w])
+
+    @tf.function(jit_compile=True)
+    def step(gradient):
+        optimizer.apply_gradients([(gradient, w)])
+
+    program = step.experimental_get_compiler_ir(tf.ones([1000], hosts.FLOATX))("optimized_hlo")
+    lines = [line for line in program.splitlines() if re.search(r" = f\d+\[1000\]", line)]
+    assert [line for line in lines if " add(" in line]
+    assert not [line for line in lines if re.search(r" copy\(", line)]
 
 
 KERNELS = {

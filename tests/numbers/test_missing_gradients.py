@@ -187,7 +187,6 @@ FREEZES = {
     "in_a_window": (2, LENGTH, None, False),
     "between_windows": (0, LENGTH, None, False),
     "partial_window": (2, LENGTH - 1, "ApplyPartialWindow", False),
-    "python_gate": (2, LENGTH, "PythonGate", False),
 }
 if hosts.IS_TENSORFLOW:
     FREEZES["replicas"] = (2, LENGTH, None, True)

@@ -7,7 +7,7 @@ import pickle
 import hosts
 import numpy as np
 import pytest
-from cases import CASES, keras2_has_no, on_adam_and_amsgrad, thorough
+from cases import CASES, on_adam_and_amsgrad, thorough
 from steps import assert_branches, assert_windows_equal_big_batches, gradients, made
 from training import assert_equal, compiled, data, dense_model, state, weights
 
@@ -36,8 +36,8 @@ X, Y = (np.concatenate([array, array])[: 2 * sum(LENGTHS)] for array in data())
 ENDS = np.cumsum([0, *LENGTHS]) * 2  # the samples at which windows end
 
 
-def fit(model, *callbacks):
-    model.fit(X, Y, batch_size=2, shuffle=False, verbose=0, callbacks=callbacks)
+def fit(model):
+    model.fit(X, Y, batch_size=2, shuffle=False, verbose=0)
     return model
 
 
@@ -48,20 +48,18 @@ def big_batches():
     return model
 
 
-@keras2_has_no("PythonGate")
-def test_python_gate():
-    model = fit(compiled(dense_model(), scheduled()), hosts.accum.PythonGate())
+def test_in_fit():
+    model = fit(compiled(dense_model(), scheduled()))
     assert model.optimizer.completed_updates == len(LENGTHS)
     assert_equal(state(model), state(big_batches()))
 
 
 @thorough
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW or hosts.IS_KERAS2, reason="about tf.distribute")
-@pytest.mark.parametrize("has_python_gate", [False, True])
-def test_replicas(has_python_gate, strategy):
+def test_replicas(strategy):
     with strategy.scope():
         model = compiled(dense_model(), scheduled())
-    fit(model, *[hosts.accum.PythonGate()] * has_python_gate)
+    fit(model)
     assert model.optimizer.completed_updates == len(LENGTHS)
     assert_equal(weights(model), weights(big_batches()))
 

@@ -6,7 +6,6 @@ moves by minus the window's gradient.
 
 import contextlib
 import re
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -650,14 +649,6 @@ def test_decide_and_dropped_micro_batches():
     o = EAGER.optimizer(Variable(0.0, "w"), accum_iters=3, skip_nonfinite=True)
     with pytest.raises(ValueError, match="can't be used with skip_nonfinite=True"):
         o.decide(True)
-
-
-def test_micro_batches_are_counted_for_a_python_gate():
-    o = EAGER.optimizer(Variable(0.0, "w"), accum_iters=3)
-    o._accumulation.micro_batches = Counter()
-    for _ in range(2):
-        EAGER(o, 1.0)
-    assert o._accumulation.micro_batches == {0: 2}
 
 
 def test_only_an_unconditional_switch_is():

@@ -151,7 +151,7 @@ REFUSED = [
     ({"accum_iters": 2**31}, ["below 2**31", f"accum_iters={2**31}"]),
     ({"accum_iters": max}, ["AccumulationSchedule({0: 1,", "accum_iters=<built-in function max>"]),
     ({"reduction": "max"}, ["mean", "sum", "weighted", "reduction='max'"]),
-    ({"gate": "if"}, ["auto", "select", "conditional", "callbacks=[PythonGate()]", "gate='if'"]),
+    ({"gate": "if"}, ["auto", "select", "conditional", "gate='if'"]),
     ({"skip_nonfinite": 1}, ["True or False", "skip_nonfinite=1"]),
     ({"skip_norm": 0}, ["number > 0", "skip_norm=0"]),
     ({"window_transforms": [1]}, ["list of functions", "=[1]"]),

@@ -26,12 +26,11 @@ keras.distribution.set_distribution(parallel)
 assert jax.process_count() == len(jax.devices()) == 2
 
 share = [array[int(rank) :: 2] for array in data()]
-for i, (arguments, callbacks) in enumerate(json.loads(trainings)):
+for i, arguments in enumerate(json.loads(trainings)):
     optimizer = hosts.ours("Adam", accum_iters=LENGTH, **ADAM.arguments, **arguments)
     model = compiled(dense_model(), optimizer)
-    callbacks = [getattr(hosts.accum, callback)() for callback in callbacks]
-    fit(model, MICRO // 2, share, callbacks=callbacks)
-    fit(model, MICRO // 2, [a[:PARTIAL] for a in share], epochs=1, callbacks=callbacks)
+    fit(model, MICRO // 2, share)
+    fit(model, MICRO // 2, [a[:PARTIAL] for a in share], epochs=1)
     assert optimizer.window_position == PARTIAL
     optimizer.set_state(optimizer.get_state())
     optimizer.apply_partial_window()

@@ -80,7 +80,6 @@ class MicroBatches(InTrainFunction):
     2
     """
 
-    replaces = True
     _step = None
 
     def __init__(
