@@ -22,6 +22,11 @@ _MIGHT_DIFFER = (
     ": results might differ from the whole batch. Leave the callback out, and train on "
     "micro-batches with an optimizer of keras_accum."
 )
+_AS_ONE = (
+    ": nothing is known about its samples. Use MicroBatches(size, loss='batch'), which calls it "
+    "once, with the joined outputs of the slices."
+)
+_OWN = "a model that has its own `{}`"
 
 
 class MicroBatches(InTrainFunction):
@@ -154,8 +159,8 @@ class MicroBatches(InTrainFunction):
         """Raise an error if results might differ from the whole batch."""
         model, optimizer = self.model, inner(self.model.optimizer)
         steps = model.steps_per_execution
-        own = find_own_methods(model, keras.Model, "train_step", "compute_loss", "compute_metrics")
-        found = {f"a model that has its own `{name}`": True for name in own}
+        own = find_own_methods(model, keras.Model, "train_step", "compute_metrics")
+        found = {_OWN.format(name): True for name in own}
         found[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
         weighs = is_ours(optimizer) and optimizer.reduction == "weighted"
         found["an optimizer with reduction='weighted', which weights whole batches"] = weighs
@@ -166,3 +171,6 @@ class MicroBatches(InTrainFunction):
             is_overwritten = variable.overwrite_with_gradient
             found[f"{variable.name}, which is overwritten by its gradient"] = is_overwritten
         self._refuse(found, _MIGHT_DIFFER)
+        if self._loss == "sample":
+            own = find_own_methods(model, keras.Model, "compute_loss")
+            self._refuse({_OWN.format(name): True for name in own}, _AS_ONE)
