@@ -163,7 +163,7 @@ class Measuring(layers.Layer):
         self.metric = (Calls if axis == "calls" else keras.metrics.Mean)(name="inner")
 
     def call(self, x):
-        of_axis = [] if self.axis == "calls" else [ops.mean(ops.square(x), self.axis)]
+        of_axis = [] if self.axis == "calls" else [keras.ops.mean(keras.ops.square(x), self.axis)]
         self.metric.update_state(*of_axis)
         return x
 

@@ -1,7 +1,8 @@
 """The callback `MicroBatches`, for Keras 3 only.
 
-`step` is the train step in slices, `losses` scales their losses, `halving` finds a size that fits,
-`jax`, `tensorflow` and `torch` loop over slices, and `of_keras` lists Keras's private members.
+`step` is the train step in slices, `losses` scales their losses, `outputs` joins their outputs,
+`halving` finds a size that fits, `jax`, `tensorflow` and `torch` loop over slices, `convolutions`
+makes them fast in JAX's loop, and `of_keras` lists Keras's private members.
 """
 
 from __future__ import annotations
@@ -52,11 +53,13 @@ class MicroBatches(InTrainFunction):
     The loss on the joined outputs, kept in memory, gives their gradient. Then the model runs on
     each slice again. Layers draw the same numbers, if by `keras.random`, NumPy or PyTorch's default
     generator; you get a ValueError for `tf.random`. At the price of a second forward pass, this is
-    exact for any loss and metric on `(y_true, y_pred)`, such as a contrastive loss. With PyTorch's
+    exact for any loss and metric on `(y_true, y_pred)`, such as a contrastive loss, and for your
+    model's own `compute_loss` if it doesn't call the model. Both may read weights. With PyTorch's
     DistributedDataParallel, it's the loss of one process's samples:
 
         gradient = sum_s (d outputs_s / d weights)^T (d loss / d outputs_s)
                          + (n_s / n) d penalties_s / d weights
+                   + d loss / d weights, with the outputs held fixed
 
     With "auto", the whole batch is tried first. If a step runs out of memory, it is undone and
     retried in halves until it fits. The size is printed and kept. On JAX, the state is copied to

@@ -30,6 +30,11 @@ _NO_LOSS = (
     "MicroBatches(loss='batch') needs a model that is compiled with a loss, or that has its own "
     "`compute_loss`."
 )
+_CALLS_MODEL = (
+    "MicroBatches(loss='batch') can't be used with a `compute_loss` that calls the model: it gets "
+    "the whole batch, which might not fit in memory. Compute the loss from `y_pred`, the joined "
+    "outputs of the slices, or leave the callback out."
+)
 _SAME = 1e-2  # a larger relative distance of two passes isn't rounding, also in half precision
 _NORMALIZES = (
     "MicroBatches(loss='batch') can't be used with batch normalization that trains: a sample's "
@@ -225,7 +230,8 @@ class StepInSlices(Halving):
 
         def objective(arrays):
             y_pred, penalties = outputs.pack(arrays)
-            with attribute(self.model, "_losses_override", penalties):
+            given = attribute(self.model, "_losses_override", penalties)
+            with given, attribute(self.model, "call", _refuse_call):
                 loss = self.model._compute_loss(x, y, y_pred, sample_weight, training=True)
             return self.optimizer.scale_loss(loss), (loss, y_pred)
 
@@ -281,6 +287,10 @@ class StepInSlices(Halving):
     def join(self, sums, parts):
         """Return the sums, with the joined arrays."""
         return sums
+
+
+def _refuse_call(*arguments, **keywords):
+    raise ValueError(_CALLS_MODEL)
 
 
 def _compare(arrays, expected):
