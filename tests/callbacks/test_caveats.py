@@ -155,15 +155,29 @@ def batch_norm(**arguments):
 
 
 class Measuring(layers.Layer):
-    """Has a metric with a mean over the batch, or over an axis."""
+    """Has a metric with a mean over the batch, or over an axis, or one that counts calls."""
 
     def __init__(self, axis):
         super().__init__()
-        self.axis, self.mean = axis, keras.metrics.Mean(name="inner")
+        self.axis = axis
+        self.metric = (Calls if axis == "calls" else keras.metrics.Mean)(name="inner")
 
     def call(self, x):
-        self.mean.update_state(keras.ops.mean(keras.ops.square(x), self.axis))
+        of_axis = [] if self.axis == "calls" else [keras.ops.mean(keras.ops.square(x), self.axis)]
+        self.metric.update_state(*of_axis)
         return x
+
+
+class Calls(keras.metrics.Metric):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.count = self.add_weight(shape=(), initializer="zeros", name="count")
+
+    def update_state(self):
+        self.count.assign_add(1.0)
+
+    def result(self):
+        return self.count.value
 
 
 def in_module(make):
@@ -279,6 +293,7 @@ if hosts.IS_KERAS3 and hosts.BACKEND != "jax":  # where Keras has no metrics in 
             ("of a slice", METRIC, None, stock, slices),
             ("of a slice, loss of the batch", METRIC, None, stock, of_batch),
             ("of samples", None, -1, stock, slices),
+            ("of calls", METRIC, "calls", stock, slices),
             ("in one slice", None, None, stock, one_slice),
         )
     }

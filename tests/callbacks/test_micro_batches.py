@@ -75,6 +75,20 @@ def with_penalties():
     return sequential(MeanSquare(), kernel_regularizer="l2", activity_regularizer=ACTIVITY)
 
 
+def convolving():
+    """Convolutions of all kinds, one of them computed again for its gradient, and one in a loop."""
+    x = layers.Input((3,))
+    y = layers.Reshape((8, 8, 1))(layers.Dense(64, "tanh")(x))
+    with keras.RematScope(mode="full"):
+        y = layers.Conv2D(4, 3, strides=2, padding="same", activation="relu")(y)
+    y = layers.Conv2D(4, 2, groups=2, dilation_rate=2)(y)
+    y = layers.Conv2DTranspose(3, 3, strides=2)(layers.DepthwiseConv2D(2)(y))
+    y = layers.Conv1D(2, 3, padding="causal")(layers.Reshape((9, 3))(y))
+    y = layers.Conv3D(2, (1, 2, 2))(layers.Reshape((1, 3, 3, 2))(y))
+    y = layers.ConvLSTM1D(2, 2)(layers.Reshape((2, 2, 2))(y))
+    return keras.Model(x, layers.Dense(2, name="out")(layers.Flatten()(y)))
+
+
 def classifier():
     norm = layers.BatchNormalization(trainable=False)
     return keras.Sequential([layers.Input((3,)), norm, layers.Dense(3, "softmax", name="out")])
@@ -192,6 +206,73 @@ class InPython(keras.metrics.Metric):
         self.found = []
 
 
+class Weights(layers.Layer):
+    """Has weights for a loss to read; its call doesn't."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(2,), initializer="ones", name="scale")
+        self.centers = self.add_weight(shape=(3, 3), initializer="ones", name="centers")
+        self.built = True
+
+    def call(self, x):
+        return x
+
+
+def reading(kind=keras.Model):
+    """A network with weights for its loss, penalties and an embedding."""
+    inputs = layers.Input((STEPS,), dtype="int32")
+    penalty = {"kernel_regularizer": "l2", "activity_regularizer": ACTIVITY}
+    words = layers.Embedding(6, 3, name="words")(inputs)
+    hidden = layers.Dense(3, "tanh", name="h", **penalty)(layers.Flatten()(words))
+    return kind(inputs, layers.Dense(2, name="out")(Weights(name="weights")(MeanSquare()(hidden))))
+
+
+class Reads:
+    """Losses of the network that `build` has made last, by weights of its layers."""
+
+    def build(self):
+        self.model = initialize(reading())
+        return self.model
+
+    def __call__(self, name):
+        return self.model.get_layer(name)
+
+    def scale(self, y_true, y_pred):
+        """A scalar, with a scale as in CLIP."""
+        return ops.mean(ops.square(y_true * self("weights").scale - y_pred))
+
+    def several(self, y_true, y_pred):
+        """Rows of a table that only the loss has, of the embedding and of a kernel; vectors."""
+        kernel, bias = self("h").trainable_weights
+        tables = self("weights").centers, self("words").embeddings, kernel
+        classes = ops.cast(y_true[:, 0] * 2, "int32")
+        rows = sum(ops.take(table, classes, axis=0) for table in tables)
+        error = y_pred * self("weights").scale - rows[:, :2]
+        return ops.mean(ops.square(error)) + ops.mean(ops.abs(bias))
+
+
+class CallsSuper(keras.Model):
+    def compute_loss(self, x, y, y_pred, sample_weight, training):
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        factor = ops.mean(ops.cast(x, y_pred.dtype)) if training else 0
+        return loss + factor * ops.mean(y_pred)
+
+
+class LeavesOutPenalties(keras.Model):
+    """As from a Keras that didn't have the argument `training`."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None):
+        return ops.logsumexp(ops.abs(y - y_pred))
+
+
+class ReadsWeights(keras.Model):
+    """Counts the first penalty a third, and leaves out the others."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        scale = self.get_layer("weights").scale
+        return ops.mean(ops.square(y * scale - y_pred)) + self.losses[0] / 3
+
+
 # -- rows: build, (x, y), arguments of `fit`, arguments of `compile` or a function that makes them -
 
 WEIGHTED = {"sample_weight": WEIGHTS}
@@ -231,6 +312,9 @@ CASES = {
 if hosts.IS_TORCH and not hosts.IS_KERAS_3_16:  # Keras refuses several steps
     del CASES["two steps in one call"]
 
+if hosts.BACKEND == "jax":
+    CASES["convolutions"] = convolving, (X, Y), {}, {}
+
 if hosts.IS_TORCH:  # where all steps are eager
     CASES["a metric in Python"] = sequential, (X, Y), {}, lambda: {"metrics": [InPython()]}
 
@@ -265,10 +349,27 @@ COUPLED = {
     "integer outputs": (classified, (X, {"out": Y}), {}, {"loss": {"out": contrastive}}),
 }  # fmt: skip
 
+OF_WORDS = WORDS, Y
+READS = Reads()
+READING = {
+    "a weight in the loss": (READS.build, OF_WORDS, {}, {"loss": READS.scale}),
+    "several weights in the loss": (READS.build, OF_WORDS, {}, {"loss": READS.several}),
+    "compute_loss with super": (
+        lambda: reading(CallsSuper), OF_WORDS, WEIGHTED, {"loss": contrastive, "metrics": ["mae"]},
+    ),
+    "compute_loss without penalties": (
+        lambda: reading(LeavesOutPenalties), OF_WORDS, {}, {"loss": None, "metrics": ["mae"]},
+    ),
+    "compute_loss with a weight": (lambda: reading(ReadsWeights), OF_WORDS, {}, {"loss": None}),
+    "compute_loss with XLA": (lambda: reading(ReadsWeights), OF_WORDS, {}, WITH_XLA),
+}  # fmt: skip
+
 QUICK = ["masks and weights", "contrastive", "integer outputs", "sample weights", "penalties"]
+QUICK += ["compute_loss with a weight"]
 # What a traced loop does in its own way. PyTorch, which compiles nothing, has all rows.
 TRACED = ["a last batch in a part of a slice", "two steps in one call", "masked sums"]
 TRACED += ["ignored class", "a short last batch", *QUICK, *["eagerly"] * hosts.IS_TENSORFLOW]
+TRACED += [*READING, "convolutions"]
 
 
 def each_of(table):
@@ -322,9 +423,19 @@ def test_equals_the_whole_batch(name):
     assert_same(CASES[name])
 
 
-@each_of({**COUPLED, **DIVIDED})
+@once_by_torch
+def test_slices_differ_by_one_sample():
+    """PyTorch's convolutions may fail on one sample."""
+    for rows, size, expected in (13, 4, (4, 3, 3, 3)), (12, 4, (4, 4, 4)), (5, 2, (2, 2, 1)):
+        found = list(Step(sequential(), size, "sample").slices(np.arange(rows), rows))
+        assert tuple(count for _, count in found) == expected
+        np.testing.assert_array_equal(np.concatenate([part for part, _ in found]), range(rows))
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@each_of({**COUPLED, **DIVIDED, **READING})
 def test_any_loss_of_the_whole_batch(name):
-    case = {**COUPLED, **DIVIDED}[name]
+    case = {**COUPLED, **DIVIDED, **READING}[name]
     assert_same(case, sgd, "batch")
     if name == "contrastive":  # no average of slices has this gradient
         (_, expected), (_, sliced) = train(case, (), sgd()), train(case, (), sgd(), SIZE)
@@ -436,7 +547,8 @@ def test_mixed_precision(dtype):
 
 @thorough
 def test_a_loss_scale_acts_on_the_loss_of_the_batch():
-    assert_same(COUPLED["contrastive"], lambda: hosts.loss_scaled(sgd(), 64), "batch")
+    for case in COUPLED["contrastive"], READING["several weights in the loss"]:
+        assert_same(case, lambda: hosts.loss_scaled(sgd(), 64), "batch")
 
 
 @thorough
@@ -475,12 +587,12 @@ def test_batch_normalization_moves_with_each_slice():
         return sequential(layers.BatchNormalization(momentum=0.5, name="norm"))
 
     frozen = hosts.stock("SGD", learning_rate=0.0)
-    case = build, (X[:BATCH], Y[:BATCH]), {}, {}
+    case = build, (X[: 2 * SIZE], Y[: 2 * SIZE]), {}, {}
     model, _ = train(case, [MicroBatches(SIZE)], frozen, epochs=1)
     hosts.set_random_seed()
     other = build()
-    for start in range(0, BATCH, SIZE):
-        other(X[start : min(start + SIZE, BATCH)], training=True)
+    for start in 0, SIZE:
+        other(X[start : start + SIZE], training=True)
     assert_equal(*[dict(enumerate(m.get_weights())) for m in (model, other)])
 
 
@@ -597,6 +709,11 @@ class OwnLoss(keras.Model):
         return super().compute_loss(*arguments, **keywords)
 
 
+class CallsModel(keras.Model):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return ops.mean(ops.square(y_pred - self(x)))
+
+
 def of_class(cls):
     inputs = layers.Input((3,))
     return cls(inputs, layers.Dense(2, name="out")(inputs))
@@ -651,6 +768,7 @@ REFUSED = {
     "the metric 'dice', which": ({}, (sequential, (X, Y), {}, lambda: {"metrics": [Dice()]})),
     "reduction='weighted'": ({}, CASES["plain"], weighted),
     "batch normalization that trains.*'norm'": (OF_BATCH, (normalized, (X, Y), {}, {})),
+    "that calls the model": (OF_BATCH, (lambda: of_class(CallsModel), (X, Y), {}, {})),
     "is compiled with a loss": (OF_BATCH, (with_penalties, (X, Y), {}, {"loss": None})),
     "an output of shape": (OF_BATCH, (scaled, (X, {"out": Y}), {}, {"loss": {"out": "mse"}})),
     '"auto" and steps_per_execution=2': ({"size": "auto"}, CASES.get("two steps in one call")),
@@ -658,7 +776,8 @@ REFUSED = {
 
 
 # The same checks run on all backends, so PyTorch has all rows.
-HERE = [name for name in REFUSED if hosts.IS_TORCH or re.search("stateful|steps_per|shape", name)]
+TRACES = "stateful|steps_per|shape|calls"
+HERE = [name for name in REFUSED if hosts.IS_TORCH or re.search(TRACES, name)]
 
 
 @quick_first("message", [name for name in HERE if REFUSED[name][1]])
@@ -896,7 +1015,8 @@ def test_mirrored_strategy_reduces_once():
         cases = (16, "sum", "sample"), (16, "weighted mean", "batch"), (15, "sum", "sample")
         for count, name, loss in cases:
             in_fit = {"sample_weight": WEIGHTS[:count]}
-            case = sequential, (X[:count], Y[:count]), in_fit, {**CASES, **DIVIDED}[name][3]
+            build = with_penalties if loss == "batch" else sequential
+            case = build, (X[:count], Y[:count]), in_fit, {**CASES, **DIVIDED}[name][3]
             (_, plain), before = train(case, batch_size=8), int(executed)
             _, actual = train(case, [MicroBatches(SIZE, loss=loss)], batch_size=8)
             assert int(executed) - before == before > 0
@@ -970,6 +1090,19 @@ def test_devices_take_parts_of_slices(two_devices, optimized):
     assert "all-reduce" in program and "all-gather" not in program
     # Two devices can't take parts of one sample.
     assert "all-gather" in program_of(model, 1, "sample", *arrays).as_text()
+
+
+@on_jax
+def test_convolutions_in_the_order_that_is_fast_in_a_loop():
+    """XLA on a CPU has a fast kernel for one order, and orders nothing in a loop by itself."""
+    x, y = np.ones((12, 8, 8, 2), "float32"), np.ones((12, 4, 4, 3), "float32")
+    kinds = layers.Conv2D(4, 3), layers.Conv2D(3, 3)
+    model = keras.Sequential([layers.Input((8, 8, 2)), *kinds])
+    model.compile("sgd", "mse")
+    model.train_on_batch(x[:1], y[:1])
+    program = program_of(model, 3, "sample", x, y).as_text()
+    found = re.findall("dim_labels=(\\S+?),", program)
+    assert len(found) == 5 and set(found) == {"b01f_01io->b01f"}, found
 
 
 @on_jax  # only JAX tells what a program will need

@@ -1,7 +1,8 @@
 """The callback `MicroBatches`, for Keras 3 only.
 
-`step` is the train step in slices, `losses` scales their losses, `halving` finds a size that fits,
-`jax`, `tensorflow` and `torch` loop over slices, and `of_keras` lists Keras's private members.
+`step` is the train step in slices, `losses` scales their losses, `outputs` joins their outputs,
+`halving` finds a size that fits, `jax`, `tensorflow` and `torch` loop over slices, `convolutions`
+makes them fast in JAX's loop, and `of_keras` lists Keras's private members.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ _MIGHT_DIFFER = (
     ": results might differ from the whole batch. Leave the callback out, and train on "
     "micro-batches with an optimizer of keras_accum."
 )
+_AS_ONE = (
+    ": nothing is known about its samples. Use MicroBatches(size, loss='batch'), which calls it "
+    "once, with the joined outputs of the slices."
+)
+_OWN = "a model that has its own `{}`"
 
 
 class MicroBatches(InTrainFunction):
@@ -47,11 +53,13 @@ class MicroBatches(InTrainFunction):
     The loss on the joined outputs, kept in memory, gives their gradient. Then the model runs on
     each slice again. Layers draw the same numbers, if by `keras.random`, NumPy or PyTorch's default
     generator; you get a ValueError for `tf.random`. At the price of a second forward pass, this is
-    exact for any loss and metric on `(y_true, y_pred)`, such as a contrastive loss. With PyTorch's
+    exact for any loss and metric on `(y_true, y_pred)`, such as a contrastive loss, and for your
+    model's own `compute_loss` if it doesn't call the model. Both may read weights. With PyTorch's
     DistributedDataParallel, it's the loss of one process's samples:
 
         gradient = sum_s (d outputs_s / d weights)^T (d loss / d outputs_s)
                          + (n_s / n) d penalties_s / d weights
+                   + d loss / d weights, with the outputs held fixed
 
     With "auto", the whole batch is tried first. If a step runs out of memory, it is undone and
     retried in halves until it fits. The size is printed and kept. On JAX, the state is copied to
@@ -153,8 +161,8 @@ class MicroBatches(InTrainFunction):
         """Raise an error if results might differ from the whole batch."""
         model, optimizer = self.model, inner(self.model.optimizer)
         steps = model.steps_per_execution
-        own = find_own_methods(model, keras.Model, "train_step", "compute_loss", "compute_metrics")
-        found = {f"a model that has its own `{name}`": True for name in own}
+        own = find_own_methods(model, keras.Model, "train_step", "compute_metrics")
+        found = {_OWN.format(name): True for name in own}
         found[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
         weighs = is_ours(optimizer) and optimizer.reduction == "weighted"
         found["an optimizer with reduction='weighted', which weights whole batches"] = weighs
@@ -165,3 +173,6 @@ class MicroBatches(InTrainFunction):
             is_overwritten = variable.overwrite_with_gradient
             found[f"{variable.name}, which is overwritten by its gradient"] = is_overwritten
         self._refuse(found, _MIGHT_DIFFER)
+        if self._loss == "sample":
+            own = find_own_methods(model, keras.Model, "compute_loss")
+            self._refuse({_OWN.format(name): True for name in own}, _AS_ONE)

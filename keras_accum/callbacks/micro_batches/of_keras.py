@@ -18,7 +18,7 @@ except ImportError:  # the check says so at the first use, because an optimizer 
 _OF_MASKING = "get_keras_mask", "set_keras_mask"
 _OF_MODEL = (
     *("_compile_loss", "_compile_metrics", "_loss_tracker", "_flatten_layers"),
-    *("_call_has_training_arg", "_aggregate_additional_loss", "_symbolic_build"),
+    *("_call_has_training_arg", "_compute_loss", "_losses_override", "_symbolic_build"),
 )
 _OF_LAYER = ("_trainable_variables",)
 _OF_COMPILED_LOSS = "_flat_losses", "metrics"

@@ -5,10 +5,11 @@ import numpy as np
 from keras import ops
 from keras.utils import unpack_x_y_sample_weight
 
-from keras_accum.callbacks.base import trains_normalization
+from keras_accum.callbacks.base import find_own_methods, trains_normalization
 from keras_accum.callbacks.micro_batches.halving import Halving
 from keras_accum.callbacks.micro_batches.losses import in_parts, watching_layers
-from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask
+from keras_accum.callbacks.micro_batches.outputs import Outputs
+from keras_accum.callbacks.train_function import attribute
 from keras_accum.engine.parts import sum_dtype
 from keras_accum.keras3.generators import make_generator
 
@@ -25,12 +26,14 @@ DRAWS = (
     "a layer draws random numbers, keep `self.seeds = keras.random.SeedGenerator()` in it, and "
     "draw as in `keras.random.uniform(shape, seed=self.seeds)`."
 )
-_NO_LOSS = "MicroBatches(loss='batch') needs a model that is compiled with a loss."
-_NO_SAMPLES = (
-    "MicroBatches(loss='batch') joins outputs of slices: the first dimension of each must be the "
-    "number of samples. Repeat an output that all samples share, such as a scale, as in "
-    "`keras.ops.repeat(scale[None], keras.ops.shape(x)[0], axis=0)`. Received: a slice of {} "
-    "samples and an output of shape {}"
+_NO_LOSS = (
+    "MicroBatches(loss='batch') needs a model that is compiled with a loss, or that has its own "
+    "`compute_loss`."
+)
+_CALLS_MODEL = (
+    "MicroBatches(loss='batch') can't be used with a `compute_loss` that calls the model: it gets "
+    "the whole batch, which might not fit in memory. Compute the loss from `y_pred`, the joined "
+    "outputs of the slices, or leave the callback out."
 )
 _SAME = 1e-2  # a larger relative distance of two passes isn't rounding, also in half precision
 _NORMALIZES = (
@@ -43,8 +46,9 @@ _NORMALIZES = (
 class StepInSlices(Halving):
     """A train step in slices.
 
-    Backends define `compute_gradients(objective, arrays)`, with gradients by arrays or weights and
-    the auxiliary result of `objective`, and `outside`, a scope outside the trace and gradients.
+    Backends define `compute_gradients(objective, arrays)`, with gradients by weights, gradients by
+    arrays and the auxiliary result of `objective`, and `outside`, a scope outside the trace and
+    gradients.
     is_first: True until a training's first batch.
     in_slices: True if any step has used slices.
     runs_eagerly: returns True if Python sees the values in a step.
@@ -57,6 +61,11 @@ class StepInSlices(Halving):
     def runs_eagerly():
         return False
 
+    @property
+    def takes_two_passes(self):
+        """Return True to compute the loss from the joined outputs, in a pass before gradients."""
+        return self.loss == "batch"
+
     def __init__(self, model, size, loss):
         self.model, self.loss, self.own = model, loss, model.train_step
         self.searches, self.in_slices = size == "auto", False
@@ -68,9 +77,10 @@ class StepInSlices(Halving):
         self.agrees, self.of_slices = False, set()
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
-        if self.loss != "batch":
+        if not self.takes_two_passes:
             return
-        if not self.model.loss:
+        own = find_own_methods(self.model, keras.Model, "compute_loss")
+        if not self.model.loss and not own:
             raise ValueError(_NO_LOSS)
         for layer in self.model._flatten_layers():
             if trains_normalization(layer):
@@ -123,9 +133,11 @@ class StepInSlices(Halving):
         return carry, list(map(ops.concatenate, zip(*found)))
 
     def slices(self, data, rows):
-        for start in range(0, rows, self.size):
-            count = min(self.size, rows - start)
-            yield self.part(data, start, count), count
+        """Yield slices that differ by at most one sample: a single one may be too few."""
+        number = -(-rows // self.size)
+        starts = [-(-i * rows // number) for i in range(number + 1)]
+        for start, stop in zip(starts, starts[1:]):
+            yield self.part(data, start, stop - start), stop - start
 
     def part(self, data, start, count):
         stop = start + count
@@ -139,10 +151,10 @@ class StepInSlices(Halving):
         called = self.called()
         return called(x, training=True) if self.model._call_has_training_arg else called(x)
 
-    def penalties(self, share):
-        """Return a slice's share in the losses added by layers."""
-        losses = map(self.model._aggregate_additional_loss, self.model.losses)
-        return _share(sum(losses, ops.zeros(())), share)
+    def list_penalties(self, share):
+        """Return a slice's shares in the losses added by layers."""
+        losses = [ops.sum(ops.cast(loss, keras.backend.floatx())) for loss in self.model.losses]
+        return [_share(loss, share) for loss in losses]
 
     def track(self, loss, rows, y, y_pred, sample_weight):
         """Update the metrics with a slice or batch."""
@@ -153,12 +165,8 @@ class StepInSlices(Halving):
 
     def gradients(self, data, rows):
         """Return a batch's gradients, updating all variables but the weights."""
-        compute, self.in_slices = self._differentiate_part, True
-        if self.loss == "batch":
-            data = data, *self._differentiate_loss(data, rows)
-            compute = self._differentiate_outputs
-        sums = self.add_up(lambda data, count: compute(data, count, rows), data, rows)
-        self.agrees = True
+        self.in_slices = True
+        sums = (self._in_two_passes if self.takes_two_passes else self._in_one_pass)(data, rows)
         pairs = zip(sums, self.model.trainable_weights)
         return [g if g is None else ops.cast(g, weight.dtype) for g, weight in pairs]
 
@@ -168,71 +176,86 @@ class StepInSlices(Halving):
 
         def objective(_):
             y_pred = self.call(x)
-            loss = self.model.compute_loss(x, y, y_pred, sample_weight)
+            loss = self.model._compute_loss(x, y, y_pred, sample_weight, training=True)
             # Scale the loss, not the gradient, so that XLA adds sparse rows in place.
             return self.optimizer.scale_loss(_share(loss, share)), (loss, y_pred)
 
-        gradients, (loss, y_pred) = self.compute_gradients(objective)
+        gradients, _, (loss, y_pred) = self.compute_gradients(objective)
         self.track(loss, count, y, y_pred, sample_weight)
         return gradients
 
-    def _differentiate_part(self, data, count, rows):
-        """Return the gradients for a slice's part in a mean over `rows` samples."""
-        with in_parts(self, count, rows):
-            return self.differentiate(data, count, count / rows)
+    def _in_one_pass(self, data, rows):
+        """Add up the gradients of the slices' parts in a mean over `rows` samples."""
 
-    def _differentiate_loss(self, data, rows):
-        """Return gradients by the joined outputs of all slices, and outputs to compare."""
-        x, y, sample_weight = unpack_x_y_sample_weight(data)
-        structure, masked = [], []
+        def compute(data, count):
+            with in_parts(self, count, rows):
+                return self.differentiate(data, count, count / rows)
 
-        def forward(total, data, count):
-            """Return the sum of penalties, and outputs with their masks, if any."""
+        return self.add_up(compute, data, rows)
+
+    def _in_two_passes(self, data, rows):
+        """Add up gradients by the chain rule, from the loss on the joined outputs."""
+        before = self.take_snapshot()
+        outputs = self._join_outputs(data, rows)
+        self.restore(before)  # so that the second pass draws the same numbers
+        of_loss, by_outputs, by_penalties = self._differentiate_loss(data, rows, outputs)
+        expected = outputs.arrays if self.runs_eagerly() and not self.agrees else []
+        del outputs  # to save memory
+
+        def compute(data, count):
+            return self._differentiate_outputs(*data, by_penalties, count / rows)
+
+        sums = self.add_up(compute, (data, by_outputs, expected), rows)
+        self.agrees = True
+        return list(map(self.plus, sums, of_loss))
+
+    def _join_outputs(self, data, rows):
+        """Run the model on all slices. Return its outputs and the sums of penalties."""
+        outputs = Outputs()
+
+        def forward(_, data, count):
             with watching_layers(self, count):
                 y_pred = self.call(unpack_x_y_sample_weight(data)[0])
-            arrays = keras.tree.flatten(y_pred)
-            for shape in (tuple(array.shape) for array in arrays):
-                known = isinstance(count, int) and shape[:1] != (None,)
-                if not shape or known and shape[0] != count:
-                    raise ValueError(_NO_SAMPLES.format(count, shape))
-            masks = list(map(get_mask, arrays))
-            structure[:] = [keras.tree.map_structure(lambda _: None, y_pred)]
-            masked[:] = [i for i, mask in enumerate(masks) if mask is not None]
-            return total + self.penalties(count / rows), [*arrays, *(masks[i] for i in masked)]
+            return (), outputs.flatten(y_pred, self.list_penalties(count / rows), count)
 
-        before = self.take_snapshot()
-        penalties, found = self.scan(forward, ops.zeros(()), data, rows)
-        self.restore(before)  # so that the second pass draws the same numbers
-        count = len(found) - len(masked)
+        outputs.join(self.scan(forward, (), data, rows)[1])
+        return outputs
+
+    def _differentiate_loss(self, data, rows, outputs):
+        """Return the loss's gradients by weights, outputs and penalties; update the metrics.
+
+        The loss may read weights, such as a temperature. It may also leave out penalties.
+        """
+        x, y, sample_weight = unpack_x_y_sample_weight(data)
 
         def objective(arrays):
-            for i, mask in zip(masked, found[count:]):
-                set_mask(arrays[i], mask)
-            y_pred = keras.tree.pack_sequence_as(structure[0], arrays)
-            loss = self.model._compile_loss(y, y_pred, sample_weight) + penalties
+            y_pred, penalties = outputs.pack(arrays)
+            given = attribute(self.model, "_losses_override", penalties)
+            with given, attribute(self.model, "call", _refuse_call):
+                loss = self.model._compute_loss(x, y, y_pred, sample_weight, training=True)
             return self.optimizer.scale_loss(loss), (loss, y_pred)
 
-        gradients, (loss, y_pred) = self.compute_gradients(objective, found[:count])
+        arrays = [*outputs.arrays, *outputs.penalties]
+        of_loss, by_arrays, (loss, y_pred) = self.compute_gradients(objective, arrays)
         self.track(loss, rows, y, y_pred, sample_weight)
-        compares = self.runs_eagerly() and not self.agrees
-        return gradients, found[:count] if compares else []
+        count = len(outputs.arrays)
+        return of_loss, by_arrays[:count], by_arrays[count:]
 
-    def _differentiate_outputs(self, data, count, rows):
-        """Return a slice's gradients by the chain rule, from its outputs' gradients."""
-        data, gradients, expected = data
-        floatx = keras.backend.floatx()
+    def _differentiate_outputs(self, data, by_outputs, expected, by_penalties, share):
+        """Return a slice's gradients, from those by its outputs and by all slices' penalties."""
 
         def objective(_):
-            """Return a value with these gradients with respect to the outputs."""
+            """Return a value with these gradients with respect to outputs and penalties."""
             arrays = keras.tree.flatten(self.call(unpack_x_y_sample_weight(data)[0]))
             _compare(arrays, expected)
+            pairs = zip([*arrays, *self.list_penalties(share)], [*by_outputs, *by_penalties])
+            floatx = keras.backend.floatx()
             products = [
                 ops.sum(ops.cast(array, floatx) * ops.cast(g, floatx))
-                for array, g in zip(arrays, gradients)
+                for array, g in pairs
                 if g is not None
             ]
-            penalties = self.optimizer.scale_loss(self.penalties(count / rows))
-            return sum(products) + penalties, None
+            return sum(products), None
 
         return self.compute_gradients(objective)[0]
 
@@ -244,13 +267,18 @@ class StepInSlices(Halving):
         def add(sums, data, count):
             found, parts = self.split(compute(data, count))
             missing.intersection_update(i for i, g in enumerate(found) if g is None)
-            pairs = zip(sums, found)
-            return [s if g is None else s + ops.cast(g, s.dtype) for s, g in pairs], parts
+            return list(map(self.plus, sums, found)), parts
 
         types = [sum_dtype(keras.backend.standardize_dtype(w.dtype)) for w in weights]
         zeros = [ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
         sums, parts = self.scan(add, zeros, data, rows)
         return self.join([None if i in missing else s for i, s in enumerate(sums)], parts)
+
+    def plus(self, total, gradient):
+        """Return the sum of two gradients, each may be None."""
+        if total is None or gradient is None:
+            return gradient if total is None else total
+        return total + ops.cast(gradient, total.dtype)
 
     def split(self, gradients):
         """Return gradients to add up, and arrays to join."""
@@ -259,6 +287,10 @@ class StepInSlices(Halving):
     def join(self, sums, parts):
         """Return the sums, with the joined arrays."""
         return sums
+
+
+def _refuse_call(*arguments, **keywords):
+    raise ValueError(_CALLS_MODEL)
 
 
 def _compare(arrays, expected):
