@@ -283,7 +283,7 @@ def _check_at_once(load_weights):
         if state.before_build.given is before or not model.trainable_variables:
             return None
         try:
-            model.optimizer.build(model.trainable_variables)
+            optimizer.build(model.trainable_variables)
         except StateError as error:
             if not (skip_mismatch or state.find_others(state.before_build.given)):
                 raise StateError(
@@ -292,9 +292,30 @@ def _check_at_once(load_weights):
                 ) from None
             state.skip(rate)
             warn(f"Skipping the optimizer's state in {filepath}: {error}")
+        if not model.optimizer.built:  # a LossScaleOptimizer
+            model.optimizer.build(model.trainable_variables)
         return None
 
     return load_and_check
+
+
+def _load_alone(load_own_variables):
+    """Return a LossScaleOptimizer's `load_own_variables`, which leaves ours its own state.
+
+    Keras writes every variable of the inner optimizer by its place, also where ours refuses a state
+    because other layers are frozen.
+    """
+
+    def load(optimizer, store):
+        places = [str(place) for place in range(len(optimizer._variables))]
+        is_usual = optimizer.built and all(place in store for place in places)
+        if not (is_usual and is_ours(optimizer.inner_optimizer)):
+            return load_own_variables(optimizer, store)
+        for place, variable in zip(places, optimizer._variables):
+            variable.assign(store[place])
+        return None
+
+    return load
 
 
 def _set_with_checks(set_state_tree):
@@ -358,6 +379,7 @@ HOOKS = [
     (keras.Model, "_flatten_layers", _note_the_model),
     (keras.Model, "load_weights", _check_at_once),
     (keras.Model, "set_state_tree", _set_with_checks),
+    (keras.optimizers.LossScaleOptimizer, "load_own_variables", _load_alone),
 ]
 for _name in ("apply", "stateless_apply"):
     HOOKS.append((keras.optimizers.LossScaleOptimizer, _name, forgetting))
