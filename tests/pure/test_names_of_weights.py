@@ -57,9 +57,9 @@ def test_names_of_the_same_weights(state, here, rest, others):
     assert found == (list(range(len(of_layers(here)))), of_layers(others))
 
 
-def match(state, own, others=()):
+def match(state, own, others=(), **more):
     """Return the places of the weights here, and names of others."""
-    places, wrong = names.match(state, Weights(own, list(others)))
+    places, wrong = names.match(state, Weights(own, list(others)), **more)
     return places, [state[place] for place in wrong]
 
 
@@ -68,6 +68,22 @@ def test_the_same_weights_in_another_order(state, here):
     state, here = of_layers(state), of_layers(here)
     assert match(state, here, ["other/kernel"]) == (list(map(state.index, here)), [])
     assert match([f"model/{name}" for name in state], here) == (list(map(state.index, here)), [])
+
+
+BY_ORDER = [
+    ("dense_1 dense_2", "dense dense_1", "", ""),  # in a process without another model before
+    ("head head_2", "head_2 head", "", ""),
+    ("dense_1 dense_2 head", "dense dense_1 head", "dense_2", "dense_2"),
+    ("a b head", "b c head", "", "a b"),
+    ("a b", "b a", "", "a b"),
+]
+
+
+@pytest.mark.parametrize("state, here, rest, others", SAME + BY_ORDER)
+def test_names_in_a_file(state, here, rest, others):
+    """Keras loads the weights' values by order, whatever number a layer has."""
+    found = match(of_layers(state), of_layers(here), of_layers(rest), by_order=True)
+    assert found == (list(range(len(of_layers(here)))), of_layers(others))
 
 
 def test_names_without_a_layer():

@@ -188,6 +188,25 @@ def test_a_layer_in_a_new_model():
     assert_continues(model.optimizer.get_state(), state, [2, 3, None, None])
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="files that hold a state by names")
+def test_a_file_goes_by_order(tmp_path):
+    """As Keras loads its weights: in another process, layers have other numbers."""
+
+    def build(*names):
+        x = y = layers.Input((3,))
+        for name in names:
+            y = layers.Dense(3, name=name)(y)
+        return compiled(keras.models.Model(x, y))
+
+    source, model, path = build("d_1", "d_2"), build("d_2", "d_3"), str(tmp_path / "m.weights.h5")
+    train(source).save_weights(path)
+    model.load_weights(path)
+    state = source.optimizer.get_state()
+    assert_continues(model.optimizer.get_state(), state, range(4))
+    with pytest.raises(StateError, match=BY_NAME):
+        model.optimizer.set_state(state)
+
+
 def test_a_frozen_model_of_the_same_function():
     """A teacher isn't a part of the student's model."""
 

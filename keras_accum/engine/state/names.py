@@ -35,7 +35,7 @@ def take(state):
         ) from None
 
 
-def match(names, here):
+def match(names, here, by_order=False):
     """Return each weight's place in a state, and the places there of other weights.
 
     There are as many here, a `models.Weights`. If there are others, the state doesn't fit.
@@ -44,18 +44,21 @@ def match(names, here):
     The rest may be renamed, and goes by order: Keras numbers layers, and names of outer layers come
     and go. If some names are the same, or a weight that doesn't train has a similar one, then names
     must be similar too.
+
+    by_order: True if the weights' values are loaded by order, so that a number tells nothing.
     """
     number, found = len(here.own), _find(names, here)
-    if sorted(found) == [[place] for place in range(number)]:
+    if not by_order and sorted(found) == [[place] for place in range(number)]:
         return [found.index([place]) for place in range(number)], []
     is_known = any(found)
 
     def is_other(place):
         name, own, known = names[place], here.own[place], found[place]
-        if name == own:
+        is_frozen = any(other >= number for other in known)
+        if name == own or place in known and not is_frozen:
             return False
-        if known:
-            return place not in known or max(known) >= number
+        if is_frozen or known and not by_order:
+            return True
         if _are_similar(name, own):
             return False
         return is_known or any(_are_similar(name, other) for other in here.others)
