@@ -118,11 +118,12 @@ def check_known(store, variables):
     if new:
         raise ValueError(
             f"{type(store.optimizer).__name__} was built for {len(known)} variables, and these are "
-            f"others: {', '.join(new)}. Call `optimizer.build(variables)` before the first step, "
-            "with all variables that it will ever update. For a copy of the model, or if layers "
-            "were unfrozen, compile the model with a new optimizer; after `build`, "
-            "`new.set_state(optimizer.get_state(), by_name=True)` continues the weights that both "
-            "have."
+            f"others: {', '.join(new)}. If layers were frozen or unfrozen since, or this is a copy "
+            "of the model, compile it with a new optimizer, not one of `from_optimizer`; after "
+            "`new.build(model.trainable_variables)`, `new.set_state(state, by_name=True)` with "
+            "`state = optimizer.get_state()` continues the weights that both have. In your own "
+            "loop, call `optimizer.build(variables)` before the first step, with all variables "
+            "that it will ever update."
         )
 
 

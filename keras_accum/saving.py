@@ -68,7 +68,7 @@ class Saving:
 
     def load_own_variables(self, store):
         """Read the state from a Keras file, also one from the stock optimizer."""
-        self._load(self._accumulation.state.load, store)
+        self._load(functools.partial(self._accumulation.state.load, by_order=True), store)
 
     def _load(self, load, saved):
         """Load a state. The script's `accum_iters` stays, unless another one was set and saved."""

@@ -218,9 +218,9 @@ class Store(abc.ABC):
         """Return a variable's name, for messages."""
         return variable.name
 
-    def list_frozen(self):
-        """Return weights that are known to be frozen now, the optimizer's or others."""
-        return []
+    def list_layers(self, layer):
+        """Return the layers that a layer or model has itself, not those inside of them."""
+        return layer._flatten_layers(recursive=False, include_self=False)
 
     def overwrites(self, variable):
         """Return True if a gradient is the variable's next value; such gradients aren't summed."""

@@ -9,10 +9,11 @@ from keras import ops
 
 from keras_accum import host, schedule
 from keras_accum.convert import Convertible, accumulating_in, forgetting, inner, is_ours
+from keras_accum.engine.models import note
 from keras_accum.engine.parts import sum_dtype
 from keras_accum.engine.state import LOADER, StateError
 from keras_accum.host import warn
-from keras_accum.keras3.store import Keras3Store, note_weights
+from keras_accum.keras3.store import Keras3Store
 from keras_accum.mistakes import check_known
 from keras_accum.options import unchangeable
 
@@ -274,28 +275,47 @@ def _check_at_once(load_weights):
 
     def load_and_check(model, filepath, skip_mismatch=False, **keywords):
         optimizer = inner(getattr(model, "optimizer", None))
-        if is_ours(optimizer):
-            note_weights(model.weights)
         if not is_ours(optimizer) or optimizer.built:
             return load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
         state, rate = optimizer._accumulation.state, optimizer._accumulation.store.rate()
-        before = state.before_build.raw
+        before = state.before_build.given
         load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
-        if state.before_build.raw is before or not model.trainable_variables:
+        if state.before_build.given is before or not model.trainable_variables:
             return None
         try:
-            model.optimizer.build(model.trainable_variables)
+            optimizer.build(model.trainable_variables)
         except StateError as error:
-            if not (skip_mismatch or state.find_others(state.before_build.raw)):
+            if not (skip_mismatch or state.find_others(state.before_build.given)):
                 raise StateError(
                     f"{error} To load the weights and start a new optimizer, call "
                     "`load_weights(path, skip_mismatch=True)`, or load before you compile."
                 ) from None
             state.skip(rate)
             warn(f"Skipping the optimizer's state in {filepath}: {error}")
+        if not model.optimizer.built:  # a LossScaleOptimizer
+            model.optimizer.build(model.trainable_variables)
         return None
 
     return load_and_check
+
+
+def _load_alone(load_own_variables):
+    """Return a LossScaleOptimizer's `load_own_variables`, which leaves ours its own state.
+
+    Keras writes every variable of the inner optimizer by its place, also where ours refuses a state
+    because other layers are frozen.
+    """
+
+    def load(optimizer, store):
+        places = [str(place) for place in range(len(optimizer._variables))]
+        is_usual = optimizer.built and all(place in store for place in places)
+        if not (is_usual and is_ours(optimizer.inner_optimizer)):
+            return load_own_variables(optimizer, store)
+        for place, variable in zip(places, optimizer._variables):
+            variable.assign(store[place])
+        return None
+
+    return load
 
 
 def _set_with_checks(set_state_tree):
@@ -338,10 +358,28 @@ def _state_in(tree, optimizer, outer):
     return state
 
 
-host.check_members(keras, keras.Model, ["load_weights", "set_state_tree"])
+def _note_the_model(flatten_layers):
+    """Replace a method that `compile` calls at its end.
+
+    `compile` itself is too early: Python looks it up in `model.compile(AdamAccumulate())` before
+    it constructs the optimizer that hooks in.
+    """
+
+    def flatten_and_note(model, include_self=True, recursive=True):
+        if include_self:  # otherwise it isn't `compile`
+            for each in accumulating_in(getattr(model, "optimizer", None)):
+                note(each, model)
+        return flatten_layers(model, include_self=include_self, recursive=recursive)
+
+    return flatten_and_note
+
+
+host.check_members(keras, keras.Model, ["load_weights", "set_state_tree", "_flatten_layers"])
 HOOKS = [
+    (keras.Model, "_flatten_layers", _note_the_model),
     (keras.Model, "load_weights", _check_at_once),
     (keras.Model, "set_state_tree", _set_with_checks),
+    (keras.optimizers.LossScaleOptimizer, "load_own_variables", _load_alone),
 ]
 for _name in ("apply", "stateless_apply"):
     HOOKS.append((keras.optimizers.LossScaleOptimizer, _name, forgetting))

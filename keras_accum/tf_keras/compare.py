@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from keras_accum.compare import subject
 from keras_accum.convert import inner
+from keras_accum.engine.models import note
 from keras_accum.host import check_members
 from keras_accum.tensorflow import compare
-from keras_accum.tf_keras import models
 from keras_accum.tf_keras.library import StockOptimizer, keras, key_of, legacy
 from keras_accum.tf_keras.optimizers import accumulating
 
@@ -86,7 +86,7 @@ class Subject(subject.Subject):
         with self.scope():
             recorder = accumulating(kind)(**vars(options))
             if optimizer is self.compiled:
-                models.note(recorder, self.model)
+                note(recorder, self.model)
             if scale is None:
                 return recorder
             wrap = keras.mixed_precision.LossScaleOptimizer

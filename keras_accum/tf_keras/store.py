@@ -49,9 +49,6 @@ class TfKerasStore(parts.Store):
             raise NotImplementedError("Updating a `Tensor` is not implemented: give the variable.")
         return models.list_variables(self.optimizer, var_list)
 
-    def list_frozen(self):
-        return models.list_frozen(self.optimizer)
-
     # -- the stock optimizer's variables -----------------------------------------------------------
 
     def record(self, name, variable, weight=None):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_accum.engine.models import Weights
 from keras_accum.engine.state import names
 from keras_accum.engine.state.checks import StateError
 from keras_accum.engine.window import MISSING
@@ -13,44 +14,101 @@ def of_layers(text):
     return [f"{layer}/{weight}" for layer in text.split() for weight in ("kernel", "bias")]
 
 
-# Layers in the state, here, and frozen here. The last ones are the layers that are others.
+# Layers in the state, here, and of the model's other weights. The last ones are those that differ.
 SAME = [
     ("a b head", "a b head", "", ""),
+    ("a b head", "a b head", "c", ""),
     ("dense dense_1", "dense_2 dense_3", "", ""),  # the model was built again
     ("dense dense_1 head", "dense_2 dense_3 head", "", ""),  # and one of its layers has a name
-    ("dense_1 dense_2", "dense dense_1", "", ""),  # in a process without another model before
+    ("dense head", "dense_2 head", "dense_3", ""),  # and one doesn't train
     ("m/dense m/block/dense_1", "m_1/dense_2 m_1/block/dense_3", "", ""),
     ("conv2d dense head", "conv2d dense_7 head", "", ""),
     ("a b", "c d", "", ""),  # nothing is known of renamed layers
+    ("a b", "c d", "e", ""),
     ("dense head", "dense_1 head", "other", ""),
     ("sequential/dense_1 head", "dense_1 head", "", ""),  # as in a file of a nested Sequential
-    ("model/a model/b", "a b", "model/a", ""),  # the frozen one is in another model
+    ("model/a model/b", "a b", "c", ""),
     ("block/dense_3 dense_2", "block_1/dense_4 dense_2", "", ""),  # of a layer that makes layers
+    ("proj proj head", "encoder/proj decoder/proj head", "", ""),  # from before version 2.0
+    ("encoder/proj decoder/proj head", "proj proj head", "", ""),  # nothing knows the model
+    ("x/proj x/proj", "x/proj x/proj", "x/proj", ""),  # names tell nothing
 ]
 OTHERS = [
     ("a head", "b head", "", "a"),
     ("a head", "b head", "a", "a"),
     ("a b head", "b c head", "", "a b"),
-    ("a b", "b a", "", "a b"),
     ("dense head", "dense_1 head", "dense", "dense"),
     ("dense", "dense_1", "dense", "dense"),
     ("m/a m/head", "m/b m/head", "", "m/a"),
+    # The outer layers tell which one it is, whether or not they share a head.
+    ("encoder/cell head", "decoder/cell head", "", "encoder/cell"),
+    ("encoder/cell", "decoder/cell", "encoder/cell", "encoder/cell"),
+    ("encoder/dense_1", "decoder/dense_2", "encoder/dense_3", "encoder/dense_1"),
+    # A name that is here means the weight that has it, or one of those.
+    ("dense_1 dense_2", "dense dense_1", "", "dense_1"),
+    ("dense dense_1", "dense_1 dense_2", "", "dense_1"),
+    ("proj head", "decoder/proj head", "encoder/proj", "proj"),
 ]
 
 
-@pytest.mark.parametrize("state, here, frozen, others", SAME + OTHERS)
-def test_names_of_the_same_weights(state, here, frozen, others):
-    found = names.find_others(of_layers(state), of_layers(here), set(of_layers(frozen)))
-    assert found == of_layers(others)
+@pytest.mark.parametrize("state, here, rest, others", SAME + OTHERS)
+def test_names_of_the_same_weights(state, here, rest, others):
+    found = match(of_layers(state), of_layers(here), of_layers(rest))
+    assert found == (list(range(len(of_layers(here)))), of_layers(others))
+
+
+def match(state, own, others=(), **more):
+    """Return the places of the weights here, and names of others."""
+    places, wrong = names.match(state, Weights(own, list(others)), **more)
+    return places, [state[place] for place in wrong]
+
+
+@pytest.mark.parametrize("state, here", [("a b head", "head b a"), ("head head_2", "head_2 head")])
+def test_the_same_weights_in_another_order(state, here):
+    state, here = of_layers(state), of_layers(here)
+    assert match(state, here, ["other/kernel"]) == (list(map(state.index, here)), [])
+    assert match([f"model/{name}" for name in state], here) == (list(map(state.index, here)), [])
+
+
+BY_ORDER = [
+    ("dense_1 dense_2", "dense dense_1", "", ""),  # in a process without another model before
+    ("head head_2", "head_2 head", "", ""),
+    ("dense_1 dense_2 head", "dense dense_1 head", "dense_2", "dense_2"),
+    ("a b head", "b c head", "", "a b"),
+    ("a b", "b a", "", "a b"),
+]
+
+
+@pytest.mark.parametrize("state, here, rest, others", SAME + BY_ORDER)
+def test_names_in_a_file(state, here, rest, others):
+    """Keras loads the weights' values by order, whatever number a layer has."""
+    found = match(of_layers(state), of_layers(here), of_layers(rest), by_order=True)
+    assert found == (list(range(len(of_layers(here)))), of_layers(others))
 
 
 def test_names_without_a_layer():
-    assert names.find_others(["w", "b"], ["b", "w"], set()) == ["w", "b"]
-    assert names.find_others(["variable", "variable_1"], ["variable_1", "variable_2"], set()) == []
-    assert names.find_others(["block/kernel", "w"], ["kernel", "w"], set()) == []
+    assert match(["w", "b"], ["b", "w"]) == ([1, 0], [])
+    assert match(["variable", "variable_1"], ["variable_2", "variable_3"]) == ([0, 1], [])
+    assert match(["block/kernel", "w"], ["kernel", "w"]) == ([0, 1], [])
     # the weight of a layer may be called otherwise on another Keras
     old, new = (["d/depthwise_kernel", "head/bias"], ["d/kernel", "head/bias"])
-    assert names.find_others(old, new, set()) == []
+    assert match(old, new) == ([0, 1], [])
+
+
+def test_some_weights_by_name():
+    here = Weights(["a/kernel", "c/kernel", "model/d/kernel"], ["b/kernel"])
+    state = ["d/kernel", "b/kernel", "a/kernel", "e/kernel"]
+    assert names.match_by_name(state, here) == [2, None, 0]
+    for wrong, says in {
+        "a/kernel a/kernel": "several weights are called a/kernel",
+        "m/a/kernel a/kernel": "several weights are called a/kernel",
+        "b/kernel e/kernel": "no weight is in both",
+    }.items():
+        with pytest.raises(StateError, match=says):
+            names.match_by_name(wrong.split(), here)
+    towers = Weights(["decoder/proj/kernel", "head/kernel"], ["encoder/proj/kernel"])
+    with pytest.raises(StateError, match="several weights are called proj/kernel"):
+        names.match_by_name(["proj/kernel", "head/kernel"], towers)
 
 
 def test_they_are_text_in_numbers():

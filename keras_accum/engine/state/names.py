@@ -4,6 +4,8 @@ A state has the names as numbers, so that every file and every calculation takes
 UTF-8, a name in each line.
 """
 
+import collections
+import functools
 import re
 
 import numpy as np
@@ -12,11 +14,6 @@ from keras_accum.engine.state.checks import StateError, parse_index, shorten
 from keras_accum.engine.window import MISSING
 
 NAMES = "weight_names"
-
-
-def names_of(store, variables):
-    """Return variables' names: the same in an equal model, if possible on every Keras."""
-    return [re.sub(":[0-9]+$", "", store.get_name(variable)) for variable in variables]
 
 
 def encode(names):
@@ -38,50 +35,95 @@ def take(state):
         ) from None
 
 
-def find_others(names, own, frozen):
-    """Return the names, at their places in a state, that are other weights than the optimizer's.
+def match(names, here, by_order=False):
+    """Return each weight's place in a state, and the places there of other weights.
 
-    A model that is loaded or built again may have other names: Keras numbers layers, and names of
-    outer layers come and go. frozen: names of weights that are known to be frozen now, and so
-    aren't renamed, unless another model has them: then only names of outer layers may differ.
+    There are as many here, a `models.Weights`. If there are others, the state doesn't fit.
+
+    A name that a weight here has is this weight's, wherever it is, and whether it trains or not.
+    The rest may be renamed, and goes by order: Keras numbers layers, and names of outer layers come
+    and go. If some names are the same, or a weight that doesn't train has a similar one, then names
+    must be similar too.
+
+    by_order: True if the weights' values are loaded by order, so that a number tells nothing.
     """
-    has_common = not set(names).isdisjoint(own)
+    number, found = len(here.own), _find(names, here)
+    if not by_order and sorted(found) == [[place] for place in range(number)]:
+        return [found.index([place]) for place in range(number)], []
+    is_known = any(found)
 
-    def is_other(name, here):
-        if name in frozen and name.split("/")[-2:] != here.split("/")[-2:]:
+    def is_other(place):
+        name, own, known = names[place], here.own[place], found[place]
+        is_frozen = any(other >= number for other in known)
+        if name == own or place in known and not is_frozen:
+            return False
+        if is_frozen or known and not by_order:
             return True
-        return has_common and not _may_be(name, here)
+        if _are_similar(name, own):
+            return False
+        return is_known or any(_are_similar(name, other) for other in here.others)
 
-    return [name for name, here in zip(names, own) if name != here and is_other(name, here)]
-
-
-def _may_be(name, here):
-    """Return True if two names may be of one weight: its layer's, but for a number, are equal."""
-    one, other = name.split("/"), here.split("/")
-    # The weight's own name may differ on another Keras.
-    place = -2 if len(one) > 1 and len(other) > 1 else -1
-    one, other = (re.sub("_[0-9]+$", "", parts[place]) for parts in (one, other))
-    return one == other
+    return list(range(number)), list(filter(is_other, range(number)))
 
 
-def check(names, own):
-    """Raise a StateError unless names tell which weights of a state the optimizer has."""
-    text = None
-    if not names:
+def match_by_name(names, here):
+    """Return each weight's place in a state by its name, None if it isn't there.
+
+    If names don't tell, raise a StateError.
+    """
+    found, text = _find(names or [], here), None
+    known = [places for places in found if places]
+    for name, places in zip(names or [], found):
+        if len(places) > 1 or known.count(places) > 1 or names.count(name) > 1:
+            text = f"several weights are called {name}"
+    if names is None:
         text = "this state has no names: from version 1.2 on, `get_state` returns them"
-    elif not set(names) & set(own):
-        text = f"no weight is in both. The state has {shorten(names)}; here are {shorten(own)}"
-    for each in (names or [], own):
-        if len(set(each)) < len(each):
-            text = f"several weights are called {max(each, key=each.count)}"
+    elif not text and not any(min(places) < len(here.own) for places in known):
+        text = f"no weight is in both. The state has {shorten(names)}; here are {shorten(here.own)}"
     if text:
         raise StateError(f"`by_name=True`, but {text}. Nothing was changed.")
+    return [found.index([p]) if [p] in found else None for p in range(len(here.own))]
 
 
-def find_places(names, own):
-    """Return each own name's place in a state, None if it isn't there."""
-    places = {name: place for place, name in enumerate(names)}
-    return [places.get(name) for name in own]
+def _find(names, here):
+    """Return for each name in a state the places here that have it, the optimizer's own first.
+
+    If none is called the same, these are names that differ by outer layers.
+    """
+    whole, ends = collections.defaultdict(list), collections.defaultdict(list)
+    for place, name in enumerate([*here.own, *here.others]):
+        whole[name].append(place)
+        for end in _list_ends(name):
+            ends[end].append(place)
+
+    def find(name):
+        shorter = (whole.get(end) for end in _list_ends(name))
+        return whole.get(name) or ends.get(name) or next(filter(None, shorter), [])
+
+    return list(map(find, names))
+
+
+def _list_ends(name):
+    """Return a name without its first layer, without its first two, and so on."""
+    parts = name.split("/")
+    return ["/".join(parts[start:]) for start in range(1, len(parts))]
+
+
+def _are_similar(name, other):
+    """Return True if two names differ at most by numbers, outer layers and the weight's own name.
+
+    That one may differ on another Keras.
+    """
+    one, two = _split(name), _split(other)
+    if len(one) > 1 and len(two) > 1:
+        one, two = one[:-1], two[:-1]
+    shared = min(len(one), len(two))
+    return one[-shared:] == two[-shared:]
+
+
+@functools.lru_cache(maxsize=None)
+def _split(name):
+    return [re.sub("_[0-9]+$", "", part) for part in name.split("/")]
 
 
 def rearrange(state, places, current):

@@ -1,0 +1,65 @@
+"""The models that an optimizer trains, and their weights' names. No Keras is imported here."""
+
+import re
+import weakref
+from typing import List, NamedTuple
+
+# Not an attribute: a copied optimizer belongs to no model.
+_models = weakref.WeakKeyDictionary()
+
+
+def note(optimizer, model):
+    """Note that a model trains with this optimizer."""
+    _models.setdefault(optimizer, weakref.WeakKeyDictionary())[model] = None
+
+
+def list_models(optimizer):
+    """Return the models that train with this optimizer, in the order in which they came."""
+    return list(_models.get(optimizer, ()))
+
+
+class Weights(NamedTuple):
+    """The names of an optimizer's weights, and of all others in its models."""
+
+    own: List[str]
+    others: List[str]
+
+
+def name_weights(store):
+    """Return the names of a store's weights in its order, and of the others in its models.
+
+    Names of layers around a weight stand before the name that Keras gave it, unless they are in it:
+    Keras leaves out a functional model's name, for one.
+    """
+    own = {id(variable): variable for variable in store.variables}
+    layers, others = {}, {}
+    for model in list_models(store.optimizer):
+        found = {}
+        for weight, around in _walk(model, store.list_layers, set()):
+            found.setdefault(id(weight), (weight, around))
+        if own.keys() <= found.keys():
+            layers = {**found, **layers}
+            others.update((key, weight) for key, (weight, _) in found.items() if key not in own)
+
+    def name(weight):
+        given = re.sub(":[0-9]+$", "", store.get_name(weight))
+        return _complete(given, layers.get(id(weight), (weight, ()))[1])
+
+    return Weights([name(w) for w in own.values()], [name(w) for w in others.values()])
+
+
+def _walk(layer, list_layers, seen, around=()):
+    """Yield (weight, names of the layers around it), for the innermost layer first."""
+    seen.add(id(layer))
+    for inner in list_layers(layer):
+        if id(inner) not in seen:
+            yield from _walk(inner, list_layers, seen, (*around, inner.name))
+    for weight in layer.weights if layer.built else ():
+        yield weight, around
+
+
+def _complete(name, layers):
+    """Return a weight's name with those of the layers around it that it lacks."""
+    # Keras 2 numbers the names of a session's second model.
+    missing = [n for n in layers if not re.search(f"(^|/){re.escape(n)}(_[0-9]+)*/", name)]
+    return "/".join([*missing, name])
