@@ -53,7 +53,8 @@ def test_what_it_holds_and_how_a_training_continues(name, is_built):
     optimizer, other = take_steps(in_windows(case), vs, stop=STOP), in_windows(case)
     state = optimizer.get_state()
     expected = {f"{s}.{i}": SHAPES[i] for s in (*SLOTS[name], "accumulator") for i in SHAPES}
-    scalars = ["learning_rate"] + ["Nadam.u_product"] * (name == "nadam")
+    scalars = ["learning_rate", *["window_weight"] * (not hosts.IS_KERAS2)]
+    scalars += ["Nadam.u_product"] * (name == "nadam")
     expected.update(dict.fromkeys([*COUNTERS, *scalars], ()))
     names = bytes(state.pop("weight_names")).decode().split("\n")
     assert names == list(steps.SHAPES) or hosts.IS_KERAS2  # where each graph makes them unique
@@ -61,7 +62,7 @@ def test_what_it_holds_and_how_a_training_continues(name, is_built):
     assert {name: int(state[name]) for name in COUNTERS} == COUNTERS
     for part, array in state.items():
         kind = np.integer if part in COUNTERS else hosts.FLOATX
-        assert np.issubdtype(array.dtype, kind) or part == "learning_rate", part
+        assert np.issubdtype(array.dtype, kind) or part in scalars, part
 
     others = copies_of(vs)
     if is_built:
@@ -80,6 +81,7 @@ def test_what_it_holds_and_how_a_training_continues(name, is_built):
 
 # Arguments that change what it holds: what is there in addition, and what isn't.
 WINDOW = {"window_position", "window_length", "accum_iters"} | {f"accumulator.{i}" for i in SHAPES}
+WINDOW |= set() if hosts.IS_KERAS2 else {"window_weight"}
 OPTIONS = {"accum_iters_1": ({"accum_iters": 1}, set(), WINDOW)}
 if not hosts.IS_KERAS2:
     SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)

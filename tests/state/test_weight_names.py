@@ -195,7 +195,6 @@ def test_names_that_tell_nothing(damage):
 
 TREES = {
     "accum_iters=1": ({"accum_iters": 1}, "2 micro-batches into a window.*accum_iters > 1"),
-    "weighted": ({"reduction": "weighted"}, "Missing: window_weight"),
     "another name": ({"name": "other"}, "Missing: completed_updates.*the same names"),
     "another rule": ({"rule": "RMSprop"}, r"Not known here: \S*momentum"),
 }
