@@ -1,5 +1,7 @@
 """PyTorch's fused sums keep their tensors from step to step. Whatever replaces them is noticed."""
 
+import functools
+
 import hosts
 import numpy as np
 import pytest
@@ -241,3 +243,45 @@ def test_norms_of_unusual_gradients(bad):
     assert values.all_finite(tensors) == 1
     for wrong in (np.nan, np.inf, -np.inf):
         assert values.all_finite([*tensors, torch.tensor([1.0, wrong])]) == 0
+
+
+TRACED = {
+    "all": {},
+    "a gradient is missing": {},
+    "weighted": {"reduction": "weighted"},
+    "clipped": {"global_clipnorm": 0.5},
+    "transformed": {"window_transforms": [lambda gradients, _: [2 * g for g in gradients]]},
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:Dynamo:UserWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("case", TRACED)
+def test_one_compiled_graph_is_enough(case):
+    """`fullgraph=True` fails if a step leaves it, and each micro-batch has the same one."""
+    graphs, results = [], []
+
+    def backend(graph, examples):
+        graphs.append(graph)
+        return graph.forward
+
+    compile = functools.partial(torch.compile, backend=backend, fullgraph=True)
+    count = 2 if case == "a gradient is missing" else 3
+    for wrap in (compile, lambda step: step):
+        torch._dynamo.reset()
+        found = variables()
+        ours = hosts.ours("Adam", learning_rate=0.1, accum_iters=LENGTH, **TRACED[case])
+        ours.build(found)
+
+        def step(gradients, weight, ours=ours, found=found):
+            if ours.reduction == "weighted":
+                ours.weigh(weight)
+            ours.apply(gradients[:count], found[:count])
+
+        step = wrap(step)
+        for weight, gradients in enumerate(draw(2 * LENGTH), start=1):
+            step(gradients, torch.tensor(float(weight)))
+        assert ours.completed_updates == 2
+        results.append(values(found))
+    assert len(graphs) == 1
+    assert_near(*results)
