@@ -285,3 +285,33 @@ def test_one_compiled_graph_is_enough(case):
         results.append(values(found))
     assert len(graphs) == 1
     assert_near(*results)
+
+
+class LeavesTheGraph(hosts.accum.AccumulationSchedule):
+    """Ends a compiled graph in the middle of a step, as code that PyTorch can't trace does."""
+
+    def in_step(self, ops, updates):
+        torch._dynamo.graph_break()
+        return super().in_step(ops, updates)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:Dynamo:UserWarning")
+def test_a_step_in_several_graphs_is_compiled_once():
+    """The rest of the step doesn't depend on which objects the first part made."""
+    graphs, found = [], variables()
+
+    def backend(graph, examples):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    ours = hosts.ours("Adam", learning_rate=0.1, accum_iters=LeavesTheGraph({0: LENGTH}))
+    ours.build(found)
+    step = torch.compile(lambda gradients: ours.apply(gradients, found), backend=backend)
+    counts = []
+    for gradients in draw(2 * LENGTH):
+        step(gradients)
+        counts.append(len(graphs))
+    assert counts[0] == counts[-1], counts
+    assert_near(values(found), expected(draw(2 * LENGTH)))
