@@ -92,8 +92,7 @@ def transform(accumulation, sums, totals, variables, steps):
 
     The functions get averages in every micro-batch, never the zeros of an open window.
     """
-    due = {id(step): unconditional(step) for step in steps}
-    averages = sums.averages(totals, variables, [due[id(step)] for step in steps])
+    averages = sums.averages(totals, variables, list(map(unconditional, steps)))
     summed = accumulation.store.are_summed(variables)
     gradients = list(compress(averages, summed))
     for function in accumulation.options.window_transforms:

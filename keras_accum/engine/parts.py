@@ -333,8 +333,8 @@ class Store(abc.ABC):
 
     @staticmethod
     @abc.abstractmethod
-    def rate_argument(optimizer):
-        """Return {"learning_rate": ...} if a config would serialize a callable."""
+    def function_arguments(optimizer):
+        """Return constructor arguments that are functions: a config serializes or lacks them."""
 
     @staticmethod
     @abc.abstractmethod

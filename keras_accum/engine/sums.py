@@ -89,20 +89,24 @@ class TracedSums(Sums):
         return list(map(self.values.value, self.store.list_sums(variables)))
 
     def averages(self, totals, variables, steps):
-        values, found = self.values, {}
+        values, found = self.values, []
 
         def average(total, variable, step):
             if self.store.overwrites(variable):
                 return total
-            key = id(step), total.dtype
-            if key not in found:  # each scale is computed once
-                found[key] = scale(
+            # Equal steps are neighbours: each scale is computed once. A key with the step's `id`
+            # would make `torch.compile` compile each step again.
+            if not (found and found[-1][0] is step):
+                found.append((step, {}))
+            scales = found[-1][1]
+            if total.dtype not in scales:
+                scales[total.dtype] = scale(
                     values.ops,
                     step,
                     self.options,
                     lambda value: values.cast(value, total.dtype),
                 )
-            return values.times(total, found[key])
+            return values.times(total, scales[total.dtype])
 
         return list(map(average, totals, variables, steps))
 

@@ -18,9 +18,10 @@ def plan(keras_name, *hooks):
 
 
 def hook_in(keras_name):
-    """Put in the hooks for a Keras, once."""
+    """Put in the hooks for a Keras, each once. After an error, the next call goes on there."""
     with _lock:
-        hooks, _planned[keras_name] = _planned.get(keras_name, ()), ()
-        for owner, name, hook in hooks:
+        while _planned.get(keras_name):
+            owner, name, hook = _planned[keras_name][0]
             original = getattr(owner, name)
             setattr(owner, name, functools.wraps(original)(hook(original)))
+            _planned[keras_name] = _planned[keras_name][1:]

@@ -85,7 +85,9 @@ class TorchValues(Keras3Values):
     def scale_all(self, tensors, factor):
         if self.is_traced() or len({tensor.dtype for tensor in tensors}) != 1:
             return super().scale_all(tensors, factor)
-        scaled = torch._utils._flatten_dense_tensors(tensors).mul_(factor)  # one call each
+        flat = torch._utils._flatten_dense_tensors(tensors)  # one call each
+        # Of one tensor, this is a view, and the tensor may be the caller's.
+        scaled = flat.mul(factor) if len(tensors) == 1 else flat.mul_(factor)
         if not is_known(factor) or factor == 0:
             scaled.masked_fill_(self.cast(factor, scaled.dtype) == 0, 0.0)
         return torch._utils._unflatten_dense_tensors(scaled, tensors)

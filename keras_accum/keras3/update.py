@@ -70,7 +70,7 @@ class Keras3Update(parts.Update):
         """Return (owner, variable) for each write of an update, without owners if not asked."""
         store = self.store
         owners = store.owners() if by_weight else {}
-        variables = [*store.variables, *store.by_name().values()]
+        variables = [*store.variables, *store.list_stock()]
         return [(owners.get(store.key(variable)), variable) for variable in variables]
 
     def count_updates(self, switch):

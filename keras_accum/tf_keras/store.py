@@ -32,7 +32,7 @@ class TfKerasStore(parts.Store):
     in_custom_objects = staticmethod(keras.utils.get_registered_object)
     read = staticmethod(keras.backend.get_value)
     write = staticmethod(write)
-    rate_argument = staticmethod(stock.rate_argument)
+    function_arguments = staticmethod(stock.function_arguments)
 
     def __init__(self, optimizer):
         super().__init__(optimizer)

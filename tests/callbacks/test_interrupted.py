@@ -1,6 +1,7 @@
 """Ctrl-C anywhere in what our callbacks put on a model and its losses, and two threads there."""
 
 import threading
+import types
 from pathlib import Path
 
 import hosts
@@ -9,6 +10,8 @@ from cases import once_by_torch, skip_file_on_keras2, thorough
 from hosts import accum, keras
 from steps import interrupted_at, lines_run_by
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
+
+from keras_accum.callbacks import train_function
 
 skip_file_on_keras2("callbacks that change a train step")
 
@@ -69,6 +72,40 @@ def test_interrupted_anywhere(name):
 
 def is_ours(function):
     return (type(function).__module__ or "").startswith("keras_accum.")
+
+
+def test_interrupted_in_the_end_of_an_inner_scope():
+    """The outer one ends then, and the inner one must not give the outer's value back."""
+    owner = types.SimpleNamespace(name="own")
+
+    def set_twice():
+        with train_function.attribute(owner, "name", "outer"):
+            assert owner.name == "outer"
+            with train_function.attribute(owner, "name", "inner"):
+                assert owner.name == "inner"
+        assert owner.name == "own"
+
+    is_interrupted, number = True, 0
+    while is_interrupted:
+        is_interrupted, number = False, number + 1
+        try:
+            with interrupted_at(number=number):
+                train_function.undone(set_twice)()
+        except KeyboardInterrupt:
+            is_interrupted = True
+        assert vars(owner) == {"name": "own"}, number
+        assert not train_function._set_here.scopes
+    assert number > 20
+
+
+def test_a_scope_that_ends_in_another_thread():
+    owner = types.SimpleNamespace(name="own")
+    scope = train_function.attribute(owner, "name", "ours")
+    scope.__enter__()
+    thread = threading.Thread(target=scope.__exit__)
+    thread.start()
+    thread.join()
+    assert owner.name == "own" and not train_function._set_here.scopes
 
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="elsewhere, a loss is called in a trace alone")

@@ -1,5 +1,7 @@
 """PyTorch's fused sums keep their tensors from step to step. Whatever replaces them is noticed."""
 
+import functools
+
 import hosts
 import numpy as np
 import pytest
@@ -108,6 +110,67 @@ def test_weights_on_a_device():
     np.testing.assert_array_equal(hosts.array(gradients[1]), [[np.inf]])  # the caller's
 
 
+GIVEN = {
+    "one": lambda: [torch.tensor([1.0, 2.0])],
+    "one, a view": lambda: [torch.tensor([[1.0, 2.0], [3.0, 4.0]])[1]],
+    "one, expanded": lambda: [torch.tensor(3.0).expand(2)],
+    "two": lambda: [torch.tensor([1.0, 2.0]), torch.tensor([[3.0]])],
+    "half precision": lambda: [torch.tensor([1.0, 2.0], dtype=torch.float16)],
+    "two in half precision": lambda: [torch.ones(3).bfloat16(), torch.ones(2).bfloat16()],
+    "mixed": lambda: [torch.ones(3), torch.ones(2).half()],
+}
+HANDLED = {
+    "weigh(0.0)": {"reduction": "weighted", "weight": 0.0},
+    "weigh(1.0)": {"reduction": "weighted", "weight": 1.0},
+    "weigh(tensor)": {"reduction": "weighted", "weight": torch.tensor(3.0)},
+    "weighted and dropped": {"reduction": "weighted", "weight": 2.0, "skip_nonfinite": True},
+    "skip_nonfinite": {"skip_nonfinite": True},
+    "skip_norm": {"skip_norm": 1e3},
+    "skip_nonfinite alone": {"skip_nonfinite": True, "accum_iters": 1},
+    "window_transforms": {"window_transforms": [lambda given, _: [g.mul_(2) for g in given]]},
+    "clipping": {"global_clipnorm": 0.1},
+    "loss_scale_factor": {"loss_scale_factor": 8.0},
+}
+
+
+@pytest.mark.parametrize("handled", HANDLED)
+@pytest.mark.parametrize("given", GIVEN)
+def test_gradients_stay_as_the_caller_gave_them(given, handled):
+    """Good and bad ones, inside a window and at its end; and those of a stateless step."""
+    options = {"accum_iters": 2, **HANDLED[handled]}
+    weight = options.pop("weight", None)
+    found = [keras.Variable(np.ones(g.shape), dtype=str(g.dtype)[6:]) for g in GIVEN[given]()]
+    ours = hosts.ours("SGD", learning_rate=0.1, momentum=0.9, **options)
+    ours.build(found)
+    for factor in (1.0, 1.0, 1.0, np.inf, 1.0, np.nan):
+        gradients = [g * factor if factor != 1 else g for g in GIVEN[given]()]
+        for is_stateless in (True, False):
+            before = [g.clone() for g in gradients]
+            state = [v.value for v in ours.variables], [v.value for v in found]
+            were = [value.clone() for value in sum(state, [])]
+            if weight is not None:
+                ours.weigh(weight)
+            if is_stateless:
+                ours.stateless_apply(state[0], gradients, state[1])
+                for value, was in zip(sum(state, []), were):
+                    assert torch.equal(value.nan_to_num(), was.nan_to_num())
+            else:
+                ours.apply(gradients, found)
+            for gradient, was in zip(gradients, before):
+                assert torch.equal(gradient.nan_to_num(7.0), was.nan_to_num(7.0))
+
+
+def test_a_weight_of_zero_and_one_tensor():
+    """The gradient with the weight 0 counts for nothing, the other one alone."""
+    w = keras.Variable([3.0, 5.0])
+    ours = hosts.ours("SGD", learning_rate=1.0, accum_iters=2, reduction="weighted")
+    gradient = torch.tensor([2.0, 4.0])
+    for weight in (0.0, 1.0):
+        ours.weigh(weight)
+        ours.apply([gradient], [w])
+    assert_near(values([w]), [[1.0, 1.0]])
+
+
 @pytest.mark.parametrize(
     "of_sums, of_gradients",
     [
@@ -180,3 +243,75 @@ def test_norms_of_unusual_gradients(bad):
     assert values.all_finite(tensors) == 1
     for wrong in (np.nan, np.inf, -np.inf):
         assert values.all_finite([*tensors, torch.tensor([1.0, wrong])]) == 0
+
+
+TRACED = {
+    "all": {},
+    "a gradient is missing": {},
+    "weighted": {"reduction": "weighted"},
+    "clipped": {"global_clipnorm": 0.5},
+    "transformed": {"window_transforms": [lambda gradients, _: [2 * g for g in gradients]]},
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:Dynamo:UserWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("case", TRACED)
+def test_one_compiled_graph_is_enough(case):
+    """`fullgraph=True` fails if a step leaves it, and each micro-batch has the same one."""
+    graphs, results = [], []
+
+    def backend(graph, examples):
+        graphs.append(graph)
+        return graph.forward
+
+    compile = functools.partial(torch.compile, backend=backend, fullgraph=True)
+    count = 2 if case == "a gradient is missing" else 3
+    for wrap in (compile, lambda step: step):
+        torch._dynamo.reset()
+        found = variables()
+        ours = hosts.ours("Adam", learning_rate=0.1, accum_iters=LENGTH, **TRACED[case])
+        ours.build(found)
+
+        def step(gradients, weight, ours=ours, found=found):
+            if ours.reduction == "weighted":
+                ours.weigh(weight)
+            ours.apply(gradients[:count], found[:count])
+
+        step = wrap(step)
+        for weight, gradients in enumerate(draw(2 * LENGTH), start=1):
+            step(gradients, torch.tensor(float(weight)))
+        assert ours.completed_updates == 2
+        results.append(values(found))
+    assert len(graphs) == 1
+    assert_near(*results)
+
+
+class LeavesTheGraph(hosts.accum.AccumulationSchedule):
+    """Ends a compiled graph in the middle of a step, as code that PyTorch can't trace does."""
+
+    def in_step(self, ops, updates):
+        torch._dynamo.graph_break()
+        return super().in_step(ops, updates)
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:Dynamo:UserWarning")
+def test_a_step_in_several_graphs_is_compiled_once():
+    """The rest of the step doesn't depend on which objects the first part made."""
+    graphs, found = [], variables()
+
+    def backend(graph, examples):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    ours = hosts.ours("Adam", learning_rate=0.1, accum_iters=LeavesTheGraph({0: LENGTH}))
+    ours.build(found)
+    step = torch.compile(lambda gradients: ours.apply(gradients, found), backend=backend)
+    counts = []
+    for gradients in draw(2 * LENGTH):
+        step(gradients)
+        counts.append(len(graphs))
+    assert counts[0] == counts[-1], counts
+    assert_near(values(found), expected(draw(2 * LENGTH)))

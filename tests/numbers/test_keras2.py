@@ -106,23 +106,49 @@ def test_fused_kernel(name, resources):
 # -- models ------------------------------------------------------------------------------------
 
 
+def sum_of_squares(y_true, y_pred):
+    return K.sum(K.square(y_true - y_pred))
+
+
+def train_sums(make, size, reduction="mean", layer=None, **arguments):
+    """Return the weights after training with a loss that sums, and with what a layer adds."""
+    given = {"accum_iters": LENGTH, "reduction": reduction} if make is hosts.ours else {}
+    model = dense_model(**layer or {})
+    compiled(model, make("SGD", learning_rate=0.003, **given), sum_of_squares, **arguments)
+    return weights(training.go_on(model, batch_size=size))
+
+
 def test_a_penalty_beside_a_sum():
-    """The line on the page is exact; with reduction="sum", the penalty counts several times."""
+    """The line in the error, and on the page, is exact; a layer that is frozen has no penalty."""
+    layer = {"kernel_regularizer": keras.regularizers.l2(0.5)}
+    expected = train_sums(hosts.stock, training.BIG, layer=layer)
+    mean = {"loss_weights": [float(LENGTH)]}
+    assert_equal(train_sums(hosts.ours, MICRO, layer=layer, **mean), expected)
+    said = r"penalties on weights.*reduction='mean'.*loss_weights=\[4.0\]"
+    with pytest.raises(ValueError, match=said):
+        train_sums(hosts.ours, MICRO, "sum", layer)
+    inner, outer = dense_model(**layer), keras.models.Sequential()
+    outer.add(inner)
+    compiled(outer, hosts.ours("SGD", accum_iters=2, reduction="sum"), sum_of_squares)
+    with pytest.raises(ValueError, match=said.replace("4", "2")):
+        outer._make_train_function()
+    inner.trainable = False
+    model = hosts.sequential((3,), [inner, keras.layers.Dense(2)])
+    compiled(model, hosts.ours("SGD", accum_iters=2, reduction="sum"), sum_of_squares)
+    model._make_train_function()
 
-    def loss(y_true, y_pred):
-        return K.sum(K.square(y_true - y_pred))
 
-    def train(make, size, **arguments):
-        model = dense_model(kernel_regularizer=keras.regularizers.l2(0.5))
-        optimizer = make("SGD", learning_rate=0.003, **arguments.pop("ours", {}))
-        compiled(model, optimizer, loss, **arguments)
-        return weights(training.go_on(model, batch_size=size))
-
-    expected = train(hosts.stock, training.BIG)
-    mean = {"ours": {"accum_iters": LENGTH}, "loss_weights": [LENGTH]}
-    assert_equal(train(hosts.ours, MICRO, **mean), expected)
-    other = train(hosts.ours, MICRO, ours={"accum_iters": LENGTH, "reduction": "sum"})
-    assert max(np.abs(w - other[name]).max() for name, w in expected.items()) > 1e-3
+def test_what_a_layer_adds_beside_a_sum():
+    """This Keras sums activity penalties over samples, so they may stay; a mean may not."""
+    layer = {"activity_regularizer": keras.regularizers.l2(0.5)}
+    expected = train_sums(hosts.stock, training.BIG, layer=layer)
+    with pytest.warns(UserWarning, match=r"losses that layers add.*sums over samples.*\[4.0\]"):
+        actual = train_sums(hosts.ours, MICRO, "sum", layer)
+    assert_equal(actual, expected)
+    with pytest.warns(None) as found:
+        train_sums(hosts.ours, MICRO, "mean", layer)
+        train_sums(hosts.ours, MICRO, "sum")
+    assert not [each for each in found if "losses that layers add" in str(each.message)]
 
 
 def chain(layers, name="dense"):

@@ -66,6 +66,49 @@ def test_gradients_summed_by_the_user_in_a_loss_scale_and_one_replica(reduction,
         assert_equal(each, found[0])
 
 
+@pytest.mark.parametrize("more", [{}, SUMMED], ids=str)
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_a_skipped_micro_batch_is_no_update(is_traced, more, every_gate):
+    """Only updates count, for Adam's bias correction and for schedules."""
+    tf, gradients = hosts.tf, [2.0, np.inf, -1.0, np.nan, 0.5, 3.0, np.inf, 1.0, -2.0]
+    arguments = {**ADAM.arguments, "learning_rate": hosts.EachUpdate([0.1, 0.2, 0.4])}
+    optimizer, w, stock_w = (
+        hosts.ours("Adam", accum_iters=2, **arguments),
+        *(hosts.variable([1.0], "w") for _ in range(2)),
+    )
+    scaled, stock = hosts.loss_scaled(optimizer, 8.0), hosts.stock("Adam", **arguments)
+    optimizer.build([w])
+
+    def step(gradient):
+        scaled.apply_gradients([(gradient, w)], **more)
+
+    step = tf.function(step) if is_traced else step
+    for gradient in gradients:
+        step(tf.constant([gradient], hosts.FLOATX))
+    finite = [gradient for gradient in gradients if np.isfinite(gradient)]
+    for window in zip(finite[::2], finite[1::2]):
+        apply(stock, sum(window) / 2, stock_w)
+    assert (int(optimizer.iterations), optimizer.window_position) == (3, 0)
+    assert scaled.inner_optimizer is optimizer and int(scaled.iterations) == 3
+    assert_equal({"w": hosts.array(w)}, {"w": hosts.array(stock_w)})
+
+
+def test_a_skipped_micro_batch_is_no_update_in_replicas(strategy):
+    with strategy.scope():
+        optimizer, w = hosts.ours("Adam", accum_iters=2), hosts.variable([1.0], "w")
+        scaled = hosts.loss_scaled(optimizer, 8.0)
+        optimizer.build([w])
+
+    def step(gradient):
+        scaled.apply_gradients([(2 * gradient, w)])
+
+    run = hosts.tf.function(lambda gradient: strategy.run(step, (gradient,)))
+    for gradient in (1.0, np.inf, 2.0, np.nan, 1.0, 1.0):
+        run(hosts.tf.constant([gradient], hosts.FLOATX))
+    assert (optimizer.completed_updates, optimizer.window_position) == (2, 0)
+    assert scaled.inner_optimizer is optimizer
+
+
 @pytest.mark.parametrize("reduction", ["weighted", "mean"])
 def test_gradients_summed_by_the_user_are_refused_in_a_loss_scale_and_replicas(reduction, strategy):
     """The optimizer doesn't see a skipped micro-batch, and a sum lacks the replicas' weights."""
@@ -114,7 +157,7 @@ def test_accum_iters_1_is_the_stock_optimizer_inside_as_well():
 
 
 def test_a_missing_gradient_and_a_skipped_micro_batch_in_a_window():
-    """A variable without a gradient in a window stays, also if `iterations` has counted a skip."""
+    """A variable without a gradient in a window stays, also after a skip."""
     optimizer = hosts.ours("Adam", accum_iters=2, **ADAM.arguments)
     scaled = hosts.loss_scaled(optimizer, 8.0)
     w, b = [hosts.variable([1.0], name) for name in ("w", "b")]

@@ -1,5 +1,8 @@
 """`gradient_transformers` of Keras 2 that reorder the pairs, drop some of them or repeat one."""
 
+import copy
+import pickle
+
 import hosts
 import numpy as np
 import pytest
@@ -52,3 +55,43 @@ def test_a_variable_that_was_not_given_is_refused():
     ours = hosts.ours("SGD", accum_iters=2, gradient_transformers=[lambda pairs: [(1.0, other)]])
     with pytest.raises(ValueError, match="must return pairs of the variables that they are given"):
         go_on(compiled(dense_model(), ours), stop=1)
+
+
+def double(pairs):
+    return [(2 * gradient, variable) for gradient, variable in pairs]
+
+
+def summed_and_doubled(pairs):
+    return double(pairs)
+
+
+FUNCTIONS = {
+    "gradient_transformers": [double],
+    "gradient_aggregator": summed_and_doubled,
+}
+WAYS = {
+    "stock to ours": lambda make, ours: type(ours).from_optimizer(make(), accum_iters=LENGTH),
+    "ours to ours": lambda make, ours: type(ours).from_optimizer(ours),
+    "pickled": lambda make, ours: pickle.loads(pickle.dumps(ours)),
+    "copied": lambda make, ours: copy.deepcopy(ours),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_functions_go_along_with_an_optimizer(function, way):
+    """Keras's config lacks them."""
+    arguments = {"learning_rate": 0.1, function: FUNCTIONS[function]}
+    how = {"run_eagerly": True}
+    expected = train(hosts.stock("SGD", **arguments), BIG, compile=how)
+    ours = hosts.ours("SGD", accum_iters=LENGTH, **arguments)
+    other = WAYS[way](lambda: hosts.stock("SGD", **arguments), ours)
+    assert_equal(train(other, MICRO, compile=how).weights, expected.weights)
+    back = ours.to_stock()
+    assert vars(back)[function] == FUNCTIONS[function]
+
+
+def test_functions_are_replaced_by_arguments():
+    stock = hosts.stock("SGD", gradient_transformers=[double])
+    ours = hosts.accum.SGDAccumulate.from_optimizer(stock, gradient_transformers=None, clipnorm=1.0)
+    assert ours.gradient_transformers == [] and ours.clipnorm == 1.0

@@ -88,6 +88,25 @@ def test_who_hooks_in(monkeypatch):
         assert owner.named() == ["first", "hook"]
 
 
+def test_a_hook_that_fails_is_tried_again(monkeypatch):
+    """With those after it, each once."""
+    owner = types.SimpleNamespace(first=lambda: ["first"], last=lambda: ["last"])
+    broken = types.SimpleNamespace()
+    hooks = [
+        (each, name, lambda original: lambda: [*original(), "hook"])
+        for each, name in ((owner, "first"), (broken, "named"), (owner, "last"))
+    ]
+    monkeypatch.setitem(patches._planned, "a Keras", hooks)
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="named"):
+            patches.hook_in("a Keras")
+    broken.named = list
+    for _ in range(2):
+        patches.hook_in("a Keras")
+    assert (owner.first(), owner.last()) == (["first", "hook"], ["last", "hook"])
+    assert broken.named() == ["hook"]
+
+
 MODELS = {
     "never compiled": dense_model,
     "compiled": lambda: compiled(dense_model(), "sgd"),

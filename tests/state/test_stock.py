@@ -160,7 +160,7 @@ def test_from_ours_with_other_arguments():
 @pytest.mark.parametrize("accum_iters", [1, 4])
 def test_from_ours_for_a_copy_of_the_model(accum_iters):
     """The window's sums belong to the variables of the first model: nothing leaks or is dropped."""
-    model = trained(hosts.ours("Adam", accum_iters=accum_iters))
+    model = trained(hosts.ours("Adam", accum_iters=accum_iters, reduction="mean"))
     mine = type(model.optimizer).from_optimizer(model.optimizer)
     settings = {"run_eagerly": True} if hosts.IS_NEW_STYLE else {}  # whose error has no other type
     copy = compiled(keras.models.clone_model(model), mine, **settings)

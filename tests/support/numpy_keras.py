@@ -196,7 +196,7 @@ class NumPyStore(parts.Store):
         return optimizer.get_config()
 
     @staticmethod
-    def rate_argument(optimizer):
+    def function_arguments(optimizer):
         return {}
 
     @staticmethod
