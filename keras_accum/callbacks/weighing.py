@@ -152,7 +152,7 @@ class Weighing:
             weight, loss = self._replicas.share(weight, loss, group)
         if decision.way is Way.BY_DIVISOR or self._weight is not None:
             current.of_logs = weight if group is None else weight / group.size()
-        self._give(weight)
+        self.give(weight)
         return loss
 
     # -- the weight --------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Weighing:
         ops = self._library.ops
         return ops.where(ops.not_equal(weight, 0), weight, self._library.least_weight)
 
-    def _give(self, weight):
+    def give(self, weight):
         """Let the next call of each optimizer take the weight."""
         replica, traces = self._replicas.index(), self._values.traces()
         found = self._found.get(replica)

@@ -15,7 +15,6 @@ import keras
 from keras_accum.callbacks.base import find_own_methods
 from keras_accum.callbacks.micro_batches import of_keras
 from keras_accum.callbacks.train_function import InTrainFunction
-from keras_accum.convert import inner, is_ours
 
 Step = importlib.import_module(f"{__name__}.{keras.backend.backend()}").Step
 
@@ -37,17 +36,21 @@ class MicroBatches(InTrainFunction):
     and callbacks count batches. Use any optimizer, Keras's or ours. On TensorFlow, the gradient
     rows of an embedding are kept for the whole batch, so the optimizer gets the same rows.
 
-    With `loss="sample"`, slice s holds n_s of the batch's n samples:
+    By default, slice s counts with weight w_s, the number that its loss is divided by: samples,
+    or the elements that aren't masked or ignored, or the sum of sample weights:
 
-        gradient = sum_s (n_s / n) d loss_s / d weights
+        gradient = sum_s w_s d loss_s / d weights / sum_s w_s
         loss_s   = mean loss on slice s + penalties_s
 
-    Losses and metrics must have one value per sample or element; a Metric subclass may also add up
-    what it divides in `result`. You get a ValueError if values depend on other samples, as tried on
-    a few made-up samples, or if the mean isn't over all samples: an output or loss with a mask, or
-    `reduction="mean_with_sample_weight"` with sample weights. Use `loss="batch"` there. Made-up
-    samples can't show all: a loss that divides by the number of labels that aren't missing passes.
-    Check yours with `compare_with_big_batch`.
+    Losses and metrics must have one value per sample or element for this; a Metric subclass may
+    also add up what it divides in `result`. Where slices can't be weighed, the loss is computed for
+    the whole batch, as with `loss="batch"`, and a line says so: if values depend on other samples,
+    as tried on a few made-up samples, for several losses with different masks, a loss that returns
+    a scalar, or your model's own `compute_loss`. If two passes can't be used, as with batch
+    normalization, slices count by their samples, and `fit` warns. Made-up samples can't show all: a
+    loss that divides by the number of labels that aren't missing passes. Check yours with
+    `compare_with_big_batch`. `loss="sample"` raises a ValueError in place of a second pass, and
+    where a loss isn't a mean over samples.
 
     With `loss="batch"`, known as GradCache, the model first runs on all slices without gradients.
     The loss on the joined outputs, kept in memory, gives their gradient. Then the model runs on
@@ -76,7 +79,8 @@ class MicroBatches(InTrainFunction):
         size: Integer >= 1, or "auto" (default). The number of samples per slice. On JAX, a slice is
             for all devices together, so use a multiple of their number; on TensorFlow, it is for
             one replica.
-        loss: "sample" (default) or "batch": whether the loss is computed per sample or per batch.
+        loss: "auto" (default), "sample" or "batch": whether the loss is computed per slice, in one
+            pass, or per batch, in two.
 
     Example:
 
@@ -93,7 +97,7 @@ class MicroBatches(InTrainFunction):
     def __init__(
         self,
         size: int | Literal["auto"] = "auto",
-        loss: Literal["sample", "batch"] = "sample",
+        loss: Literal["auto", "sample", "batch"] = "auto",
         **others: NoReturn,
     ) -> None:
         super().__init__()
@@ -106,8 +110,8 @@ class MicroBatches(InTrainFunction):
             raise TypeError(f'`size` must be an integer or "auto". Received: size={size!r}')
         if size != "auto" and size < 1:
             raise ValueError(f"`size` must be at least 1. Received: size={size}")
-        if loss not in ("sample", "batch"):
-            raise ValueError(f'`loss` must be "sample" or "batch". Received: loss={loss!r}')
+        if loss not in ("auto", "sample", "batch"):
+            raise ValueError(f'`loss` must be "auto", "sample" or "batch". Received: loss={loss!r}')
         self._size, self._loss = size, loss
 
     @property
@@ -118,6 +122,11 @@ class MicroBatches(InTrainFunction):
         return None if self._step is None else self._step.size
 
     version = size  # one trace per size
+
+    @property
+    def loss(self) -> str:
+        """The argument; "batch" once "auto" has found that slices aren't enough."""
+        return self._loss if self._step is None else self._step.loss
 
     @property
     def in_slices(self):
@@ -138,7 +147,7 @@ class MicroBatches(InTrainFunction):
         of_keras.check(self.model)
         self._check_model()
         if self._step is None or self._step.model is not self.model:
-            self._step = Step(self.model, self._size, self._loss)
+            self._step = Step(self.model, self._size, self._loss, self.library)
         self._step.check()
         self.takes_part = True
 
@@ -150,22 +159,24 @@ class MicroBatches(InTrainFunction):
         return self._step
 
     def run(self, run, *arguments):
-        if self._size == "auto":
-            return self._step.run_in_halves(run, *arguments)
-        return run(*arguments)
+        try:
+            if self._size == "auto":
+                return self._step.run_in_halves(run, *arguments)
+            return run(*arguments)
+        finally:
+            if self._step.weighing is not None:
+                self._step.weighing.warn()
 
     def _check_optimizer(self, optimizer):
         """Accept any optimizer."""
 
     def _check_model(self):
         """Raise an error if results might differ from the whole batch."""
-        model, optimizer = self.model, inner(self.model.optimizer)
+        model = self.model
         steps = model.steps_per_execution
         own = find_own_methods(model, keras.Model, "train_step", "compute_metrics")
         found = {_OWN.format(name): True for name in own}
         found[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
-        weighs = is_ours(optimizer) and optimizer.reduction == "weighted"
-        found["an optimizer with reduction='weighted', which weights whole batches"] = weighs
         for layer in model._flatten_layers():
             is_stateful = isinstance(layer, keras.layers.RNN) and layer.stateful
             found[f"the stateful layer {layer.name}, whose states belong to batches"] = is_stateful
