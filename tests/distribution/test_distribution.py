@@ -290,6 +290,7 @@ SLICED = {
     "sample": ("mse", "float32", 6, 0, {}, {"size": 2}),
     "short slice": ("mse", "float32", 6, 0, {}, {"size": 4}),
     "batch": ("contrastive", "float32", 6, 0, {}, {"size": 2, "loss": "batch"}),
+    "read": ("scaled", "float32", 6, 0, {}, {"size": 2, "loss": "batch"}),
     "half": ("mse", "bfloat16", 6, 0, {}, {"size": 1}),
     "auto": ("mse", "float32", 6, 0, {}, {"size": "auto"}),
 }
@@ -367,7 +368,10 @@ def test_two_processes_of_torch(tmp_path):
     for name, values in found.items():
         loss, dtype, half, *_ = rows[name].values()
         optimizer = hosts.stock("Adam", **ADAM.arguments)
-        model = compiled(dense_model(dtype=dtype), optimizer, HALVES.get(loss, loss))
+        if loss == "scaled":
+            model = training.scaled_model(optimizer)
+        else:
+            model = compiled(dense_model(dtype=dtype), optimizer, HALVES.get(loss, loss))
         fit(model, 12)
         tolerance = {"rtol": 0.05, "atol": 0.02} if name == "half" else {}
         assert_equal(values, {**weights(model), **training.slots(model)}, **tolerance)

@@ -18,7 +18,16 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from cases import ADAM  # noqa: E402
 from processes import uneven_shares  # noqa: E402
-from training import compiled, contrastive, data, dense_model, fit, slots, weights  # noqa: E402
+from training import (  # noqa: E402
+    compiled,
+    contrastive,
+    data,
+    dense_model,
+    fit,
+    scaled_model,
+    slots,
+    weights,
+)
 
 torch.distributed.init_process_group("gloo")
 
@@ -62,8 +71,11 @@ def train(loss, dtype, batch_size, lacks, ours, slices):
         optimizer = hosts.ours("Adam", **ADAM.arguments, **ours)
     else:
         optimizer = hosts.stock("Adam", **ADAM.arguments)
-    losses = {"contrastive": contrastive}
-    model = compiled(dense_model(dtype=dtype), optimizer, losses.get(loss, loss))
+    if loss == "scaled":
+        model = scaled_model(optimizer)
+    else:
+        losses = {"contrastive": contrastive}
+        model = compiled(dense_model(dtype=dtype), optimizer, losses.get(loss, loss))
     weighs = ours.get("reduction") == "weighted"
     if not hosts.IS_KERAS_3_16:
         if weighs:

@@ -119,6 +119,23 @@ def contrastive(y_true, y_pred):
     return keras.ops.logsumexp(logits, axis=-1) - keras.ops.diagonal(logits)
 
 
+def scaled_model(optimizer):
+    """Return a compiled model with a weight that only its loss reads, as CLIP's temperature."""
+
+    class Scale(keras.layers.Layer):
+        def build(self, shape):
+            self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+            self.built = True
+
+        def call(self, x):
+            return x
+
+    scale = Scale(name="scale")
+    model = hosts.sequential((3,), [keras.layers.Dense(2, name="out"), scale])
+    square = keras.ops.square
+    return compiled(model, optimizer, lambda y, p: keras.ops.mean(square(y * scale.scale - p)))
+
+
 def weights(model):
     if hosts.IS_KERAS2:  # its weights' names depend on how many models were built before
         pairs = [(layer.name, layer.get_weights()) for layer in model.layers]
