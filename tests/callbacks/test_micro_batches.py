@@ -406,12 +406,14 @@ def train(case, callbacks=(), optimizer=None, batch_size=BATCH, epochs=2):
     return model, found
 
 
-def assert_same(case, optimizer=stock_adam, loss="sample", **arguments):
+def assert_same(case, optimizer=stock_adam, loss="auto", found=None, **arguments):
     """Train as a whole and in slices. Return the model that was trained in slices."""
     _, expected = train(case, [], optimizer(), **arguments)
-    model, actual = train(case, [MicroBatches(SIZE, loss=loss)], optimizer(), **arguments)
+    callback = MicroBatches(SIZE, loss=loss)
+    model, actual = train(case, [callback], optimizer(), **arguments)
     assert actual.keys() == expected.keys()
     assert_equal(actual, expected)
+    assert callback.loss == (found or loss)
     return model
 
 
@@ -427,9 +429,25 @@ def test_equals_the_whole_batch(name):
 def test_slices_differ_by_one_sample():
     """PyTorch's convolutions may fail on one sample."""
     for rows, size, expected in (13, 4, (4, 3, 3, 3)), (12, 4, (4, 4, 4)), (5, 2, (2, 2, 1)):
-        found = list(Step(sequential(), size, "sample").slices(np.arange(rows), rows))
+        step = Step(sequential(), size, "sample", MicroBatches.library)
+        found = list(step.slices(np.arange(rows), rows))
         assert tuple(count for _, count in found) == expected
         np.testing.assert_array_equal(np.concatenate([part for part, _ in found]), range(rows))
+
+
+# What slices can be weighed for, in one pass.
+IN_ONE_PASS = ["ignored class", "weighted mean"]
+IN_ONE_PASS += ["a weight in the loss", "several weights in the loss"]
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+@each_of({**COUPLED, **DIVIDED, **READING})
+def test_the_way_is_chosen(name, capsys):
+    """By itself, and said once."""
+    found = "auto" if name in IN_ONE_PASS else "batch"
+    assert_same({**COUPLED, **DIVIDED, **READING}[name], sgd, found=found)
+    said = capsys.readouterr().out
+    assert said.count("in a second forward pass") == (found == "batch")
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
@@ -745,10 +763,6 @@ def scaled():
     return keras.Model(inputs, outputs)
 
 
-def weighted():
-    return hosts.ours("Adam", accum_iters=2, reduction="weighted")
-
-
 # Arguments of the callback, a case, and the optimizer.
 OF_BATCH = {"loss": "batch"}
 OF_CLASSES = X, CLASSES[:, np.newaxis]
@@ -766,7 +780,6 @@ REFUSED = {
     "the loss 'ranking', which compares": ({}, (sequential, OF_CLASSES, {}, {"loss": ranking})),
     "the metric 'contrastive', which": ({}, (sequential, (X, Y), {}, {"metrics": [contrastive]})),
     "the metric 'dice', which": ({}, (sequential, (X, Y), {}, lambda: {"metrics": [Dice()]})),
-    "reduction='weighted'": ({}, CASES["plain"], weighted),
     "batch normalization that trains.*'norm'": (OF_BATCH, (normalized, (X, Y), {}, {})),
     "that calls the model": (OF_BATCH, (lambda: of_class(CallsModel), (X, Y), {}, {})),
     "is compiled with a loss": (OF_BATCH, (with_penalties, (X, Y), {}, {"loss": None})),
@@ -784,7 +797,8 @@ HERE = [name for name in REFUSED if hosts.IS_TORCH or re.search(TRACES, name)]
 def test_refused_at_the_start(message):
     arguments, case, *optimizer = REFUSED[message]
     with pytest.raises(ValueError, match=f"MicroBatches.*{message}"):
-        train(case, [MicroBatches(**{"size": SIZE, **arguments})], (optimizer or [sgd])[0]())
+        callback = MicroBatches(**{"size": SIZE, "loss": "sample", **arguments})
+        train(case, [callback], (optimizer or [sgd])[0]())
 
 
 @thorough
@@ -821,8 +835,9 @@ def test_a_divisor_of_the_whole_batch_is_refused(name):
     model.trainable = True  # batch normalization, too
     model.compile(stock_adam(), model.loss, **WITHOUT_XLA)
     before = model.get_weights()
-    with pytest.raises(ValueError, match=r"the loss '\w+', which is divided.*, loss='batch'\)"):
-        model.fit(x, y, BATCH, verbose=0, callbacks=[MicroBatches(SIZE)], **in_fit)
+    with pytest.raises(ValueError, match=r"the loss '\w+' is divided.* Leave `loss` out"):
+        callbacks = [MicroBatches(SIZE, loss="sample")]
+        model.fit(x, y, BATCH, verbose=0, callbacks=callbacks, **in_fit)
     assert_equal(*[dict(enumerate(w)) for w in (model.get_weights(), before)], rtol=0, atol=0)
 
 
@@ -853,7 +868,7 @@ def test_split_weights_are_refused_on_pytorch(monkeypatch):
 def test_arrays_of_different_lengths_are_refused():
     model = sequential()
     model.compile("sgd", "mse")
-    step = Step(model, SIZE, "sample")
+    step = Step(model, SIZE, "sample", MicroBatches.library)
     arrays = [hosts.tf.constant(a) if hosts.IS_TENSORFLOW else a for a in (X[:4], Y[:6])]
     with pytest.raises(ValueError, match="the first dimension of all arrays"):
         step.count_rows(arrays)

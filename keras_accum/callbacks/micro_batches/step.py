@@ -19,6 +19,7 @@ from keras_accum.engine.pending import OF_SUM
 from keras_accum.host import warn_once
 from keras_accum.keras3.generators import make_generator
 from keras_accum.terms.table import Loss, Way
+from keras_accum.terms.term import Divisor
 
 LENGTHS = (
     "MicroBatches slices samples: the first dimension of all arrays in a batch must be the number "
@@ -284,7 +285,8 @@ class StepInSlices(Halving):
     @property
     def is_weighted(self):
         """True if slices are weighed by what their loss is divided by."""
-        return any(term.depends_on_data for term in self.terms)
+        terms = [term for term in self.terms if term.divisor is not Divisor.NONE_SUM]
+        return any(term.depends_on_data for term in terms)
 
     def _in_one_pass(self, data, rows):
         """Add up the gradients of the slices' parts in the batch's loss."""
