@@ -16,7 +16,7 @@ from steps import (
     stepper,
     variables,
 )
-from training import LENGTH, assert_equal, compiled, dense_model, go_on
+from training import LENGTH, UPDATES, assert_equal, compiled, dense_model, go_on
 
 SCALED = list(zip((1, 1 / 16, 1), gradients()))
 on_every_optimizer = over(CASES, quick=["adam", "nadam", "adafactor"])
@@ -27,7 +27,9 @@ def everything(case):
     rate = case.arguments["learning_rate"]
     if hosts.IS_KERAS2:
         return {**case.arguments, "decay": 0.25, "clipnorm": 0.5}
-    schedule = hosts.keras.optimizers.schedules.InverseTimeDecay(rate, 1, 1.0)
+    schedule = hosts.EachUpdate([rate / (1 + update) for update in range(UPDATES)])
+    if hosts.BACKEND == "jax":  # where the default gate depends on whose schedule it is
+        schedule = keras.optimizers.schedules.InverseTimeDecay(rate, 1, 1.0)
     more = {"learning_rate": rate if case.name in NO_DECAY else schedule, "global_clipnorm": 0.75}
     if hosts.HAS_EMA:
         more.update(weight_decay=0.25, use_ema=True, ema_momentum=0.25, ema_overwrite_frequency=2)
