@@ -437,7 +437,6 @@ def test_slices_differ_by_one_sample():
 
 # What slices can be weighed for, in one pass.
 IN_ONE_PASS = ["ignored class", "weighted mean"]
-IN_ONE_PASS += ["a weight in the loss", "several weights in the loss"]
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
@@ -770,16 +769,16 @@ REFUSED = {
     "the stateful layer state": ({}, (stateful, (X, Y), {}, {})),
     "its own `train_step`": ({}, (lambda: of_class(OwnStep), (X, Y), {}, {})),
     "its own `compute_loss`": ({}, (lambda: of_class(OwnLoss), (X, Y), {}, {})),
-    "sample of the loss 'scalar'": ({}, (sequential, (X, Y), {}, {"loss": scalar})),
-    "sample of the metric 'scalar'": ({}, (sequential, (X, Y), {}, {"metrics": [scalar]})),
+    "the loss 'scalar' has values of": ({}, (sequential, (X, Y), {}, {"loss": scalar})),
+    "the metric 'scalar' has values of": ({}, (sequential, (X, Y), {}, {"metrics": [scalar]})),
     "what the loss 'mean_squared_error' is divided by": (
         {}, (sequential, (X, Y), {}, lambda: {"loss": mse("none")}),
     ),
-    "the loss 'circle', which compares": ({}, COUPLED["circle"]),
-    "the loss 'contrastive', which compares": ({}, COUPLED["contrastive"]),
-    "the loss 'ranking', which compares": ({}, (sequential, OF_CLASSES, {}, {"loss": ranking})),
-    "the metric 'contrastive', which": ({}, (sequential, (X, Y), {}, {"metrics": [contrastive]})),
-    "the metric 'dice', which": ({}, (sequential, (X, Y), {}, lambda: {"metrics": [Dice()]})),
+    "the loss 'circle' compares": ({}, COUPLED["circle"]),
+    "the loss 'contrastive' compares": ({}, COUPLED["contrastive"]),
+    "the loss 'ranking' compares": ({}, (sequential, OF_CLASSES, {}, {"loss": ranking})),
+    "the metric 'contrastive' compares": ({}, (sequential, (X, Y), {}, {"metrics": [contrastive]})),
+    "the metric 'dice' has another value": ({}, (sequential, (X, Y), {}, lambda: {"metrics": [Dice()]})),
     "batch normalization that trains.*'norm'": (OF_BATCH, (normalized, (X, Y), {}, {})),
     "that calls the model": (OF_BATCH, (lambda: of_class(CallsModel), (X, Y), {}, {})),
     "is compiled with a loss": (OF_BATCH, (with_penalties, (X, Y), {}, {"loss": None})),
