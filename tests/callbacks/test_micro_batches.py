@@ -778,7 +778,7 @@ REFUSED = {
     "the loss 'contrastive' compares": ({}, COUPLED["contrastive"]),
     "the loss 'ranking' compares": ({}, (sequential, OF_CLASSES, {}, {"loss": ranking})),
     "the metric 'contrastive' compares": ({}, (sequential, (X, Y), {}, {"metrics": [contrastive]})),
-    "the metric 'dice' has another value": ({}, (sequential, (X, Y), {}, lambda: {"metrics": [Dice()]})),
+    "the metric 'dice' has another": ({}, (sequential, (X, Y), {}, lambda: {"metrics": [Dice()]})),
     "batch normalization that trains.*'norm'": (OF_BATCH, (normalized, (X, Y), {}, {})),
     "that calls the model": (OF_BATCH, (lambda: of_class(CallsModel), (X, Y), {}, {})),
     "is compiled with a loss": (OF_BATCH, (with_penalties, (X, Y), {}, {"loss": None})),
