@@ -32,8 +32,9 @@ def weigh(accumulation, gradients, variables):
     if given is None:
         raise ValueError(
             "reduction='weighted' needs the weight of each micro-batch. `fit` with Keras's own "
-            "`train_step` finds it. In a train step of your own, call `optimizer.weigh(weight)` "
-            "before `apply_gradients`. `train_on_batch` can't be used: call `fit`."
+            "`train_step` finds it. In a step of your own, call `optimizer.weigh(weight)` before "
+            "`apply`, `stateless_apply` or `apply_gradients`. `train_on_batch` can't be used: call "
+            "`fit`."
         )
     weight = values.scalar(given, open_window.weight.dtype)
     sums = accumulation.sums.in_step()
