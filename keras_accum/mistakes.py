@@ -1,9 +1,11 @@
 """Calls that people make by mistake: errors that name the remedy. No Keras is imported here."""
 
+import difflib
+import inspect
 import itertools
 import re
 
-from keras_accum.host import is_of_keras
+from keras_accum.host import find_user_classes, is_of_keras
 from keras_accum.schedule import is_count
 
 # Wrong names of arguments, as patterns, and what is meant. Most are other packages' names.
@@ -23,6 +25,12 @@ ATTRIBUTES = {
     "step": "{} has no `step`: give it the gradients. On Keras 3, call "
     "`optimizer.apply(gradients, variables)`; on tf_keras, "
     "`optimizer.apply_gradients(zip(gradients, variables))`.",
+    "init": "{} has no `init`, which is optax's. Call `optimizer.build(variables)`; on JAX, the "
+    "state is then `[v.value for v in optimizer.variables]`.",
+    "update": "{} has no `update`, which is optax's. On JAX, call "
+    "`optimizer.stateless_apply(state, gradients, weights)`, which returns the new weights and the "
+    "new state. On other backends of Keras 3, call `optimizer.apply(gradients, variables)`; on "
+    "tf_keras, `optimizer.apply_gradients(zip(gradients, variables))`.",
     "zero_grad": "{} has no `zero_grad`, and keeps its sums by itself: call `model.zero_grad()` "
     "before each `backward`.",
 }
@@ -79,6 +87,22 @@ def _is_small(cls, place):
     return is_of_keras(cls._stock_class) and (is_named or is_fraction or isinstance(default, bool))
 
 
+def check_signature(function, name, arguments):
+    """Raise a TypeError if a user's function can't be called with these arguments."""
+    try:
+        found = inspect.signature(function)
+    except ValueError:  # some functions in C tell none
+        return
+    try:
+        found.bind(*arguments)
+    except TypeError:
+        given = getattr(function, "__name__", function)
+        raise TypeError(
+            f"`{name}` must be a function of ({', '.join(arguments)}). Received: {name}={given}"
+            f"{found}"
+        ) from None
+
+
 def check_horovod(optimizer):
     """Raise a ValueError if Horovod's DistributedOptimizer accumulates, too."""
     # Its wrapper keeps its own accumulation in this attribute, None without it.
@@ -90,6 +114,19 @@ def check_horovod(optimizer):
             "`accum_iters`: leave it at 1. Received: "
             f"backward_passes_per_step={passes}, accum_iters={options.accum_iters}"
         )
+
+
+def check_attribute(optimizer, name, names):
+    """Raise an AttributeError for a new attribute that looks like one of our arguments, `names`."""
+    cls = type(optimizer)
+    is_new = not (name.startswith("_") or name in vars(optimizer) or hasattr(cls, name))
+    if is_new and name not in cls._signature.parameters and not find_user_classes(cls):
+        near = difflib.get_close_matches(name, names, 1, cutoff=0.9)
+        if near or re.search(r"ac+um.*(iter|step)", name):
+            raise AttributeError(
+                f"{cls.__name__} has no `{name}`, and setting it would change nothing. Did you "
+                f"mean `{near[0] if near else 'accum_iters'}`?"
+            )
 
 
 class NoAttribute:

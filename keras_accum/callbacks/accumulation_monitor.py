@@ -7,6 +7,7 @@ _LOGS = (
     *("completed_updates", "window_position", "window_length", "learning_rate"),
     "skipped_micro_batches",
 )
+_RATES = "learning_rate", "lr"  # of Keras 3 and of tf_keras, in its callbacks' logs
 
 
 class _Whole(float):
@@ -44,7 +45,8 @@ class AccumulationMonitor(Callback):
     - `window_position`: the number of micro-batches in the open window, 0 between windows.
     - `window_length`: the length of this window, or of the next one if none is open; absent with
       `accum_iters=None`.
-    - `learning_rate`: the learning rate for the next update, from the schedule or `decay`.
+    - `learning_rate`: the learning rate for the next update, from the schedule or `decay`. At the
+      end of an epoch, an entry of Keras stays, such as that of ReduceLROnPlateau.
     - `skipped_micro_batches`, with `skip_nonfinite` or `skip_norm`: the micro-batches dropped since
       training began. With `steps_per_execution` above 1, executions in which all were dropped.
 
@@ -71,14 +73,19 @@ class AccumulationMonitor(Callback):
             if "stateful_metrics" in vars(bar):  # tf_keras's bar averages all other logs
                 bar.stateful_metrics = {*bar.stateful_metrics, *_LOGS}
         self._reached, self._skipped = self._accumulation().read_progress(), 0
+        self._rate = None  # the one logged last
 
     def on_train_batch_end(self, batch, logs=None):
         before, self._reached = self._reached, self._accumulation().read_progress()
         self._skipped += self._reached == before  # a dropped micro-batch moves no counter
+        self._rate = self._accumulation().store.rate_in_use()
         self._add_to(logs)
 
     def on_epoch_end(self, epoch, logs=None):
         self._reached = self._accumulation().read_progress()  # a callback may have updated
+        # A callback before this one may have logged the epoch's rate, and set the next epoch's.
+        found = [logs[n] for n in _RATES if n in logs and logs[n] is not self._rate]
+        self._rate = float(found[0]) if found else self._accumulation().store.rate_in_use()
         self._add_to(logs)
 
     def _accumulation(self):
@@ -90,6 +97,6 @@ class AccumulationMonitor(Callback):
         position, length, next_length = accumulation.counts()
         if accumulation.options.accum_iters is not None:
             logs["window_length"] = _Count(length if position else next_length)
-        logs["learning_rate"] = accumulation.store.rate_in_use()
+        logs["learning_rate"] = self._rate
         if accumulation.options.drops:
             logs["skipped_micro_batches"] = _Count(self._skipped)

@@ -110,3 +110,15 @@ def test_the_training_is_the_same():
     plain = train(hosts.ours("Adam", **arguments), MICRO)
     watched = train(hosts.ours("Adam", **arguments), MICRO, callbacks=[Monitor()])
     training.assert_equal(watched.weights, plain.weights, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_epochs_rate_is_the_same_in_both_orders(is_first, tmp_path):
+    """ReduceLROnPlateau logs the epoch's rate, and then sets the next epoch's."""
+    plateau = callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=1, min_delta=1e9)
+    pair = [Monitor(), plateau] if is_first else [plateau, Monitor()]
+    file = callbacks.CSVLogger(str(tmp_path / "log.csv"))
+    fit(compiled(dense_model(), sgd()), MICRO, epochs=4, callbacks=[*pair, file])
+    with open(file.filename) as lines:
+        found = [float(row["learning_rate"]) for row in csv.DictReader(lines)]
+    assert found == [RATE, RATE, RATE / 2, RATE / 4]

@@ -4,10 +4,11 @@ import importlib
 import warnings
 
 import hosts
+import numpy as np
 import pytest
 from cases import every_name, keras2_has_no, once_on_keras3
-from hosts import accum
-from training import compiled, dense_model, fit
+from hosts import accum, keras
+from training import compiled, data, dense_model, fit
 
 from keras_accum import host
 
@@ -44,11 +45,16 @@ def test_an_argument_of_the_newer_style():
             hosts.ours(name, accum_iters=2, weight_decay=0.1)
 
 
-@pytest.mark.parametrize("name", ["step", "zero_grad"])
+@pytest.mark.parametrize("name", ["step", "zero_grad", "init", "update"])
 def test_an_attribute_of_other_packages_optimizers(name):
     """The error says what to write. An optimizer that has such an attribute keeps it."""
     optimizer = hosts.ours("Adam", accum_iters=2)
-    said = {"step": r"no `step`.*optimizer\.apply", "zero_grad": r"model\.zero_grad\(\)"}
+    said = {
+        "step": r"no `step`.*optimizer\.apply",
+        "zero_grad": r"model\.zero_grad\(\)",
+        "init": r"optax's.*`optimizer\.build\(variables\)`",
+        "update": r"optax's.*`optimizer\.stateless_apply\(.*`optimizer\.apply\(gradients, var",
+    }
     with pytest.raises(AttributeError, match=said[name]):
         getattr(optimizer, name)
     assert not hasattr(optimizer, name) and name not in dir(optimizer)
@@ -79,6 +85,145 @@ def test_a_layer_that_is_unfrozen_later():
         said = "for 2, and the model has 4.*unfreeze layers, compile with a new"
     with pytest.raises(ValueError, match=said):
         fit(compiled(model, model.optimizer), 2, epochs=1)
+
+
+NAMES = {
+    "AdamAccumulator": r"Did you mean AdamAccumulate\?",
+    "Microbatches": r"Did you mean MicroBatches\?",
+    "AccumulatingMonitor": r"Did you mean AccumulationMonitor\?",
+    "acumulating": r"Did you mean accumulating\?",
+    "GradientAccumulation": r"compile with an optimizer: AdamAccumulate\(accum_iters=5\)",
+    "MultiSteps": r"compile with an optimizer: AdamAccumulate\(accum_iters=5\)",
+}
+
+
+@pytest.mark.parametrize("module", ["keras_accum", f"keras_accum.{hosts.HOST}"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_is_nearly_ours(name, module):
+    """The name is suggested, also by `import`; other names have Python's own errors."""
+    with pytest.raises(ImportError, match=f"^{module} has no {name}. (To .*)?{NAMES[name]}"):
+        exec(f"from {module} import {name}")
+    with pytest.raises(AttributeError, match=NAMES[name]):
+        getattr(importlib.import_module(module), name)
+    for other in ("Unrelated", "_accumulating", "__wrapped__"):
+        assert not hasattr(importlib.import_module(module), other)
+        with pytest.raises(ImportError, match="cannot import name"):
+            exec(f"from {module} import {other}")
+
+
+WEIGHTS = {
+    "a mask": (lambda: keras.ops.ones((2, 3)), ValueError, r"one number, such as `mask.sum\(\)`"),
+    "sample weights": (lambda: np.ones(4), ValueError, r"one number.*`mask.sum\(\)`.*shape \(4,\)"),
+    "a name": (lambda: "a", TypeError, "a number or a scalar tensor: the divisor.*weight='a'"),
+    "nothing": (lambda: None, TypeError, "a number or a scalar tensor.*weight=None"),
+    "a list": (lambda: [1.0], TypeError, r"a number or a scalar tensor.*weight=\[1.0\]"),
+    "infinity": (lambda: float("inf"), ValueError, "a finite number: the divisor.*weight=inf"),
+}
+
+
+@keras2_has_no("weights")
+@pytest.mark.parametrize("given", WEIGHTS)
+def test_a_weight_that_is_no_number(given):
+    make, error, said = WEIGHTS[given]
+    if given == "a mask" and not hosts.IS_KERAS3:
+        make = lambda: hosts.tf.ones((2, 3))  # noqa: E731
+    optimizer = hosts.ours("SGD", accum_iters=2, reduction="weighted")
+    with pytest.raises(error, match=f"`weight` must be {said}"):
+        optimizer.weigh(make())
+    for weight in (3, 0.5, np.float32(2), np.ones(()), np.ones((1,), "float32")):
+        optimizer.weigh(weight)
+
+
+@keras2_has_no("weights")
+def test_no_weight_in_a_loop_of_ones_own():
+    """The error names the methods that such a loop calls."""
+    w, optimizer = (
+        hosts.variable([1.0], "w"),
+        hosts.ours("SGD", accum_iters=2, reduction="weighted"),
+    )
+    with pytest.raises(ValueError, match=r"`optimizer.weigh\(weight\)` before `apply`, `stateless"):
+        hosts.apply(optimizer, [np.ones(1, hosts.FLOATX)], [w])
+
+
+@keras2_has_no("MicroBatchWeights")
+@pytest.mark.parametrize("weight", [lambda x, y: 1, lambda: 1, lambda x, y, y_pred, *, named: 1])
+def test_a_weight_function_with_other_arguments(weight):
+    said = r"`weight` must be a function of \(x, y, y_pred, sample_weight\).*<lambda>\("
+    with pytest.raises(TypeError, match=said):
+        accum.MicroBatchWeights(weight)
+    accum.MicroBatchWeights(lambda *batch: 1)
+    accum.MicroBatchWeights(lambda x, y, y_pred, sample_weight=None: 1)
+    accum.MicroBatchWeights(max)  # of which Python knows no arguments
+
+
+@keras2_has_no("OnUpdates")
+def test_a_monitor_in_the_place_of_a_callback_by_update():
+    said = r"AccumulationMonitor can't.*`callbacks=\[AccumulationMonitor\(\.\.\.\), OnUpdates\("
+    with pytest.raises(ValueError, match=said):
+        accum.OnUpdates([accum.AccumulationMonitor()])
+
+
+def test_a_name_or_a_class_in_the_place_of_an_optimizer():
+    for given in ("adam", "Adam", type(hosts.stock("Adam"))):
+        with pytest.raises(TypeError, match=r"^Write `AdamAccumulate\(accum_iters=5\)`.*`from_opt"):
+            accum.SGDAccumulate.from_optimizer(given)
+    with pytest.raises(TypeError, match=r"^Write `SGDAccumulate\(accum_iters=5\)`"):
+        accum.SGDAccumulate.from_optimizer("mine")
+    with pytest.raises(TypeError, match=r"needs an optimizer of Keras's SGD, or of this package"):
+        accum.SGDAccumulate.from_optimizer(hosts.stock("Adam"))
+
+
+@keras2_has_no("accumulating")
+def test_what_cannot_accumulate():
+    """The line to write comes first, without names of Keras's inner modules."""
+    for given, said in (
+        ("adam", r"^Write `AdamAccumulate\(accum_iters=5\)` in place of the name\. `optim"),
+        ("mine", r"^Write `AdamAccumulate\(accum_iters=5\)` in place of the name\. `optim"),
+        (hosts.stock("Adam"), r"^Give the class, as in `accumulating\(type\(optimizer\)\)\.from_"),
+        (hosts.loss_scaled(hosts.stock("Adam"), 8.0), "^In place of a LossScaleOptimizer, give"),
+    ):
+        with pytest.raises(TypeError, match=said) as found:
+            accum.accumulating(given)
+        assert ".src." not in str(found.value).partition("Received")[0]
+
+
+@pytest.mark.parametrize("name", ["accum_iter", "acum_iters", "accumulation_steps", "skip_norms"])
+def test_an_attribute_that_would_change_nothing(name):
+    optimizer = hosts.ours("Adam", accum_iters=2)
+    meant = "skip_norm" if name == "skip_norms" else "accum_iters"
+    with pytest.raises(AttributeError, match=f"no `{name}`.*Did you mean `{meant}`"):
+        setattr(optimizer, name, 5)
+    assert not hasattr(optimizer, name) and optimizer.accum_iters == 2
+    optimizer.my_own = optimizer.iterations_of_mine = 3
+    users = type("Users", (type(optimizer),), {"__module__": "theirs"})(accum_iters=2)
+    setattr(users, name, 5)
+
+
+@keras2_has_no("accum_iters=None")
+def test_no_length_after_construction():
+    optimizer = hosts.ours("Adam", accum_iters=2)
+    with pytest.warns(accum.AccumulationWarning, match="only `close_window`.*set 1"):
+        optimizer.accum_iters = None
+    optimizer = hosts.ours("Adam", accum_iters=None)
+    optimizer.accum_iters = 2
+    optimizer.accum_iters = None  # as it was constructed
+
+
+@keras2_has_no("callbacks in `evaluate`")
+def test_a_callback_outside_of_fit():
+    """Nothing is said in `fit`, which evaluates with its callbacks, and OnUpdates does, too."""
+    x, y = data()
+    names = ["AccumulationMonitor", "ApplyPartialWindow", "OnUpdates", "MicroBatches"]
+    for name in [name for name in names if hasattr(accum, name)]:
+        callback = getattr(accum, name)(*{"OnUpdates": [[]], "MicroBatches": [1]}.get(name, []))
+        make = hosts.stock if name == "MicroBatches" else hosts.ours
+        model = compiled(dense_model(), make("Adam"))
+        fit(model, 2, callbacks=[callback], epochs=1, validation_data=(x, y))
+        for method in (model.evaluate, model.predict)[name == "OnUpdates" :]:
+            inputs = (x, y) if method.__name__ == "evaluate" else (x,)
+            said = f"{name} is for `fit`, and does nothing in `{method.__name__}`"
+            with pytest.warns(accum.AccumulationWarning, match=said):
+                method(*inputs, verbose=0, callbacks=[callback])
 
 
 class Decaying(hosts.optimizers.Optimizer):

@@ -382,7 +382,8 @@ def test_callbacks_that_change_windows_in_fit():
 def test_none_can_be_set_and_replaced():
     model = go_on(compiled(dense_model(), endless(accum_iters=2)), stop=1)
     optimizer = model.optimizer
-    optimizer.accum_iters = None
+    with pytest.warns(UserWarning, match="only `close_window`"):
+        optimizer.accum_iters = None
     go_on(model, stop=4)  # closes the open window first, which keeps its length
     assert (optimizer.accum_iters, optimizer.completed_updates) == (None, 1)
     assert optimizer.window_position == 3

@@ -48,7 +48,9 @@ def test_it_shows_what_it_claims():
     assert max(control, accumulated) < 1e-4 < 0.1 < small
     assert max(map(len, job.stdout.splitlines())) <= 80
     lines = job.stderr.splitlines()  # no line of a log
-    assert all(re.fullmatch(r"training with batches of \d+: \d+%", line) for line in lines)
+    assert all(re.fullmatch(r"training, .+: \d+%", line) for line in lines)
+    told = list(dict.fromkeys(re.findall("training, (.*): ", job.stderr)))
+    assert told == [main.BIG, main.CONTROL, main.OURS, main.SMALL, "to be stopped", "continued"]
     # Of four trainings, and of one that stops and continues in another process.
     assert len(lines) == 4 * main.EPOCHS + 3 + 3 and lines[-1].endswith(" 100%")
 
@@ -71,7 +73,7 @@ def shortens():
 def test_it_trains_in_full_float32(monkeypatch):
     demo, found, before = main.Demo(), [], shortens()
     monkeypatch.setattr(demo.keras.Model, "fit", lambda *_, **__: found.append(shortens()))
-    demo.train(demo.stock(), main.BATCH, slice(main.STOP))
+    demo.train("stock", demo.stock(), main.BATCH, slice(main.STOP))
     assert {*found} == {False} and shortens() == before
 
 
@@ -129,8 +131,12 @@ def test_progress(is_terminal, monkeypatch, capsys):
     for done in (500, 1500, 2000):
         main.show("training", done, 2000)
     said = capsys.readouterr().err
-    each = "training: 25%\rtraining: 75%\rtraining: 100%\r"
-    assert said == (each if is_terminal else "training: 75%\ntraining: 100%\n")
+    if is_terminal:
+        lines = said.split("\r")
+        assert [line.strip() for line in lines] == [*(f"training: {n}%" for n in (25, 75, 100)), ""]
+        assert len({*map(len, lines[:-1])}) == 1  # each covers the one before
+    else:
+        assert said == "training: 75%\ntraining: 100%\n"
 
 
 @once_on_keras3
@@ -145,11 +151,27 @@ def test_a_picture_of_the_curves(tmp_path):
     """It has the test loss after each part of a training."""
     pytest.importorskip("matplotlib")
     demo, curve, path = main.Demo(), [], tmp_path / "curves.png"
-    model = demo.train(demo.stock(main.LEARNING_RATE), 100, slice(2 * main.PART), curve)
+    stock = demo.stock(main.LEARNING_RATE)
+    model = demo.train("stock", stock, 100, slice(2 * main.PART), curve)
     assert len(curve) == 2 and curve[1] < curve[0]
     assert curve[1] == pytest.approx(model.evaluate(*demo.test, verbose=0)[0], rel=1e-6)
     main.draw(path, {main.BIG: curve})
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@once_on_keras3
+def test_a_picture_without_an_extension(monkeypatch, tmp_path):
+    """The line names the file that is written."""
+    drawn = []
+
+    def draw(path, curves):
+        drawn.append(path)
+        raise OSError("enough")
+
+    monkeypatch.setattr(main, "draw", draw)
+    for name, written in (("a", "a.png"), ("b.svg", "b.svg")):
+        assert main.main(str(tmp_path / name)) == 2
+        assert drawn.pop() == str(tmp_path / written)
 
 
 @once_on_keras3
@@ -211,7 +233,7 @@ runpy.run_module("keras_accum", run_name="__main__")
 @once_on_keras3
 def test_an_interruption_prints_no_traceback():
     job = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
-    assert job.returncode == 1 and job.stderr.strip() == "Interrupted."
+    assert job.returncode == 130 and job.stderr.strip() == "Interrupted."
 
 
 @once_on_keras3
