@@ -9,7 +9,9 @@ import numpy as np
 _TIMES = 10  # a window's distance may be this many times the control
 _RANDOM = 1e-3  # a distance of two equal trainings above this isn't rounding
 _LARGE = 100  # another order may differ by this many times as much as one unit, and be rounding
+_SAME = 1e-5  # norms that differ by less are one number
 _ALONE = 0.1  # a control above this: the gradient is rounding alone, as one that is zero in theory
+_ORDER = 10  # elements whose gradients are within a factor of 2 ** 10 are judged together
 
 _DRAWS = (
     "The big batch differs from itself in the same order ({:.2g}), so the model draws random "
@@ -18,13 +20,16 @@ _DRAWS = (
 )
 _ROUNDS = (
     "Rounding is large beside this gradient: weights that differ by one unit in the last place "
-    "move it as much. Compare with initial weights, or in float64: "
-    'keras.backend.set_floatx("float64") before you make the model; on JAX, also '
-    'jax.config.update("jax_enable_x64", True).'
+    "move it as much. Compare with initial weights, or on TensorFlow in float64: "
+    'keras.backend.set_floatx("float64") before you make the model.'
 )
 _NOT_COMPARED = (
     "Not compared, because rounding moves them as much in the big batch (control: {:.2g}; their "
     "gradient may be zero in theory): {}."
+)
+_OF_SMALL = (
+    "In {}, this is the distance of {} in {} elements, whose gradients are up to {:.1g} beside the "
+    "largest, {:.1g}. Optimizers such as Adam scale each element by itself."
 )
 _COVERS = "Compared: the gradients of one window of {} samples, {} of {} variables."
 _IS_HALF = (
@@ -68,8 +73,10 @@ class Big:
     again: the same samples in the same order, trained once more.
     nudged: a list of such lists, with weights that differ by one unit in the last place.
     orders: the same of other orders of the samples, which long sums round otherwise.
-    parts: the same of halves of the samples; a gradient that is far smaller than theirs is a
+    parts: the same of parts of the samples; a gradient that is far smaller than theirs is a
         difference of rounded numbers.
+    scaled: the same as gradients, with a multiplied loss and divided gradients. Divisors are
+        rounded otherwise, as in batches of other sizes.
     """
 
     gradients: list
@@ -77,14 +84,13 @@ class Big:
     nudged: list
     orders: list
     parts: list = ()
+    scaled: list = ()
 
     def controls(self, precision):
         """Return for each variable how far rounding moves its gradient."""
-        found = self._most([self.again, *self.nudged])
-        most = [
-            max(_LARGE * control, precision.limit * size)
-            for control, size in zip(found, _norms(self.gradients))
-        ]
+        found = self._most([self.again, *self.nudged, *self.scaled])
+        sizes = map(max, zip(*map(_norms, [self.gradients, *self.parts])))
+        most = [max(_LARGE * each, precision.limit * size) for each, size in zip(found, sizes)]
         for order in self.orders:
             moved = _norms(order, self.gradients)  # far more if the loss depends on the order
             moved = [distance if distance <= m else 0.0 for distance, m in zip(moved, most)]
@@ -97,10 +103,43 @@ class Big:
     def _most(self, lists):
         return list(map(max, zip(*(_norms(each, self.gradients) for each in lists))))
 
+    def find_orders(self):
+        """Return the orders of magnitude in each variable: pairs of its index and a mask.
+
+        An element counts by its largest gradient, because the whole batch's may be a difference of
+        large ones. A variable of one order has none.
+        """
+        found = []
+        for index, each in enumerate(zip(self.gradients, *self.parts)):
+            sizes = np.max([np.abs(gradient).astype("float64") for gradient in each], axis=0)
+            sizes = np.where(sizes > 0, sizes, np.max(sizes))  # zeros have no order
+            if sizes.any():
+                orders = np.floor(np.log2(sizes) / _ORDER)
+                kinds = np.unique(orders)
+                found += [(index, orders == kind) for kind in kinds] if len(kinds) > 1 else []
+        return found
+
+    def find_common_norm(self):
+        """Return the norm of all gradients together, if it is the same in each batch, else None.
+
+        Gradients that were clipped before the optimizer got them have one norm.
+        """
+        found = [norm(np.array(_norms(each))) for each in (self.gradients, *self.parts)]
+        differ = [norm(np.array(_norms(each, self.gradients))) for each in self.parts]
+        is_common = max(found) - min(found) < _SAME * max(found)
+        return found[0] if is_common and differ and min(differ) > _RANDOM * found[0] else None
+
+    def cut(self, orders):
+        """Return the same of these orders, as if each were a variable."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        first, second = (values.pop(name) for name in ("gradients", "again"))
+        lists = {name: [_cut(each, orders) for each in value] for name, value in values.items()}
+        return Big(_cut(first, orders), _cut(second, orders), **lists)
+
     def draws(self, precision):
         """Return how far the gradient differs in the same order, 0 if no more than by rounding."""
         again, sizes = _norms(self.again, self.gradients), _norms(self.gradients)
-        whole = _ratio(_norm(again), _norm(sizes))
+        whole = _ratio(norm(again), norm(sizes))
         found = [
             _ratio(a, size)
             for a, n, size in zip(again, self._most(self.nudged), sizes)
@@ -115,25 +154,26 @@ class Judgement:
     verdict: "equal", "differs" or "undecided". by_variable: VariableDistances, the worst first.
     draws: how far the big batch differs from itself by random draws. alone: the VariableDistances
     of gradients that are rounding alone.
+
+    A variable whose norm is equal may still differ in its small elements, so each order of
+    magnitude is judged as a variable, too.
     """
 
     def __init__(self, names, window, gradients, big, precision):
-        sizes, distances = _norms(gradients), _norms(window, gradients)
-        ranked = []
-        for name, size, distance, control in zip(names, sizes, distances, big.controls(precision)):
-            found = VariableDistance(name, _ratio(distance, size), _ratio(control, size))
-            if distance > max(_TIMES * control, precision.floor * size):
-                rank = 0
-            elif found.control < _ALONE:
-                rank = 1
-            else:
-                rank = 2
-            ranked.append((rank, found))
+        ranked = [[*each, None] for each in _rank(names, window, gradients, big, precision)]
+        orders = big.find_orders()
+        cut = _cut(window, orders), _cut(gradients, orders), big.cut(orders)
+        of_orders = _rank([names[index] for index, _ in orders], *cut, precision)
+        for (index, mask), (rank, found) in zip(orders, of_orders):
+            before, worst, small = ranked[index]
+            is_worse = small is not None and found.distance > worst.distance
+            if rank == 0 and (before == 1 or is_worse):
+                ranked[index] = [rank, found, (mask, gradients[index])]
         ranked.sort(key=lambda each: (each[0], -each[1].distance))
-        self.by_variable = [found for _, found in ranked]
-        self.alone = [found for rank, found in ranked if rank == 2]
+        self.by_variable = [found for _, found, _ in ranked]
+        self.alone = [found for rank, found, _ in ranked if rank == 2]
         self.draws = big.draws(precision)
-        worst_rank, worst = ranked[0]
+        worst_rank, worst, self._small = ranked[0]
         if self.draws:
             self.verdict = "undecided"
         elif worst_rank == 0:
@@ -155,10 +195,30 @@ class Judgement:
         """Return what the verdict covers."""
         count = len(self.by_variable)
         notes = [_COVERS.format(samples, count - len(self.alone), count)]
+        if self._small is not None:
+            mask, gradient = self._small
+            most = np.abs(gradient[mask]).max(), np.abs(gradient).max()
+            name = self.by_variable[0].name
+            notes.append(_OF_SMALL.format(name, mask.sum(), mask.size, *most))
         if self.alone and len(self.alone) < count:
             names = list_some([found.name for found in self.alone])
             notes.append(_NOT_COMPARED.format(max(f.control for f in self.alone), names))
         return notes
+
+
+def _rank(names, window, gradients, big, precision):
+    """Yield for each variable 0 if it differs, 2 if it is rounding alone, else 1; and how far."""
+    sizes, distances = _norms(gradients), _norms(window, gradients)
+    for name, size, distance, control in zip(names, sizes, distances, big.controls(precision)):
+        found = VariableDistance(name, _ratio(distance, size), _ratio(control, size))
+        if distance > max(_TIMES * control, precision.floor * size):
+            yield 0, found
+        else:
+            yield 1 if found.control < _ALONE else 2, found
+
+
+def _cut(gradients, orders):
+    return [gradients[index][mask] for index, mask in orders]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +226,8 @@ class Comparison:
     """The result of `compare_with_big_batch`. Print it.
 
     window: the distance between a variable's gradients by the window, a, and by the big batch, b:
-        ||a - b|| / ||b||. Of the variable that differs most.
+        ||a - b|| / ||b||. Of the variable that differs most, or if it only differs there, of its
+        elements whose gradients are of one order of magnitude.
     control: how far rounding moves this variable's gradient in the big batch: the same, with
         samples in another order, or weights that differ by one unit in the last place.
     by_variable: (name, distance, control) for each variable, the worst first.
@@ -201,14 +262,14 @@ def are_finite(gradients):
     return all(np.isfinite(gradient).all() for gradient in gradients)
 
 
-def _norm(array):
+def norm(array):
     return math.sqrt(float(np.sum(np.abs(array).astype("float64") ** 2)))
 
 
 def _norms(gradients, others=None):
     if others is None:
-        return list(map(_norm, gradients))
-    return [_norm(a - b) for a, b in zip(gradients, others)]
+        return list(map(norm, gradients))
+    return [norm(a - b) for a, b in zip(gradients, others)]
 
 
 def _ratio(distance, size):

@@ -228,7 +228,7 @@ WEIGHTED = r"It is equal \(\S+\) with reduction='weighted'\."
 WITH_CALLBACK = r"with reduction='weighted' and the callback MicroBatchWeights\(\)"
 SUMMED = r"It is equal \(\S+\) with reduction='sum'"
 OF_BATCH = r"It is equal \(\S+\) with MicroBatches\(4, loss='batch'\)"
-NO_REMEDY = "No option of this package makes it equal"
+NO_REMEDY = "None of these makes it equal: reduction='weighted'; reduction='sum'"
 BY_BATCH = OF_BATCH if hosts.IS_KERAS3 else NO_REMEDY
 MOVED = "Layers keep values from one call to the next.*: keeps"
 RANDOM = "the model draws random numbers"
@@ -296,7 +296,7 @@ ROWS = {
     "an ignored class": row("differs", WEIGHTED, data=CLASSES, more=ignoring),
     "a sum": row("differs", "with reduction='mean'", options={"reduction": "sum"}),
     "the mean of sums": row("differs", SUMMED, more=sums),
-    "dropped": row("differs", "without `skip_norm`", data=(X, LARGE), options={"skip_norm": 50.0}),
+    "dropped": row("differs", "with skip_norm=None", data=(X, LARGE), options={"skip_norm": 50.0}),
     "a layer that compares samples": row("differs", NO_REMEDY, lambda: network(OfBatch())),
     "an added sum": row("differs", NO_REMEDY, lambda: network(AddSum())),
     "dropout": row("equal", OFF, lambda: network(layers.Dropout(0.5))),
