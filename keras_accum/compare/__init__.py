@@ -1,7 +1,7 @@
 """`compare_with_big_batch`: is a window equal to the big batch on your model? No Keras here.
 
 `samples` are those of one window, `subject` is the model, `put_back` remembers all of it, `runs`
-trains it with controls, and `verdict` compares the gradients.
+trains it with controls, `verdict` compares the gradients, and `remedies` are what to try then.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def compare_with_big_batch(
 
     `fit` trains your model as you compiled it: in micro-batches, and with all samples in one batch.
     Each variable is judged by itself, beside a control: the big batch with weights that differ by
-    one unit in the last place, and with its samples in another order, which is rounding alone.
+    one unit in the last place, and with its samples in another order, which is rounding alone. A
+    variable's small elements are also judged by themselves, as Adam scales each element.
     Optimizers that only keep gradients take the places of yours, so learning rate, clipping, decay,
     moving averages and `window_transforms` take no part: they act once per update. If the window
     differs, this package's other options are tried.

@@ -9,12 +9,14 @@ import warnings
 import numpy as np
 
 from keras_accum.callbacks.base import find_own_methods, is_named
-from keras_accum.compare.verdict import Big, Comparison, Judgement, are_finite
+from keras_accum.compare.remedies import list_remedies
+from keras_accum.compare.verdict import Big, Comparison, Judgement, are_finite, norm
 from keras_accum.convert import inner
 from keras_accum.host import SAID_BY
 from keras_accum.options import Options
 
-_NUDGES, _ORDERS = 3, 2
+_NUDGES, _ORDERS, _PARTS = 3, 2, 8
+_SCALES = 0.6, 0.7, 0.9  # no powers of 2, which round nothing
 
 _UPDATES = (
     "A window must make one update, but `train_step` made {}: let it call `close_window` once, "
@@ -29,10 +31,19 @@ _SEVERAL = (
     "{0} made {1} updates in this window, where the big batch makes one. To train it with windows, "
     "too, give the model {0}Accumulate(accum_iters=...) in its place."
 )
-_REMEDY = "It is equal ({:.2g}) {}."
+_REMEDY = "It is equal ({:.2g}) with {}."
 _UNKNOWN = (
-    "No option of this package makes it equal. Look for a layer, a loss or a `train_step` where a "
-    "sample's gradient depends on other samples in its batch, or for an added loss that is a sum."
+    "None of these makes it equal: {}. Look for a layer, a loss or a `train_step` where a sample's "
+    "gradient depends on other samples in its batch, or for an added loss that is a sum{}."
+)
+_IN_STEP = (
+    ". Functions of gradients in your `train_step`, such as clipping, see each micro-batch's: give "
+    "the optimizer `global_clipnorm` or `window_transforms` instead"
+)
+_CLIPS = (
+    "Your `train_step` gives the optimizer gradients of norm {0:.3g} from any batch, so it clips "
+    "or scales each micro-batch's. Give the optimizer `global_clipnorm={0:.3g}` instead, or a "
+    "function in `window_transforms`: they act once per update."
 )
 
 
@@ -43,15 +54,20 @@ class Change:
     options: list
     callbacks: list
     batch_size: int
-    text: str = ""
 
-    def each(self, text, **changed):
-        """Return the same with other options of the optimizers that accumulate or drop."""
+    def apply(self, remedy, samples):
+        """Return the same with a Remedy, for a window with so many samples."""
+        if remedy.in_slices:
+            return Change([Options() for _ in self.options], list(remedy.callbacks), samples)
         options = [
-            dataclasses.replace(each, **changed) if each.accumulates or each.drops else each
+            dataclasses.replace(each, **remedy.options) if each.accumulates or each.drops else each
             for each in self.options
         ]
-        return dataclasses.replace(self, options=options, text=text)
+        callbacks = self.callbacks
+        if remedy.callbacks is not None:
+            others = [each for each in callbacks if not is_named(each, "MicroBatchWeights")]
+            callbacks = [*remedy.callbacks, *others]
+        return Change(options, callbacks, self.batch_size)
 
 
 class Window:
@@ -81,13 +97,12 @@ class Window:
             said = [text for text in said if text not in of_big] + several
             found = self._judge(window, big.gradients, big)
             if found.verdict == "differs":
-                big = dataclasses.replace(big, parts=self._train_halves(run))
+                parts, scaled = self._train_parts(run), self._train_scaled(change, big.gradients)
+                big = dataclasses.replace(big, parts=parts, scaled=scaled)
                 found = self._judge(window, big.gradients, big)
             advice = found.advise(self._precision, self._subject.list_random())
             if found.verdict == "differs":
-                advice = self._find_remedy(change, big)
-                if not (advice or said):
-                    advice = _UNKNOWN
+                advice = self._explain(change, big, said)
         notes = [*found.list_notes(self._samples.count), *notes]
         if found.verdict == "equal":
             notes += self._subject.list_notes(self._optimizers, change.batch_size)
@@ -123,8 +138,7 @@ class Window:
 
     def _train_big(self, change):
         """Return a run of the big batch, and its gradients and controls."""
-        # Of an optimizer's options, that about the weights which `train_step` may give.
-        run = self._install([Options(reduction=each.reduction) for each in change.options])
+        run = self._install_big(change)
         size, order = self._samples.count, self._in_order
         found = run.train(order, size)
         again = run.train(order, size, with_random=False)  # seeds continue, so that draws show
@@ -136,60 +150,94 @@ class Window:
             raise ValueError(_NOTHING.format("big batch", "not finite"))
         return run, Big(found, again, nudged, orders)
 
-    def _train_halves(self, run):
-        size = (self._samples.count + 1) // 2
+    def _train_parts(self, run):
+        size = -(-self._samples.count // _PARTS)
+        starts = range(0, self._samples.count - size + 1, size)
         with contextlib.suppress(Exception):  # the model may have a fixed batch size
-            halves = self._in_order[:size], self._in_order[-size:]
-            return [run.train(half, size) for half in halves]
+            return [run.train(self._in_order[start:][:size], size) for start in starts]
         return []
 
-    def _find_remedy(self, change, big):
-        """Return the first change that makes the window equal, in another order, too; or ""."""
+    def _train_scaled(self, change, gradients):
+        """Return the big batch's gradients, of a multiplied loss and then divided."""
+        found = []
+        with contextlib.suppress(Exception):  # `train_step` may not allow it
+            for scale in _SCALES:
+                run = self._install_big(change, scale)
+                scaled = run.train(self._in_order, self._samples.count)
+                found.append([_unless_divided(*pair, scale) for pair in zip(scaled, gradients)])
+        return list(filter(are_finite, found))
+
+    def _explain(self, change, big, said):
+        """Return what to do about a window that differs, "" if warnings say it."""
+        tried = []
         for remedy in self._list_remedies(change):
+            tried.append(remedy.text)
             with contextlib.suppress(Exception):  # the model may not allow it
-                windows, _ = self._train_window(remedy, self._in_order, self._orders[0])
-                pairs = zip(windows, (big.gradients, big.orders[0]))
-                found = [self._judge(*pair, big) for pair in pairs]
-                if all(each.verdict == "equal" for each in found):
-                    return _REMEDY.format(found[0].by_variable[0].distance, remedy.text)
-        return ""
+                distance = self._try(change.apply(remedy, self._samples.count), big)
+                if distance is not None:
+                    return _REMEDY.format(distance, remedy.text)
+        has_own_step = self._has_own_step()
+        norm = big.find_common_norm() if has_own_step else None
+        if norm is not None:
+            return _CLIPS.format(norm)
+        return "" if said else _UNKNOWN.format("; ".join(tried), _IN_STEP * has_own_step)
 
     def _list_remedies(self, change):
-        """Yield changes to try."""
-        package, size = self._subject.package, change.batch_size
-        if any(each.drops for each in change.options):
-            text = "without `skip_norm` and `skip_nonfinite`"
-            yield change.each(text, skip_norm=None, skip_nonfinite=False)
-        others = [c for c in change.callbacks if not is_named(c, "MicroBatchWeights")]
-        unweighted = dataclasses.replace(change, callbacks=others)
-        for reduction in ("mean", "weighted", "sum"):
-            if any(each.accumulates and each.reduction != reduction for each in change.options):
-                yield unweighted.each(f"with reduction={reduction!r}", reduction=reduction)
-        if find_own_methods(self._subject.model, package.keras.Model, "train_step"):
-            text = "with reduction='weighted' and the callback MicroBatchWeights()"
-            weighted = dataclasses.replace(change, callbacks=[package.MicroBatchWeights(), *others])
-            yield weighted.each(text, reduction="weighted")
-        if hasattr(package, "MicroBatches"):
-            slices = [c.size for c in change.callbacks if is_named(c, "MicroBatches")]
-            size = min([size, *filter(None, slices)])
-            text = f"with MicroBatches({size}, loss='batch'), the stock optimizer and whole batches"
-            slices = package.MicroBatches(size, loss="batch")
-            options = [Options() for _ in change.options]
-            yield Change(options, [slices], self._samples.count, text)
+        count, size = self._samples.count, change.batch_size
+        slices = [c.size for c in change.callbacks if is_named(c, "MicroBatches")]
+        found = list_remedies(
+            self._subject.package,
+            min([size, *filter(None, slices)]),
+            drops=any(each.drops for each in change.options),
+            is_short=count % size > 0,
+            has_own_step=self._has_own_step(),
+        )
+        return [each for each in found if change.apply(each, count) != change]
 
-    def _install(self, options):
+    def _has_own_step(self):
+        stock = self._subject.package.keras.Model
+        return bool(find_own_methods(self._subject.model, stock, "train_step"))
+
+    def _try(self, change, big):
+        """Return the window's distance if it is equal, in another order, too; otherwise None."""
+        windows, _ = self._train_window(change, self._in_order, self._orders[0])
+        pairs = zip(windows, (big.gradients, big.orders[0]))
+        found = [self._judge(*pair, big) for pair in pairs]
+        if all(each.verdict == "equal" for each in found):
+            return found[0].by_variable[0].distance
+        return None
+
+    def _install_big(self, change, times=None):
+        # Of an optimizer's options, that about the weights which `train_step` may give.
+        return self._install([Options(reduction=each.reduction) for each in change.options], times)
+
+    def _install(self, options, times=None):
         """Let recorders with these options take the optimizers' places.
+
+        times: multiply losses by this, and divide the gradients.
 
         A train step may be traced once, so each trace begins with what layers keep in Python.
         """
         self._kept.put_back()
         self._subject.prepare(self._kept.objects)
         make = self._subject.make_recorder
-        recorders = [make(*pair, self._smaller) for pair in zip(self._optimizers, options)]
+        scales = [self._find_scale(optimizer, times) for optimizer in self._optimizers]
+        recorders = [make(*each) for each in zip(self._optimizers, options, scales)]
         self._kept.replace_optimizers(dict(zip(map(id, self._optimizers), recorders)))
         self._subject.make_train_function()
         known = self._subject, self._kept, self._samples
         return _Run(*known, self._optimizers, options, recorders)
+
+    def _find_scale(self, optimizer, times):
+        scale = self._subject.loss_scale(optimizer)
+        scale = scale and scale / self._smaller
+        return scale if times is None else times * (scale or 1.0)
+
+
+def _unless_divided(gradient, unscaled, scale):
+    """Return the first gradient, unless `train_step` hasn't scaled its loss."""
+    is_divided = norm(gradient * scale - unscaled) < norm(gradient - unscaled)
+    return unscaled if is_divided else gradient
 
 
 class _Run:

@@ -31,6 +31,7 @@ class Subject:
     """A model that is compared. Each Keras has a subclass with these members.
 
     package: the module with the public names for this Keras.
+    of_parts: data types in which this Keras computes parts of any model.
     compiled: the model's own optimizer, whose place a recorder takes.
     kinds: the kinds of objects with a value; see `put_back.Kind`.
     inside: classes of its framework that may have such objects.
@@ -39,9 +40,9 @@ class Subject:
     list_roots(): more objects to put back.
     get_name(variable): the name to show, as "dense/kernel".
     read(variable): its value in NumPy. write(variable, value): the inverse.
-    make_recorder(optimizer, options, smaller): an accumulating optimizer that keeps the gradient
-        of its last update and moves no weight, in place of this optimizer. If it scales losses,
-        its factor is divided by `smaller`.
+    make_recorder(optimizer, options, scale): an accumulating optimizer that keeps the gradient of
+        its last update and moves no weight, in place of this optimizer. It scales losses by this
+        factor, unless it is None.
     read_gradients(recorder): these gradients by NumPy, for all trainable variables.
     loss_scale(optimizer): the optimizer's factor for losses, or None.
     compute_in_float32(layer): let a layer whose variables are float32 compute in it.
@@ -51,7 +52,7 @@ class Subject:
     running(): a scope where a GPU doesn't shorten float32, and TensorFlow's log is short.
     """
 
-    kinds, inside = (), ()
+    kinds, inside, of_parts = (), (), ()
 
     def __init__(self, model, package):
         self.model, self.package, self.compiled = model, package, model.optimizer
@@ -106,7 +107,7 @@ class Subject:
 
     def precision(self):
         """Return the Precision of the least precise layer."""
-        types = {layer.compute_dtype for layer in self._list_layers()}
+        types = {*self.of_parts, *(layer.compute_dtype for layer in self._list_layers())}
         types.add(self.package.keras.backend.floatx())  # of losses
         order = "bfloat16", "float16", "float32", "float64"
         return precision_of(min(types & {*order}, key=order.index))

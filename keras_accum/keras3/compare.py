@@ -128,6 +128,8 @@ class Subject(subject.Subject):
         *KINDS,
     ]
     inside = INSIDE
+    # Only TensorFlow computes float64 in float64: the divisors of means are float32 elsewhere.
+    of_parts = () if keras.backend.backend() == "tensorflow" else ("float32",)
     read, write = staticmethod(_read), staticmethod(_write)
 
     def is_optimizer(self, each):
@@ -141,12 +143,9 @@ class Subject(subject.Subject):
             return float(optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale)
         return optimizer.loss_scale_factor
 
-    def make_recorder(self, optimizer, options, smaller):
-        scale = self.loss_scale(optimizer)
+    def make_recorder(self, optimizer, options, scale):
         with self.scope():
-            recorder = accumulating(Recorder)(
-                loss_scale_factor=scale and scale / smaller, **vars(options)
-            )
+            recorder = accumulating(Recorder)(loss_scale_factor=scale, **vars(options))
             if optimizer is self.compiled:  # JAX's devices need to know its state
                 recorder.build(self.model.trainable_variables)
             return recorder

@@ -80,8 +80,7 @@ class Subject(subject.Subject):
     def loss_scale(self, optimizer):
         return None if inner(optimizer) is optimizer else float(self.read(optimizer.loss_scale))
 
-    def make_recorder(self, optimizer, options, smaller):
-        scale = self.loss_scale(optimizer)
+    def make_recorder(self, optimizer, options, scale):
         kind = Recorder if isinstance(inner(optimizer), legacy.Optimizer) else NewStyleRecorder
         with self.scope():
             recorder = accumulating(kind)(**vars(options))
@@ -90,7 +89,7 @@ class Subject(subject.Subject):
             if scale is None:
                 return recorder
             wrap = keras.mixed_precision.LossScaleOptimizer
-            return wrap(recorder, dynamic=False, initial_scale=scale / smaller)
+            return wrap(recorder, dynamic=False, initial_scale=scale)
 
     def read_gradients(self, recorder):
         variables = self.model.trainable_variables

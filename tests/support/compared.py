@@ -57,6 +57,10 @@ def attention():
     return keras.Model(x, layers.Dense(1)(layers.MultiHeadAttention(2, 2)(x, x)))
 
 
+def dense(**arguments):
+    return hosts.sequential((3,), [layers.Dense(2, **arguments)])
+
+
 def of_added():
     return hosts.sequential((3,), [layers.Dense(4, activation="tanh"), layers.Dense(2), AddMean()])
 
@@ -171,6 +175,58 @@ class StockStep(OwnStep):
         return keras.Model.train_step(self, *arguments)
 
 
+class OwnLoss(OwnStep):
+    """Its own `compute_loss`, which Keras can't say the divisor of, in Keras's train step."""
+
+    train_step = keras.Model.train_step
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **more):
+        return mean((y - y_pred) ** 2)
+
+
+class ChangesGradients(OwnStep):
+    """Gives the optimizer a function of the gradients."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def train_step(self, *arguments):
+        (x, y), *_ = arguments
+        variables = self.trainable_variables
+        if hosts.IS_TORCH:
+            self.zero_grad()
+            loss = mean((self(x) - y) ** 2)
+            loss.backward()
+            gradients = [variable.value.grad for variable in variables]
+        else:
+            with hosts.tf.GradientTape() as tape:
+                loss = mean((self(x) - y) ** 2)
+            gradients = tape.gradient(loss, variables)
+        self.optimizer.apply_gradients(zip(self.change(gradients), variables))
+        return {"loss": loss}
+
+
+def clip(gradients):
+    norm = sum(total(gradient**2) for gradient in gradients) ** 0.5
+    return [gradient * 0.25 / norm for gradient in gradients]
+
+
+def without_negative(gradients):
+    return [top(gradient, gradient * 0) for gradient in gradients]
+
+
+def beside_large(y_true, y_pred):
+    """The second output's loss compares samples; the first's gradients are 1e11 times as large."""
+    squares = (y_true - y_pred) ** 2
+    return 1e11 * mean(squares[:, 0]) + mean(squares[:, 1]) ** 0.5
+
+
+def weighted_outputs(y_true, y_pred):
+    squares = (y_true - y_pred) ** 2
+    return 1e11 * squares[:, 0] + squares[:, 1]
+
+
 def root(y_true, y_pred):
     """As Dice with its default axis, this compares samples."""
     return mean((y_true - y_pred) ** 2) ** 0.5
@@ -227,8 +283,10 @@ NORMALIZED = r"Batch normalization trains in batch_norm"
 WEIGHTED = r"It is equal \(\S+\) with reduction='weighted'\."
 WITH_CALLBACK = r"with reduction='weighted' and the callback MicroBatchWeights\(\)"
 SUMMED = r"It is equal \(\S+\) with reduction='sum'"
+OF_SAMPLES = r"with reduction='weighted' and the callback MicroBatchWeights\(weight\), where"
+IN_SLICES = r"It is equal \(\S+\) with MicroBatches\(4\)"
 OF_BATCH = r"It is equal \(\S+\) with MicroBatches\(4, loss='batch'\)"
-NO_REMEDY = "No option of this package makes it equal"
+NO_REMEDY = "None of these makes it equal: reduction='weighted'; reduction='sum'"
 BY_BATCH = OF_BATCH if hosts.IS_KERAS3 else NO_REMEDY
 MOVED = "Layers keep values from one call to the next.*: keeps"
 RANDOM = "the model draws random numbers"
@@ -296,7 +354,7 @@ ROWS = {
     "an ignored class": row("differs", WEIGHTED, data=CLASSES, more=ignoring),
     "a sum": row("differs", "with reduction='mean'", options={"reduction": "sum"}),
     "the mean of sums": row("differs", SUMMED, more=sums),
-    "dropped": row("differs", "without `skip_norm`", data=(X, LARGE), options={"skip_norm": 50.0}),
+    "dropped": row("differs", "with skip_norm=None", data=(X, LARGE), options={"skip_norm": 50.0}),
     "a layer that compares samples": row("differs", NO_REMEDY, lambda: network(OfBatch())),
     "an added sum": row("differs", NO_REMEDY, lambda: network(AddSum())),
     "dropout": row("equal", OFF, lambda: network(layers.Dropout(0.5))),
@@ -353,9 +411,33 @@ ROWS.update(
         "labels in one micro-batch": row(
             *("differs", BY_BATCH, network, ONE_HAS_ALL), more=lambda: {"loss": of_labelled}
         ),
+        "small elements": row(
+            *("differs", r"In \S+, this is the distance of \d in \d elements", dense),
+            more=lambda: {"loss": beside_large},
+        ),
+        "small elements that are equal": row(
+            "equal", "", dense, more=lambda: {"loss": weighted_outputs}
+        ),
+        # Log-cosh there has a derivative that is a difference of far larger numbers.
+        "small residuals": row(
+            *("equal", "", lambda: dense(kernel_initializer="zeros"), (X, Y * [1e-2, 1e-7])),
+            more=lambda: {"loss": keras.losses.LogCosh()},
+        ),
+        "short, its own loss": row(
+            "differs", OF_SAMPLES, OwnLoss, SHORT, more=lambda: {"loss": None}
+        ),
+        "short, added losses alone": row(
+            *("differs", OF_SAMPLES, of_added, SHORT[:1]), more=lambda: {"loss": None}
+        ),
         "a running scale in a loss": row("differs", "", more=lambda: {"loss": Running()}),
     }
 )
+if hosts.BACKEND != "jax":
+    CLIPPED, CHANGED = "global_clipnorm=0.25` instead", "None of these.*window_transforms"
+    ROWS["clipped by its own step"] = row("differs", CLIPPED, lambda: ChangesGradients(clip))
+    ROWS["changed by its own step"] = row(
+        "differs", CHANGED, lambda: ChangesGradients(without_negative)
+    )
 if hasattr(layers, "SpectralNormalization"):
     ROWS["a layer that keeps something"] = row(
         *("differs", MOVED),
@@ -373,6 +455,9 @@ if hosts.IS_KERAS3:
     ROWS.update(
         {
             "divided by weights": row("differs", WEIGHTED, data=(X, Y, WEIGHTS), more=by_weights),
+            "a sum beside a penalty": row(
+                "differs", IN_SLICES, lambda: network(kernel_regularizer="l2"), more=sums
+            ),
             "slices": row("equal", "", options=STOCK, **slices()),
             "slices of a window": row("equal", "", **{**slices(2), "size": SIZE}),
             "slices, the batch's loss": row(

@@ -1,0 +1,57 @@
+"""What may make a window equal: a list of changes to try, the first to recommend first."""
+
+from typing import Any, Dict, NamedTuple, Optional, Sequence
+
+_REDUCTIONS = "mean", "weighted", "sum"
+_WEIGHTS = "reduction='weighted' and the callback {}"
+_OF_SAMPLES = "MicroBatchWeights(weight), where `weight` returns the number of samples"
+
+
+class Remedy(NamedTuple):
+    """A change of what the user has.
+
+    text: what it is called, after "It is equal with".
+    options: of the optimizers that accumulate or drop, such as their reduction.
+    callbacks: in place of MicroBatchWeights; None leaves all callbacks as they are.
+    in_slices: True for stock optimizers, whole batches and no other callbacks.
+    """
+
+    text: str
+    options: Dict[str, Any]
+    callbacks: Optional[Sequence[Any]] = ()
+    in_slices: bool = False
+
+
+def list_remedies(package, size, drops, is_short, has_own_step):
+    """Return the Remedies for a window of this model.
+
+    package: the module with the public names for this Keras.
+    size: of micro-batches and slices.
+    drops: True if an optimizer may drop micro-batches.
+    is_short: True if micro-batches have different sizes.
+    """
+    found = []
+    if drops:
+        options = {"skip_norm": None, "skip_nonfinite": False}
+        found.append(Remedy("skip_norm=None and skip_nonfinite=False", options, None))
+    found += [Remedy(f"reduction={name!r}", {"reduction": name}) for name in _REDUCTIONS]
+    weights, options = package.MicroBatchWeights, {"reduction": "weighted"}
+    if has_own_step:
+        found.append(Remedy(_WEIGHTS.format("MicroBatchWeights()"), options, [weights()]))
+    if is_short:
+        count = _make_counter(weights.library)
+        found.append(Remedy(_WEIGHTS.format(_OF_SAMPLES), options, [weights(count)]))
+    if hasattr(package, "MicroBatches"):
+        for loss, more in ("sample", ""), ("batch", ", loss='batch'"):
+            text = f"MicroBatches({size}{more}), the stock optimizer and whole batches"
+            found.append(Remedy(text, {}, [package.MicroBatches(size, loss=loss)], True))
+    return found
+
+
+def _make_counter(library):
+    """Return a function for MicroBatchWeights that counts samples."""
+
+    def count(x, y, y_pred, sample_weight):
+        return library.ops.shape(library.flatten(x)[0])[0]
+
+    return count
