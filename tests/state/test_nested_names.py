@@ -214,15 +214,12 @@ def test_an_optimizer_in_an_attribute():
     model = keras.models.Model(x, functional("decoder")(functional("encoder")(x)))
     states = []
     for name in ("encoder", "decoder"):
-        model.own = hosts.ours("Adam", accum_iters=2)
+        model.own = hosts.ours("Adam", accum_iters=2, reduction="mean")
         variables = model.get_layer(name).trainable_variables
         model.own.build(variables)
-        model.own.apply([keras.ops.ones_like(v) for v in variables])
+        model.own.apply([keras.ops.ones(v.shape) for v in variables])
         states.append(model.own.get_state())
-    assert [names_of(state)[0] for state in states] == [
-        "encoder/proj/kernel",
-        "decoder/proj/kernel",
-    ]
+        assert names_of(states[-1]) == [f"{name}/proj/kernel", f"{name}/proj/bias"]
     with pytest.raises(StateError, match=r"encoder/proj/kernel \(decoder/proj/kernel here\)"):
         model.own.set_state(states[0])
 
