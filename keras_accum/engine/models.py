@@ -31,25 +31,23 @@ def name_weights(store):
     Names of layers around a weight stand before the name that Keras gave it, unless they are in it:
     Keras leaves out a functional model's name, for one.
     """
-    own = {id(variable): variable for variable in store.variables}
-    layers, others = {}, {}
+    own, layers, others = set(map(id, store.variables)), {}, {}
     for model in list_models(store.optimizer):
-        found = {}
-        for weight, around in _walk(model, store.list_layers, set()):
-            found.setdefault(id(weight), (weight, around))
-        if own.keys() <= found.keys():
-            layers = {**found, **layers}
-            others.update((key, weight) for key, (weight, _) in found.items() if key not in own)
+        found = list(_walk(model, store.list_layers, set()))
+        if own <= {id(weight) for weight, _ in found}:
+            for weight, around in found:
+                layers.setdefault(id(weight), around)
+            others.update((id(weight), weight) for weight, _ in found if id(weight) not in own)
 
     def name(weight):
         given = re.sub(":[0-9]+$", "", store.get_name(weight))
-        return _complete(given, layers.get(id(weight), (weight, ()))[1])
+        return _complete(given, layers.get(id(weight), ()))
 
-    return Weights([name(w) for w in own.values()], [name(w) for w in others.values()])
+    return Weights(list(map(name, store.variables)), list(map(name, others.values())))
 
 
 def _walk(layer, list_layers, seen, around=()):
-    """Yield (weight, names of the layers around it), for the innermost layer first."""
+    """Yield (weight, names of the layers around it), first with the innermost layers."""
     seen.add(id(layer))
     for inner in list_layers(layer):
         if id(inner) not in seen:

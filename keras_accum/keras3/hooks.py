@@ -358,25 +358,25 @@ def _state_in(tree, optimizer, outer):
     return state
 
 
-def _note_the_model(flatten_layers):
-    """Replace a method that `compile` calls at its end.
+def _note_the_model(set_hook):
+    """Replace a method called when a model gets an attribute, such as an optimizer from `compile`.
 
     `compile` itself is too early: Python looks it up in `model.compile(AdamAccumulate())` before
     it constructs the optimizer that hooks in.
     """
 
-    def flatten_and_note(model, include_self=True, recursive=True):
-        if include_self:  # otherwise it isn't `compile`
-            for each in accumulating_in(getattr(model, "optimizer", None)):
+    def note_and_set(model, name, value):
+        if isinstance(value, keras.optimizers.Optimizer):
+            for each in accumulating_in(value):
                 note(each, model)
-        return flatten_layers(model, include_self=include_self, recursive=recursive)
+        return set_hook(model, name, value)
 
-    return flatten_and_note
+    return note_and_set
 
 
-host.check_members(keras, keras.Model, ["load_weights", "set_state_tree", "_flatten_layers"])
+host.check_members(keras, keras.Model, ["load_weights", "set_state_tree", "_setattr_hook"])
 HOOKS = [
-    (keras.Model, "_flatten_layers", _note_the_model),
+    (keras.Model, "_setattr_hook", _note_the_model),
     (keras.Model, "load_weights", _check_at_once),
     (keras.Model, "set_state_tree", _set_with_checks),
     (keras.optimizers.LossScaleOptimizer, "load_own_variables", _load_alone),

@@ -54,6 +54,7 @@ print(*changes())
 model.compile(keras_accum.{hosts.HOST}.AdamAccumulate(accum_iters=2), "mse")
 print(*sorted({{*changes()}}))
 print(*model.optimizer._accumulation.store.are_frozen(model.weights))
+print(len(keras_accum.engine.models.list_models(model.optimizer)))
 """
 
 
@@ -62,8 +63,9 @@ def test_what_changes_in_keras():
 
     The first one is made after Python has looked `compile` up, which notes the model nonetheless.
     """
-    of_import, of_optimizer, are_frozen = python(PROGRAM)
+    of_import, of_optimizer, are_frozen, models = python(PROGRAM)
     assert of_import == "" and are_frozen.split() == [str(not hosts.IS_KERAS2)] * 2
+    assert models == str(int(not hosts.IS_KERAS2))  # which tells it before the first step
     text = (hosts.PROJECT / "docs" / "stability.md").read_text("utf-8")
     rows = re.findall(r"^\| (.*?)`(\w+\.\w+)` \|", text.partition("hooked into")[2], re.M)
     here = [f"`{hosts.HOST}`: ", f"`{hosts.BACKEND}`: "]

@@ -207,6 +207,23 @@ def test_a_file_goes_by_order(tmp_path):
         model.optimizer.set_state(state)
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="elsewhere, only `compile` tells an optimizer")
+def test_an_optimizer_in_an_attribute():
+    """It knows the model that has it, as in a GAN."""
+    x = layers.Input((4, 3))
+    model = keras.models.Model(x, functional("decoder")(functional("encoder")(x)))
+    states = []
+    for name in ("encoder", "decoder"):
+        model.own = hosts.ours("Adam", accum_iters=2, reduction="mean")
+        variables = model.get_layer(name).trainable_variables
+        model.own.build(variables)
+        model.own.apply([keras.ops.ones(v.shape) for v in variables])
+        states.append(model.own.get_state())
+        assert names_of(states[-1]) == [f"{name}/proj/kernel", f"{name}/proj/bias"]
+    with pytest.raises(StateError, match=r"encoder/proj/kernel \(decoder/proj/kernel here\)"):
+        model.own.set_state(states[0])
+
+
 def test_a_frozen_model_of_the_same_function():
     """A teacher isn't a part of the student's model."""
 

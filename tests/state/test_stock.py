@@ -173,7 +173,7 @@ def test_from_ours_for_a_copy_of_the_model(accum_iters):
         assert_same_end(copy, same)
         assert mine.completed_updates == 3
         return
-    says = "are others.*For a copy of the model.*new.set_state|Unknown var|built for other weights"
+    says = "are others.*a copy of the model.*new.set_state|Unknown var|built for other weights"
     if hosts.IS_NEW_STYLE:
         says += "|cannot recognize variable"  # the stock optimizer's
     for train in (copy.fit, copy.train_on_batch):

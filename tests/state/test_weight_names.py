@@ -119,7 +119,6 @@ def test_a_model_that_is_built_again(names):
         np.testing.assert_array_equal(found[name], state[name])
 
 
-@pytest.mark.skipif(hosts.IS_KERAS2, reason="where nothing tells which layers are frozen")
 def test_numbered_layers_are_told_apart_where_one_is_frozen():
     """`dense` and `dense_1` of one model aren't taken for one layer of two models."""
     model = go_on(model_of(names=(None, None, "head")), 0, STOP)
