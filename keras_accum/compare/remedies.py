@@ -2,9 +2,10 @@
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
-_REDUCTIONS = "mean", "weighted", "sum"
-_WEIGHTS = "reduction='weighted' and the callback {}"
-_OF_SAMPLES = "MicroBatchWeights(weight), where `weight` returns the number of samples"
+_REDUCTIONS = "auto", "mean", "sum"
+_OF_SAMPLES = (
+    "reduction='auto' and MicroBatchWeights(weight), where `weight` returns the number of samples"
+)
 
 
 class Remedy(NamedTuple):
@@ -22,7 +23,7 @@ class Remedy(NamedTuple):
     in_slices: bool = False
 
 
-def list_remedies(package, size, drops, is_short, has_own_step):
+def list_remedies(package, size, drops, is_short):
     """Return the Remedies for a window of this model.
 
     package: the module with the public names for this Keras.
@@ -35,16 +36,13 @@ def list_remedies(package, size, drops, is_short, has_own_step):
         options = {"skip_norm": None, "skip_nonfinite": False}
         found.append(Remedy("skip_norm=None and skip_nonfinite=False", options, None))
     found += [Remedy(f"reduction={name!r}", {"reduction": name}) for name in _REDUCTIONS]
-    weights, options = package.MicroBatchWeights, {"reduction": "weighted"}
-    if has_own_step:
-        found.append(Remedy(_WEIGHTS.format("MicroBatchWeights()"), options, [weights()]))
     if is_short:
+        weights = package.MicroBatchWeights
         count = _make_counter(weights.library)
-        found.append(Remedy(_WEIGHTS.format(_OF_SAMPLES), options, [weights(count)]))
+        found.append(Remedy(_OF_SAMPLES, {"reduction": "auto"}, [weights(count)]))
     if hasattr(package, "MicroBatches"):
-        for loss, more in ("sample", ""), ("batch", ", loss='batch'"):
-            text = f"MicroBatches({size}{more}), the stock optimizer and whole batches"
-            found.append(Remedy(text, {}, [package.MicroBatches(size, loss=loss)], True))
+        text = f"MicroBatches({size}), the stock optimizer and whole batches"
+        found.append(Remedy(text, {}, [package.MicroBatches(size)], True))
     return found
 
 

@@ -190,7 +190,6 @@ class Window:
             min([size, *filter(None, slices)]),
             drops=any(each.drops for each in change.options),
             is_short=count % size > 0,
-            has_own_step=self._has_own_step(),
         )
         return [each for each in found if change.apply(each, count) != change]
 
