@@ -3,9 +3,6 @@
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 _REDUCTIONS = "auto", "mean", "sum"
-_OF_SAMPLES = (
-    "reduction='auto' and MicroBatchWeights(weight), where `weight` returns the number of samples"
-)
 
 
 class Remedy(NamedTuple):
@@ -23,33 +20,19 @@ class Remedy(NamedTuple):
     in_slices: bool = False
 
 
-def list_remedies(package, size, drops, is_short):
+def list_remedies(package, size, drops):
     """Return the Remedies for a window of this model.
 
     package: the module with the public names for this Keras.
     size: of micro-batches and slices.
     drops: True if an optimizer may drop micro-batches.
-    is_short: True if micro-batches have different sizes.
     """
     found = []
     if drops:
         options = {"skip_norm": None, "skip_nonfinite": False}
         found.append(Remedy("skip_norm=None and skip_nonfinite=False", options, None))
     found += [Remedy(f"reduction={name!r}", {"reduction": name}) for name in _REDUCTIONS]
-    if is_short:
-        weights = package.MicroBatchWeights
-        count = _make_counter(weights.library)
-        found.append(Remedy(_OF_SAMPLES, {"reduction": "auto"}, [weights(count)]))
     if hasattr(package, "MicroBatches"):
         text = f"MicroBatches({size}), the stock optimizer and whole batches"
         found.append(Remedy(text, {}, [package.MicroBatches(size)], True))
     return found
-
-
-def _make_counter(library):
-    """Return a function for MicroBatchWeights that counts samples."""
-
-    def count(x, y, y_pred, sample_weight):
-        return library.ops.shape(library.flatten(x)[0])[0]
-
-    return count

@@ -189,7 +189,6 @@ class Window:
             self._subject.package,
             min([size, *filter(None, slices)]),
             drops=any(each.drops for each in change.options),
-            is_short=count % size > 0,
         )
         return [each for each in found if change.apply(each, count) != change]
 

@@ -1084,7 +1084,7 @@ def program_of(model, size, loss, *arrays):
 
     kinds = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
     state = tuple([v.value for v in kind] for kind in (*kinds, model.metrics_variables))
-    step = Step(model, size, loss)
+    step = Step(model, size, loss, MicroBatches.library)
     step.check()
     return jax.jit(lambda *arguments: step(*arguments)).lower(state, arrays).compile()
 

@@ -280,14 +280,10 @@ def sums():
 
 
 NORMALIZED = r"Batch normalization trains in batch_norm"
-WEIGHTED = r"It is equal \(\S+\) with reduction='weighted'\."
-WITH_CALLBACK = r"with reduction='weighted' and the callback MicroBatchWeights\(\)"
-SUMMED = r"It is equal \(\S+\) with reduction='sum'"
-OF_SAMPLES = r"with reduction='weighted' and the callback MicroBatchWeights\(weight\), where"
+BY_DEFAULT = r"It is equal \(\S+\) with reduction='auto'\."
 IN_SLICES = r"It is equal \(\S+\) with MicroBatches\(4\)"
-OF_BATCH = r"It is equal \(\S+\) with MicroBatches\(4, loss='batch'\)"
-NO_REMEDY = "None of these makes it equal: reduction='weighted'; reduction='sum'"
-BY_BATCH = OF_BATCH if hosts.IS_KERAS3 else NO_REMEDY
+NO_REMEDY = "None of these makes it equal: reduction='mean'; reduction='sum'"
+BY_BATCH = IN_SLICES if hosts.IS_KERAS3 else NO_REMEDY
 MOVED = "Layers keep values from one call to the next.*: keeps"
 RANDOM = "the model draws random numbers"
 IN_DRAWS = " in draws" if hosts.IS_KERAS3 else ""
@@ -318,6 +314,7 @@ def row(
     return verdicts, text, model, data, options or {}, more, callbacks, size, compile
 
 
+MEAN = {"reduction": "mean"}
 ONE = {"options": {"accum_iters": SAMPLES}, "size": 1}  # micro-batches of one sample
 ROWS = {
     "plain": row("equal", ALL),
@@ -345,15 +342,15 @@ ROWS = {
     "float16": row("equal", IN_FLOAT32, mixed("mixed_float16")),
     "bfloat16": row("equal", IN_FLOAT32, mixed("mixed_bfloat16")),
     "float16 alone": row("equal", HALF, mixed("float16")),
-    "short, weighted": row("equal", "", data=SHORT, options={"reduction": "weighted"}),
+    "short": row("equal", "", data=SHORT),
     "a sum of sums": row("equal", "", options={"reduction": "sum"}, more=sums),
     "our callbacks": row("equal", "", callbacks=lambda: [accum.ApplyPartialWindow()]),
     "batch normalization": row("differs", NORMALIZED, lambda: network(layers.BatchNormalization())),
-    "short": row("differs", WEIGHTED, data=SHORT),
-    "a mask": row("differs", WEIGHTED, lambda: tokens(mask_zero=True), STEPS),
-    "an ignored class": row("differs", WEIGHTED, data=CLASSES, more=ignoring),
-    "a sum": row("differs", "with reduction='mean'", options={"reduction": "sum"}),
-    "the mean of sums": row("differs", SUMMED, more=sums),
+    "a mask": row("equal", "", lambda: tokens(mask_zero=True), STEPS),
+    "short, the mean": row("differs", BY_DEFAULT, data=SHORT, options=MEAN),
+    "an ignored class": row("differs", BY_DEFAULT, data=CLASSES, more=ignoring, options=MEAN),
+    "a sum": row("differs", BY_DEFAULT, options={"reduction": "sum"}),
+    "the mean of sums": row("differs", BY_DEFAULT, more=sums, options=MEAN),
     "dropped": row("differs", "with skip_norm=None", data=(X, LARGE), options={"skip_norm": 50.0}),
     "a layer that compares samples": row("differs", NO_REMEDY, lambda: network(OfBatch())),
     "an added sum": row("differs", NO_REMEDY, lambda: network(AddSum())),
@@ -382,7 +379,7 @@ ROWS.update(
             *("equal", "8 of 8 variables", two_heads, SCORES), more=lambda: {"loss": "mse"}
         ),
         "masks of one size": row(
-            *("equal", "is divided by", lambda: tokens(mask_zero=True), (EVEN, STEPS[1]))
+            *("equal", "", lambda: tokens(mask_zero=True), (EVEN, STEPS[1]), MEAN)
         ),
         "large LSTM": row(NEVER_DIFFERS, "", recurrent("LSTM", 4.0), LONG, run_eagerly=False),
         "recurrent, one by one": row(
@@ -407,7 +404,7 @@ ROWS.update(
         "draws and drops": row(
             *("undecided", OFF, lambda: network(Draws(), layers.Dropout(0.5))),
         ),
-        "short, its own step": row("differs", WITH_CALLBACK, StockStep, SHORT),
+        "short, its own step": row("equal", "", StockStep, SHORT),
         "labels in one micro-batch": row(
             *("differs", BY_BATCH, network, ONE_HAS_ALL), more=lambda: {"loss": of_labelled}
         ),
@@ -424,10 +421,10 @@ ROWS.update(
             more=lambda: {"loss": keras.losses.LogCosh()},
         ),
         "short, its own loss": row(
-            "differs", OF_SAMPLES, OwnLoss, SHORT, more=lambda: {"loss": None}
+            "equal", "", OwnLoss, SHORT, more=lambda: {"loss": None}
         ),
         "short, added losses alone": row(
-            *("differs", OF_SAMPLES, of_added, SHORT[:1]), more=lambda: {"loss": None}
+            *("equal", "", of_added, SHORT[:1]), more=lambda: {"loss": None}
         ),
         "a running scale in a loss": row("differs", "", more=lambda: {"loss": Running()}),
     }
@@ -454,7 +451,7 @@ if hosts.IS_KERAS3:
     STOCK = {"accum_iters": 1}
     ROWS.update(
         {
-            "divided by weights": row("differs", WEIGHTED, data=(X, Y, WEIGHTS), more=by_weights),
+            "divided by weights": row("equal", "", data=(X, Y, WEIGHTS), more=by_weights),
             "a sum beside a penalty": row(
                 "differs", IN_SLICES, lambda: network(kernel_regularizer="l2"), more=sums
             ),
