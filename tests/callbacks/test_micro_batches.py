@@ -1120,7 +1120,7 @@ def test_convolutions_in_the_order_that_is_fast_in_a_loop():
 
 
 @on_jax  # only JAX tells what a program will need
-@pytest.mark.parametrize("loss", ["sample", "batch"])
+@pytest.mark.parametrize("loss", ["auto", "batch"])
 def test_the_memory_is_that_of_a_slice(loss, optimized):
     batch, parts = 2048, 16
     x, y = np.ones((batch, 8), "float32"), np.ones((batch, 1), "float32")
