@@ -431,3 +431,49 @@ def by_hand(program, weight, windows, is_sum=False):
         hosts.apply(stock, [(times * g).astype(hosts.FLOATX) for g in average], variables)
     slots = {name: hosts.array(v) for name, v in hosts.slots(stock, variables).items()}
     return Result(training.weights(model), slots, [])
+
+
+# -- train steps of one's own ----------------------------------------------------------------------
+
+
+class Step(keras.Model):
+    """Computes its gradients in a step of its own. `find_loss(model, x, y, y_pred)` is its loss."""
+
+    find_loss = None
+
+    def train_step(self, *arguments):
+        if hosts.BACKEND == "jax":
+            return self._train_step_of_jax(*arguments)
+        x, y = arguments[0][:2]
+        if hosts.IS_TORCH:
+            self.zero_grad()
+            self.find_loss(self, x, y, self(x, training=True)).backward()
+            gradients = [v.value.grad for v in self.trainable_weights]
+            self.optimizer.apply(gradients, self.trainable_weights)
+            return {}
+        with hosts.tf.GradientTape() as tape:
+            loss = self.find_loss(self, x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_weights)
+        self.optimizer.apply_gradients(list(zip(gradients, self.trainable_weights)))
+        return {"own": loss}
+
+    def _train_step_of_jax(self, state, batch):
+        import jax
+
+        values, others, own, metrics = state
+
+        def of(values, x, y):
+            y_pred, _ = self.stateless_call(values, others, x, training=True)
+            return self.find_loss(self, x, y, y_pred)
+
+        gradients = jax.grad(of)(values, *batch[:2])
+        values, own = self.optimizer.stateless_apply(own, gradients, values)
+        return {}, (values, others, own, metrics)
+
+
+def make_step(optimizer, find_loss):
+    """Return a compiled model of samples that trains by its own step."""
+    x = keras.Input((3,))
+    model = Step(x, layers.Dense(2, name="out")(layers.Dense(4, name="hidden")(x)))
+    model.find_loss = find_loss
+    return training.compiled(model, optimizer, jit_compile=False)
