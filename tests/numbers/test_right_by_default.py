@@ -1,17 +1,22 @@
 """`AdamAccumulate(accum_iters=4)` is the big batch, or `fit` says why it isn't.
 
-A row is a program: a loss, masks, sample weights, losses that layers add, who computes the loss, and
-the data. Its last columns say what each `reduction` does with it:
+A row of the table is a program, `support/programs.py` has its parts: a loss, its mask, sample
+weights (`by`: they are in the divisor, one per sample, step or row), losses that layers add, who
+computes the loss, and the data: `even`, with a `short` last batch, with a `partial` last window,
+with unequal `lengths`, or with an `empty` mask in the first micro-batch.
+
+The last columns say what each `reduction` does with it:
 
 * `exact`: weights and slots are those of the stock optimizer at the big batch;
 * `mean`: each micro-batch counts the same, so they are others, and nothing is said. With "mean",
   windows go on in the next epoch;
-* `warns:why`: one warning, and each micro-batch counts by its number of samples;
+* `says:why`: one warning, and each micro-batch counts by its number of samples;
 * `first:why`: the same, but it counts by what its first loss is divided by, because only later
-  micro-batches show the problem. Graphs of TensorFlow don't know these lengths, and so warn at once;
-* `refuses:why`: an error.
+  micro-batches show the problem. Graphs of TensorFlow don't know these lengths, and warn at once;
+* `no:why`: an error.
 
-Rows that begin with `*` are quick.
+Rows that begin with `*` are quick. Left out: sample weights of one per sample beside a loss of
+steps, which Keras 3 refuses; masks and weights in loops, which are the user's own there.
 """
 
 import contextlib
@@ -43,114 +48,114 @@ WHY = {
     "added": "Layers add losses, such as activity penalties",
     "unread": "can't read what",
     "needs": "needs the weight of each micro-batch",
-    "no_weights": "`weigh` needs an optimizer constructed without `reduction`",
+    "weights": "`weigh` needs an optimizer constructed without `reduction`",
 }
 
 # What isn't as it should be.
 KNOWN = {
-    "lost": "Keras's gradient is 0 in a micro-batch whose sample weights add up to 0, so it is lost",
+    "lost": "Keras's gradient is 0 if the sample weights of a micro-batch cancel, so it is lost",
 }
 
 TABLE = """
-  loss          mask       weights        layers    who             data      auto            mean    weighted
-  ----------------------------------------------------------------------------------------------------------------
-* samples       -          -              -         fit             short     exact           mean    exact
-  samples       -          -              -         fit             even      exact           exact   exact
-  samples       -          -              -         fit             partial   exact           mean    exact
-  elements      -          -              -         fit             short     exact           mean    exact
-* elements      -          -              -         fit             lengths   exact           mean    exact
-* elements      masking    -              -         fit             short     exact           mean    exact
-  elements      masking    -              -         fit             even      exact           mean    exact
-  elements      masking    -              -         fit             partial   exact           mean    exact
-  elements      masking    -              -         fit             lengths   exact           mean    exact
-  elements      masking    -              -         fit             empty     exact           mean    exact
-  elements      embedding  -              -         fit             short     exact           mean    exact
-  elements      embedding  -              -         fit             empty     exact           mean    exact
-  elements      own        -              -         fit             short     exact           mean    exact
-  elements      pooled     -              -         fit             short     exact           mean    exact
-  ignored       -          -              -         fit             short     exact           mean    exact
-  ignored       -          -              -         fit             empty     exact           mean    exact
-  ignored       masking    -              -         fit             short     exact           mean    exact
-  ignored       masking    -              -         fit             empty     exact           mean    exact
-  samples       -          given          -         fit             short     exact           mean    exact
-  elements      -          rows           -         fit             lengths   exact           mean    exact
-  elements      -          steps          -         fit             short     exact           mean    exact
-  elements      masking    steps          -         fit             short     exact           mean    exact
-  elements      masking    steps          -         fit             empty     exact           mean    exact
-  elements      own        steps          -         fit             short     exact           mean    exact
-  ignored       -          steps          -         fit             short     exact           mean    exact
-  samples       -          divided        -         fit             even      exact           mean    exact
-  samples       -          cancel         -         fit             short     lost            mean    lost
-  elements      -          divided_steps  -         fit             short     exact           mean    exact
-* elements      -          divided_rows   -         fit             lengths   exact           mean    exact
-  elements      masking    divided_rows   -         fit             lengths   exact           mean    exact
-  elements      masking    divided_steps  -         fit             empty     exact           mean    exact
-  ignored       masking    divided_steps  -         fit             short     exact           mean    exact
-  samples       -          -              penalty   fit             short     exact           mean    exact
-  elements      masking    -              penalty   fit             short     exact           mean    exact
-  ignored       -          -              penalty   fit             empty     exact           mean    exact
-  samples       -          -              activity  fit             short     exact           mean    exact
-  elements      -          -              activity  fit             short     exact           mean    exact
-  elements      -          rows           activity  fit             short     exact           mean    exact
-  elements      -          -              activity  fit             lengths   first:added     mean    refuses:added
-* elements      masking    -              activity  fit             short     warns:added     mean    refuses:added
-  samples       -          divided        activity  fit             even      warns:added     mean    refuses:added
-* sum           -          -              -         fit             short     exact           mean    exact
-  sum           -          -              -         fit             partial   exact           mean    exact
-  sum           -          -              -         fit             lengths   exact           mean    exact
-  sum           masking    -              -         fit             empty     exact           mean    exact
-  sum           -          steps          -         fit             short     exact           mean    exact
-  sum           -          -              penalty   fit             short     warns:beside    mean    refuses:beside
-  sum           -          -              activity  fit             even      warns:beside    mean    refuses:beside
-  sum_and_mean  -          -              -         fit             even      warns:beside    mean    refuses:beside
-  two_sums      -          -              -         fit             short     exact           mean    exact
-  scalar        -          -              -         fit             short     exact           mean    refuses:unread
-  scalar        -          -              penalty   fit             short     exact           mean    refuses:unread
-  scalar        masking    -              -         fit             short     warns:masks     mean    refuses:masks
-  own_call      -          -              -         fit             short     exact           mean    refuses:unread
-  own_call      masking    -              -         fit             short     warns:masks     mean    refuses:masks
-  added         -          -              -         fit             short     exact           mean    refuses:unread
-  no_reduction  -          -              -         fit             even      exact           exact   refuses:unread
-* cosine        -          -              -         fit             even      warns:compares  mean    refuses:compares
-  dice          -          -              -         fit             short     warns:compares  mean    refuses:compares
-  tversky       -          -              -         fit             even      warns:compares  mean    refuses:compares
-  circle        -          -              -         fit             even      warns:compares  mean    refuses:compares
-  two           -          -              -         fit             short     exact           mean    exact
-  two           -          -              -         fit             lengths   exact           mean    exact
-  two           masking    -              -         fit             short     exact           mean    exact
-  two           two        -              -         fit             short     warns:several   mean    refuses:several
-  two           -          -              activity  fit             short     exact           mean    exact
-  two_kinds     -          -              -         fit             short     exact           mean    exact
-  two_kinds     -          -              -         fit             lengths   first:several   mean    refuses:several
-  two_kinds     masking    -              -         fit             even      warns:several   mean    refuses:several
-* samples       -          -              -         compute_loss    short     exact           mean    exact
-  elements      -          -              -         compute_loss    short     exact           mean    exact
-  elements      -          -              -         compute_loss    lengths   warns:lengths   mean    refuses:lengths
-  elements      masking    -              -         compute_loss    short     warns:masks     mean    refuses:masks
-  ignored       -          -              -         compute_loss    short     warns:masks     mean    refuses:masks
-  sum           -          -              -         compute_loss    short     warns:sum       mean    refuses:sum
-  scalar        -          -              -         compute_loss    short     exact           mean    refuses:unread
-  samples       -          -              -         own_words       short     exact           mean    refuses:unread
-  samples       -          -              -         own_losses      short     exact           mean    refuses:unread
-  ignored       -          -              -         own_losses      short     warns:masks     mean    refuses:masks
-  sum           -          -              -         own_losses      short     warns:sum       mean    refuses:sum
-* samples       -          -              -         train_step      short     exact           mean    exact
-  elements      -          -              -         train_step      lengths   exact           mean    exact
-  elements      masking    -              -         train_step      short     exact           mean    exact
-  ignored       masking    -              -         train_step      empty     exact           mean    exact
-  elements      -          divided_rows   -         train_step      lengths   exact           mean    exact
-  sum           -          -              -         train_step      short     exact           mean    exact
-  elements      masking    -              activity  train_step      short     warns:added     mean    refuses:added
-  samples       -          -              -         loop            even      exact           exact   refuses:needs
-* samples       -          -              -         loop            short     mean            mean    refuses:needs
-  elements      masking    -              -         loop            even      mean            mean    refuses:needs
-* samples       -          -              -         loop_weigh      short     exact   refuses:no_weights  exact
-  elements      masking    -              -         loop_weigh      short     exact   refuses:no_weights  exact
-  elements      -          -              -         loop_weigh      lengths   exact   refuses:no_weights  exact
-  ignored       -          -              -         loop_weigh      empty     exact   refuses:no_weights  exact
-  samples       -          -              -         train_on_batch  even      exact           exact   refuses:needs
-  samples       -          -              -         train_on_batch  short     mean            mean    refuses:needs
-  elements      masking    -              -         train_on_batch  even      mean            mean    refuses:needs
+  loss      mask      weights  layers   who            data    auto          mean       weighted
+  ----------------------------------------------------------------------------------------------
+* samples   -         -        -        fit            short   exact         mean       exact
+  samples   -         -        -        fit            even    exact         exact      exact
+  samples   -         -        -        fit            partial exact         mean       exact
+  elements  -         -        -        fit            short   exact         mean       exact
+* elements  -         -        -        fit            lengths exact         mean       exact
+* elements  masking   -        -        fit            short   exact         mean       exact
+  elements  masking   -        -        fit            even    exact         mean       exact
+  elements  masking   -        -        fit            partial exact         mean       exact
+  elements  masking   -        -        fit            lengths exact         mean       exact
+  elements  masking   -        -        fit            empty   exact         mean       exact
+  elements  embedding -        -        fit            short   exact         mean       exact
+  elements  embedding -        -        fit            empty   exact         mean       exact
+  elements  own       -        -        fit            short   exact         mean       exact
+  elements  pooled    -        -        fit            short   exact         mean       exact
+  ignored   -         -        -        fit            short   exact         mean       exact
+  ignored   -         -        -        fit            empty   exact         mean       exact
+  ignored   masking   -        -        fit            short   exact         mean       exact
+  ignored   masking   -        -        fit            empty   exact         mean       exact
+  samples   -         given    -        fit            short   exact         mean       exact
+  elements  -         rows     -        fit            lengths exact         mean       exact
+  elements  -         steps    -        fit            short   exact         mean       exact
+  elements  masking   steps    -        fit            short   exact         mean       exact
+  elements  masking   steps    -        fit            empty   exact         mean       exact
+  elements  own       steps    -        fit            short   exact         mean       exact
+  ignored   -         steps    -        fit            short   exact         mean       exact
+  samples   -         by       -        fit            even    exact         mean       exact
+  samples   -         cancel   -        fit            short   lost          mean       lost
+  elements  -         by_steps -        fit            short   exact         mean       exact
+* elements  -         by_rows  -        fit            lengths exact         mean       exact
+  elements  masking   by_rows  -        fit            lengths exact         mean       exact
+  elements  masking   by_steps -        fit            empty   exact         mean       exact
+  ignored   masking   by_steps -        fit            short   exact         mean       exact
+  samples   -         -        penalty  fit            short   exact         mean       exact
+  elements  masking   -        penalty  fit            short   exact         mean       exact
+  ignored   -         -        penalty  fit            empty   exact         mean       exact
+  samples   -         -        activity fit            short   exact         mean       exact
+  elements  -         -        activity fit            short   exact         mean       exact
+  elements  -         rows     activity fit            short   exact         mean       exact
+  elements  -         -        activity fit            lengths first:added   mean       no:added
+* elements  masking   -        activity fit            short   says:added    mean       no:added
+  samples   -         by       activity fit            even    says:added    mean       no:added
+* sum       -         -        -        fit            short   exact         mean       exact
+  sum       -         -        -        fit            partial exact         mean       exact
+  sum       -         -        -        fit            lengths exact         mean       exact
+  sum       masking   -        -        fit            empty   exact         mean       exact
+  sum       -         steps    -        fit            short   exact         mean       exact
+  sum       -         -        penalty  fit            short   says:beside   mean       no:beside
+  sum       -         -        activity fit            even    says:beside   mean       no:beside
+  sum+mean  -         -        -        fit            even    says:beside   mean       no:beside
+  two_sums  -         -        -        fit            short   exact         mean       exact
+  scalar    -         -        -        fit            short   exact         mean       no:unread
+  scalar    -         -        penalty  fit            short   exact         mean       no:unread
+  scalar    masking   -        -        fit            short   says:masks    mean       no:masks
+  own_call  -         -        -        fit            short   exact         mean       no:unread
+  own_call  masking   -        -        fit            short   says:masks    mean       no:masks
+  added     -         -        -        fit            short   exact         mean       no:unread
+  none      -         -        -        fit            even    exact         exact      no:unread
+* cosine    -         -        -        fit            even    says:compares mean       no:compares
+  dice      -         -        -        fit            short   says:compares mean       no:compares
+  tversky   -         -        -        fit            even    says:compares mean       no:compares
+  circle    -         -        -        fit            even    says:compares mean       no:compares
+  two       -         -        -        fit            short   exact         mean       exact
+  two       -         -        -        fit            lengths exact         mean       exact
+  two       masking   -        -        fit            short   exact         mean       exact
+  two       two       -        -        fit            short   says:several  mean       no:several
+  two       -         -        activity fit            short   exact         mean       exact
+  two_kinds -         -        -        fit            short   exact         mean       exact
+  two_kinds -         -        -        fit            lengths first:several mean       no:several
+  two_kinds masking   -        -        fit            even    says:several  mean       no:several
+* samples   -         -        -        compute_loss   short   exact         mean       exact
+  elements  -         -        -        compute_loss   short   exact         mean       exact
+  elements  -         -        -        compute_loss   lengths says:lengths  mean       no:lengths
+  elements  masking   -        -        compute_loss   short   says:masks    mean       no:masks
+  ignored   -         -        -        compute_loss   short   says:masks    mean       no:masks
+  sum       -         -        -        compute_loss   short   says:sum      mean       no:sum
+  scalar    -         -        -        compute_loss   short   exact         mean       no:unread
+  samples   -         -        -        own_words      short   exact         mean       no:unread
+  samples   -         -        -        own_losses     short   exact         mean       no:unread
+  ignored   -         -        -        own_losses     short   says:masks    mean       no:masks
+  sum       -         -        -        own_losses     short   says:sum      mean       no:sum
+* samples   -         -        -        train_step     short   exact         mean       exact
+  elements  -         -        -        train_step     lengths exact         mean       exact
+  elements  masking   -        -        train_step     short   exact         mean       exact
+  ignored   masking   -        -        train_step     empty   exact         mean       exact
+  elements  -         by_rows  -        train_step     lengths exact         mean       exact
+  sum       -         -        -        train_step     short   exact         mean       exact
+  elements  masking   -        activity train_step     short   says:added    mean       no:added
+  samples   -         -        -        loop           even    exact         exact      no:needs
+* samples   -         -        -        loop           short   mean          mean       no:needs
+  elements  masking   -        -        loop           even    mean          mean       no:needs
+* samples   -         -        -        loop_weigh     short   exact         no:weights exact
+  elements  masking   -        -        loop_weigh     short   exact         no:weights exact
+  elements  -         -        -        loop_weigh     lengths exact         no:weights exact
+  ignored   -         -        -        loop_weigh     empty   exact         no:weights exact
+  samples   -         -        -        train_on_batch even    exact         exact      no:needs
+  samples   -         -        -        train_on_batch short   mean          mean       no:needs
+  elements  masking   -        -        train_on_batch even    mean          mean       no:needs
 """
 
 
@@ -163,9 +168,9 @@ def read_rows():
             or program.weights.startswith(programs.ON_KERAS3_ONLY)
         ):
             continue
-        if program.loss == "no_reduction" and not hosts.IS_TENSORFLOW:
+        if program.loss == "none" and not hosts.IS_TENSORFLOW:
             continue  # Keras can't train with it: a gradient is that of one number
-        if program.weights == "divided_rows" and program.mask != "-" and hosts.IS_TORCH:
+        if program.weights == "by_rows" and program.mask != "-" and hosts.IS_TORCH:
             continue  # Keras multiplies the weights in place there
         for reduction, verdict in zip(("auto", "mean", "weighted"), (auto, mean, weighted)):
             name = "-".join(part for part in (*program, reduction) if part != "-")
@@ -182,8 +187,8 @@ def read_rows():
 def test_the_table(program, reduction, verdict):
     word, _, why = verdict.partition(":")
     if word == "first" and hosts.IS_TENSORFLOW:
-        word = "warns"
-    if word == "refuses":
+        word = "says"
+    if word == "no":
         with pytest.raises(ValueError, match=WHY[why]):
             programs.run(program, reduction)
         return
@@ -193,15 +198,16 @@ def test_the_table(program, reduction, verdict):
     expected = {
         "exact": programs.at_the_big_batch,
         "mean": programs.by_micro_batches,
-        "warns": programs.by_samples,
+        "says": programs.by_samples,
         "first": programs.by_divisors,
     }[word](program)
     tolerance = hosts.TOLERANCE if word == "exact" else {"rtol": 1e-4, "atol": 1e-5}
     assert_equal(result.weights, expected.weights, **tolerance)
     assert_equal(result.slots, expected.slots, **tolerance)
     if word == "mean":
-        big = {**programs.at_the_big_batch(program).weights, **programs.at_the_big_batch(program).slots}
-        found = {**result.weights, **result.slots}
+        big, found = (
+            {**r.weights, **r.slots} for r in (programs.at_the_big_batch(program), result)
+        )
         assert max(np.abs(big[name] - found[name]).max() for name in big) > 1e-4
 
 
@@ -251,43 +257,38 @@ REDUCTIONS += ["mean", "mean_with_sample_weight"] if hosts.IS_KERAS3 else ["auto
 WEIGHTS = [None, (SAMPLES,), (SAMPLES, 1), (SAMPLES, STEPS), (SAMPLES, STEPS, 1)]
 
 
+def call(name, arguments, reduction, case):
+    """Call a loss with a case's arrays. Return its result and the Term."""
+    library, (has_steps, shape, is_masked) = hosts.accum.ApplyPartialWindow.library, case
+    random, arrays = np.random.default_rng(8), make_call(name, has_steps)
+    y_true, y_pred = map(tensor, arrays)
+    weights = shape and random.uniform(0.5, 2, shape).astype(hosts.FLOATX)
+    if is_masked:
+        library.set_mask(y_pred, tensor(random.uniform(size=arrays[1].shape[:-1]) < 0.6))
+    loss = getattr(keras.losses, name)(**arguments, reduction=reduction)
+    inputs = y_true, y_pred, tensor(weights)
+    result, values = call_noting(loss, loss.call, *inputs)
+    return hosts.array(result), Term(library, loss, values, *inputs)
+
+
 @once_by_torch  # elsewhere on Keras 3, it is the same code
 @pytest.mark.parametrize("name, arguments", list_losses().values(), ids=list_losses())
 def test_the_divisor_times_the_loss_is_the_sum(name, arguments):
     """For each shape of sample weights and each mask that Keras takes."""
-    library, seen = hosts.accum.ApplyPartialWindow.library, 0
-    cls = getattr(keras.losses, name)
-    for has_steps, reduction, shape, is_masked in itertools.product(
-        [False, True], REDUCTIONS, WEIGHTS, [False, True]
-    ):
-        arrays = make_call(name, has_steps)
-        random = np.random.default_rng(8)
-        weights = shape and random.uniform(0.5, 2, shape).astype(hosts.FLOATX)
-        mask = random.uniform(size=arrays[1].shape[:-1]) < 0.6
-
-        def call(reduction, note):
-            y_true, y_pred = map(tensor, arrays)
-            if is_masked:
-                library.set_mask(y_pred, tensor(mask))
-            loss = cls(**arguments, reduction=reduction)
-            inputs = y_true, y_pred, tensor(weights)
-            result, values = call_noting(loss, loss.call, *inputs)
-            if note:
-                return result, Term(library, loss, values, *inputs)
-            return result
-
+    seen = 0
+    cases = itertools.product([False, True], WEIGHTS, [False, True])
+    for case, reduction in itertools.product(cases, REDUCTIONS):
         try:
-            expected = call("sum", note=False)
-            result, term = call(reduction, note=True)
+            expected, _ = call(name, arguments, "sum", case)
+            result, term = call(name, arguments, reduction, case)
         except Exception:  # Keras can't
             continue
         if term.divisor in (Divisor.COMPARES, Divisor.UNKNOWN):
             continue
         divisor = term.count(hosts.FLOATX)
         divisor = divisor if isinstance(divisor, int) else hosts.array(divisor)
-        found = divisor * hosts.array(result)
-        row = f"steps {has_steps}, {reduction}, weights {shape}, mask {is_masked}"
-        np.testing.assert_allclose(found, hosts.array(expected), rtol=1e-5, err_msg=row)
+        err_msg = f"steps, shape of weights, masked: {case}, {reduction}"
+        np.testing.assert_allclose(divisor * result, expected, rtol=1e-5, err_msg=err_msg)
         seen += 1
     assert seen > 10 or name in ("Circle", "Dice", "Tversky")
 
@@ -463,21 +464,21 @@ def test_weigh_twice():
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="elsewhere Python may not know the position")
 def test_some_micro_batches_of_a_window_with_a_weight():
-    w, ones = hosts.variable([1.0, 2.0], "w"), np.ones(2, hosts.FLOATX)
+    w = hosts.variable([1.0, 2.0], "w")
+
+    def step(optimizer, weight):
+        if weight is not None:
+            optimizer.weigh(weight)
+        hosts.apply(optimizer, [np.ones(2, hosts.FLOATX)], [w])
+
     for first, second in ((3.0, None), (None, 3.0)):
         optimizer = make()
-
-        def step(weight):
-            if weight is not None:
-                optimizer.weigh(weight)
-            hosts.apply(optimizer, [ones], [w])
-
-        step(first)
+        step(optimizer, first)
         with pytest.raises(ValueError, match="must be called for all micro-batches or for none"):
-            step(second)
+            step(optimizer, second)
         assert optimizer.window_position == 1
         optimizer.apply_partial_window()
-        step(second)  # another window
+        step(optimizer, second)  # another window
 
 
 @pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="only TensorFlow has tf.distribute")

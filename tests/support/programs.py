@@ -81,7 +81,7 @@ LOSSES = {
     "sum": (OF_STEPS, lambda: [mse(**SUM)]),
     "scalar": (OF_STEPS, lambda: [to_scalar]),
     "own_call": (OF_STEPS, lambda: [OwnCall()]),
-    "no_reduction": (OF_SAMPLES, lambda: [mse(reduction="none")]),
+    "none": (OF_SAMPLES, lambda: [mse(reduction="none")]),
     "added": (OF_SAMPLES, lambda: None),  # by a layer, and none in `compile`
     "cosine": (OF_SAMPLES, lambda: [keras.losses.CosineSimilarity(axis=0)]),
     "dice": (OF_MAPS, lambda: [keras.losses.Dice()]),
@@ -90,16 +90,16 @@ LOSSES = {
     "two": (OF_STEPS, lambda: [mse(), mse()]),
     "two_kinds": (OF_STEPS, lambda: [mse(), mse()]),  # the second one of samples
     "two_sums": (OF_STEPS, lambda: [mse(**SUM), mse(**SUM)]),
-    "sum_and_mean": (OF_STEPS, lambda: [mse(**SUM), mse()]),
+    "sum+mean": (OF_STEPS, lambda: [mse(**SUM), mse()]),
 }
-ON_KERAS3_ONLY = "dice", "tversky", "circle", "divided", "cancel"
+ON_KERAS3_ONLY = "dice", "tversky", "circle", "by", "cancel"
 CLASSES = "ignored", "circle"
 
 
 def make_losses(program):
     """Return new losses, as `compile` gets them."""
     more = {}
-    if program.weights.startswith(("divided", "cancel")):
+    if program.weights.startswith(("by", "cancel")):
         more["reduction"] = "mean_with_sample_weight"
     if program.mask == "own":
         return own_mask(**more)
@@ -166,7 +166,7 @@ def build(program):
         starts.append(layers.Masking(1.0)(x))
     activation = "softmax" if program.loss == "ignored" else None
     activation = "sigmoid" if program.loss in ("dice", "tversky") else activation
-    outputs = 1 if program.loss not in ("two", "two_kinds", "two_sums", "sum_and_mean") else 2
+    outputs = 1 if program.loss not in ("two", "two_kinds", "two_sums", "sum+mean") else 2
     ys = []
     for i in range(outputs):
         y = starts[i % len(starts)]
@@ -222,12 +222,14 @@ def make_arrays(program):
         if masks and program.mask not in ("pooled", "two") and program.loss in ("elements", "sum"):
             y[~seen] = 100  # masked, so that no loss may contain it
     ys = [y]
-    if program.loss in ("two", "two_sums", "sum_and_mean"):
+    if program.loss in ("two", "two_sums", "sum+mean"):
         ys = [y, 3 - y]
     if program.loss == "two_kinds":
         ys = [y, 3 - y[:, 0]]
-    return x.astype("int32" if program.mask == "embedding" else hosts.FLOATX), ys, make_weights(
-        program.weights, samples, random
+    return (
+        x.astype("int32" if program.mask == "embedding" else hosts.FLOATX),
+        ys,
+        make_weights(program.weights, samples, random),
     )
 
 
@@ -254,19 +256,16 @@ def make_batches(program, size=SIZE):
     for i, start in enumerate(range(0, len(x), size)):
         part = slice(start, start + size)
         steps = slice(LENGTHS[i] if program.data == "lengths" and size == SIZE else None)
-
-        def cut(array):
-            return array[part, steps] if array.ndim > 1 and array.shape[1] == STEPS else array[part]
-
-        targets = [cut(y) for y in ys]
-        found.append(
-            (
-                cut(x),
-                targets if len(targets) > 1 else targets[0],
-                None if weights is None else cut(weights),
-            )
-        )
+        targets = [cut(y, part, steps) for y in ys]
+        targets = targets if len(targets) > 1 else targets[0]
+        found.append((cut(x, part, steps), targets, cut(weights, part, steps)))
     return found
+
+
+def cut(array, part, steps):
+    if array is None:
+        return None
+    return array[part, steps] if array.ndim > 1 and array.shape[1] == STEPS else array[part]
 
 
 def pad(program):
@@ -281,7 +280,7 @@ def pad(program):
 def count(program, batch):
     """Return what the loss of a micro-batch is divided by, in NumPy."""
     x, y, weights = batch
-    if program.weights.startswith(("divided", "cancel")):
+    if program.weights.startswith(("by", "cancel")):
         return weights.sum()
     if program.mask in LAYERS_MASK and program.mask != "pooled":
         return (x != 0).any(-1).sum() if x.ndim == 3 else (x != 0).sum()
