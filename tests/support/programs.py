@@ -257,7 +257,7 @@ def make_batches(program, size=SIZE):
         part = slice(start, start + size)
         steps = slice(LENGTHS[i] if program.data == "lengths" and size == SIZE else None)
         targets = [cut(y, part, steps) for y in ys]
-        targets = targets if len(targets) > 1 else targets[0]
+        targets = tuple(targets) if len(targets) > 1 else targets[0]
         found.append((cut(x, part, steps), targets, cut(weights, part, steps)))
     return found
 
@@ -286,7 +286,7 @@ def count(program, batch):
         return (x != 0).any(-1).sum() if x.ndim == 3 else (x != 0).sum()
     if program.loss == "ignored":
         return (y != 0).sum()
-    return np.prod((y[0] if isinstance(y, list) else y).shape[:-1])
+    return np.prod((y[0] if isinstance(y, tuple) else y).shape[:-1])
 
 
 class Batches(keras.utils.PyDataset if hosts.IS_KERAS3 else keras.utils.Sequence):
