@@ -79,6 +79,7 @@ class Weighing:
         self._current = {}  # an OfOneLoss for each replica
         self._found = {}  # weights that no optimizer has taken yet, for each replica
         self._problems = []  # (optimizer, text) to warn of after the step
+        self._told = set()  # optimizers; a text has shapes, so a later batch may have another
 
     def fits(self, model):
         """Return True for the same model, not compiled again: what traces have shown holds."""
@@ -119,10 +120,12 @@ class Weighing:
         return step
 
     def warn(self):
-        """Give the warnings of a step, outside of its trace."""
+        """Give the warnings of a step, outside of its trace: one for each optimizer."""
         problems, self._problems = self._problems, []
         for optimizer, text in problems:
-            warn_once(optimizer, text)
+            if optimizer not in self._told:
+                self._told.add(optimizer)
+                warn_once(optimizer, text)
 
     def _end(self):
         self._current.clear()

@@ -121,9 +121,11 @@ class Loss(NamedTuple):
         strict = _STRICT.format(what, received) if is_strict else None
         means = [term for term, kind in zip(self.terms, kinds) if kind is not Divisor.UNKNOWN]
         keys = [term.key for term in means]
-        if not means or not all(isinstance(key, int) for key in keys):
+        if not means:
             return Decision(Way.BY_SAMPLES, strict_problem=strict)
         unequal = self._say(what, means[0].name, Divisor.VALUES)
+        if not all(isinstance(key, int) for key in keys):  # a graph that doesn't know the lengths
+            return _by_samples(unequal)
         sizes = self._list_sizes(keys, means)
         return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal)
 

@@ -73,8 +73,8 @@ class Term:
         # In a graph that doesn't know the number of rows, values may have others.
         is_per_sample = bool(self.shape) and self.shape[0] in (None, *rows)
         compares = not is_per_sample or function.__name__ == "circle"
-        if self.loss.reduction == "sum":
-            return Divisor.NONE_SUM
+        if self.loss.reduction == "sum" or is_per_sample and self.loss.reduction in (None, "none"):
+            return Divisor.NONE_SUM  # a gradient of several values is that of their sum
         if compares and is_of_keras(function):
             return Divisor.COMPARES
         if not is_per_sample or not are_means([self.loss]):

@@ -1,6 +1,6 @@
-"""Each term of the big batch's loss counts as in the big batch, or `fit` says what to write.
+"""Sums: each term of the big batch's loss counts as in the big batch, or `fit` says what to write.
 
-The rows and the text of these messages: `test_caveats.py` has those of equal lengths.
+test_right_by_default.py has what the default does by itself.
 """
 
 import warnings
@@ -8,7 +8,7 @@ import warnings
 import hosts
 import numpy as np
 import pytest
-from cases import once_by_torch, skip_file_on_keras2, thorough
+from cases import once_by_torch, skip_file_on_keras2
 from hosts import keras
 from training import assert_equal, compiled, initialize, weights
 
@@ -154,12 +154,17 @@ def test_sums_alone():
 
 
 @once_by_torch
-def test_which_line_is_said_of_a_sum_in_a_mean():
-    """No warning sends you to a line that the next error refuses."""
-    for arguments, line in (({}, "with reduction='sum'"), ({"kernel_regularizer": penalty}, "3.0")):
-        said = []
-        train(network(**arguments), ours(), SIZE, mean_square(), said=said)
-        assert len(said) == 1 and line in said[0] and said[0].startswith("keras_accum: The loss")
+def test_which_line_is_said_of_a_sum_beside_others():
+    """No warning sends you to a line that says something, and none is said of sums alone."""
+    for more, line in (
+        ({}, None),
+        ({"kernel_regularizer": penalty}, "`compile(..., loss_weights="),
+    ):
+        said, loss = [], mean_square()
+        train(network(**more), ours("auto"), SIZE, loss, said=said)
+        assert len(said) == bool(line) and all(f"{line}[3.0])`" in text for text in said)
+        train(network(**more), ours("auto"), SIZE, loss, said=said, loss_weights=[3.0])
+        assert len(said) == bool(line)
 
 
 @once_by_torch
@@ -179,97 +184,6 @@ def test_a_model_that_is_built_in_its_first_step():
     assert model.optimizer.completed_updates == 0
 
 
-# -- lengths ---------------------------------------------------------------------------------------
-
-
-def of_lengths(lengths, sizes=None):
-    """Batches of sequences without masks."""
-    random = np.random.default_rng(0)
-    shapes = [(n, length) for n, length in zip(sizes or [SIZE] * len(lengths), lengths)]
-    return [
-        tuple(random.uniform(1, 2, (*shape, n)).astype(hosts.FLOATX) for n in (3, 2))
-        for shape in shapes
-    ]
-
-
-class Batches(keras.utils.PyDataset if hosts.IS_KERAS3 else keras.utils.Sequence):
-    def __init__(self, batches):
-        if hosts.IS_KERAS3:
-            super().__init__()
-        self.batches = batches
-
-    def __len__(self):
-        return len(self.batches)
-
-    def __getitem__(self, index):
-        return self.batches[index]
-
-
-def steps_model():
-    x = keras.Input((None, 3))
-    return keras.Model(x, layers.Dense(2)(x))
-
-
-def said_of(model, batches):
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        model.fit(Batches(batches), epochs=2, shuffle=False, verbose=0)
-    return [str(w.message) for w in found if "is a mean over" in str(w.message)]
-
-
-UNEQUAL, EQUAL = [5, 7, 5, 5, 7, 5], [5] * 6
-# The lengths, the sizes of the batches, and whether a warning is right.
-LENGTHS = {
-    "unequal": (UNEQUAL, None, True),
-    "equal": (EQUAL, None, False),
-    "equal and short": (EQUAL, [4, 4, 4, 4, 4, 2], False),  # told by another warning
-    "as many values": (UNEQUAL, [7, 5, 7, 7, 5, 7], False),
-}
-
-
-# PyTorch takes eager steps, and JAX traced ones. In TensorFlow's graphs, lengths are unknown.
-WAYS = {"eager": {"run_eagerly": True}} if hosts.IS_TORCH or hosts.IS_TF_KERAS else {}
-WAYS.update({"traced": {}} if hosts.BACKEND == "jax" else {})
-if hosts.IS_TENSORFLOW:
-    WAYS["graph"] = {"jit_compile": False}
-ROWS = [pytest.param(way, row, id=f"{way}, {row}") for way in WAYS for row in LENGTHS]
-if hosts.IS_TENSORFLOW:
-    WAYS["xla"] = {"jit_compile": True}
-    ROWS.append(pytest.param("xla", "unequal", marks=thorough, id="xla"))
-
-
-@pytest.mark.parametrize("way, row", ROWS)
-def test_unequal_lengths_without_a_mask(way, row):
-    lengths, sizes, is_said = LENGTHS[row]
-    model = steps_model()
-    compiled(model, ours(), mean_square("sum_over_batch_size"), **WAYS[way])
-    found = said_of(model, of_lengths(lengths, sizes))
-    assert len(found) == is_said
-    assert not found or "over 20 values in one micro-batch, and over 28 in another" in found[0]
-    assert not found or "with reduction='weighted'" in found[0]
-    assert said_of(model, of_lengths(lengths, sizes)) == []  # once
-
-
-def test_weighted_is_exact_with_unequal_lengths():
-    """As from the mean over all values of the window."""
-    batches = of_lengths(UNEQUAL)
-    model = compiled(steps_model(), ours("weighted"), "mse", run_eagerly=True)
-    model.fit(Batches(batches), shuffle=False, verbose=0)
-    flat = compiled(network_of_steps(), stock(), "mse", run_eagerly=True)
-    for window in (batches[:3], batches[3:]):
-        joined = [
-            np.concatenate([a.reshape(-1, a.shape[-1]) for a in part]) for part in zip(*window)
-        ]
-        flat.train_on_batch(*joined)
-    for a, b in zip(model.get_weights(), flat.get_weights()):
-        np.testing.assert_allclose(a, b, **TOLERANCE)
-
-
-def network_of_steps():
-    x = keras.Input((3,))
-    return keras.Model(x, layers.Dense(2)(x))
-
-
 @pytest.mark.skipif(hosts.IS_KERAS3, reason="ragged tensors in Keras 2 only")
 @pytest.mark.parametrize("eager", [True, False])
 def test_ragged_targets(eager):
@@ -279,51 +193,12 @@ def test_ragged_targets(eager):
         tf.RaggedTensor.from_row_lengths(random.uniform(1, 2, (sum(lengths), n)), lengths)
         for n in (3, 2)
     )
-    data, found = tf.data.Dataset.from_tensor_slices((x, y)).batch(SIZE), {}
-    for reduction in ("mean", "weighted"):
+    data, found = tf.data.Dataset.from_tensor_slices((x, y)), []
+    for optimizer, size in (ours("auto"), SIZE), (stock(), BIG):
         i = keras.Input((None, 3), ragged=True)
         model = keras.Model(i, layers.Dense(2)(i))
-        model.compile(ours(reduction), "mse", run_eagerly=eager)
+        model.compile(optimizer, "mse", run_eagerly=eager)
         initialize(model)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            model.fit(data, epochs=2, verbose=0)
-        found[reduction] = sum("is a mean over" in str(w.message) for w in caught)
-    assert found == {"mean": 1, "weighted": 0}
-
-
-# -- a train step of one's own ---------------------------------------------------------------------
-
-
-class OwnStep(keras.Model):
-    def train_step(self, *arguments):
-        return super().train_step(*arguments)
-
-
-def train_short(model, optimizer, size, callbacks=(), **arguments):
-    compiled(model, optimizer, "mse", **arguments)
-    settings = {"epochs": 2, "shuffle": False, "verbose": 0, "callbacks": list(callbacks)}
-    if size == SIZE:  # its trace is kept
-        start = model.get_weights()
-        model.fit(*arrays(BIG), batch_size=size, **{**settings, "epochs": 1})
-        model.set_weights(start)
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        model.fit(*arrays(BIG - 2), batch_size=size, **settings)
-    texts = [str(w.message) for w in found]
-    return weights(model), [text for text in texts if "is a mean over" in text]
-
-
-@pytest.mark.parametrize("way", ["eager"] if hosts.IS_TORCH else ["traced"])
-def test_a_short_micro_batch_in_a_step_of_ones_own(way):
-    """The line that `fit` names is exact."""
-    arguments = {"run_eagerly": True} if way == "eager" else {}
-    expected, _ = train_short(network(), stock(), BIG)
-    _, said = train_short(network(model=OwnStep), ours(), SIZE, **arguments)
-    assert len(said) == 1
-    assert "reduction='weighted' and give `fit` `callbacks=[MicroBatchWeights()]`" in said[0]
-    callbacks = [hosts.accum.MicroBatchWeights()]
-    own = network(model=OwnStep)
-    actual, said = train_short(own, ours("weighted"), SIZE, callbacks, **arguments)
-    assert_equal(actual, expected, **TOLERANCE)
-    assert not said
+        model.fit(data.batch(size), epochs=2, verbose=0)
+        found.append(dict(enumerate(model.get_weights())))
+    assert_equal(*found)

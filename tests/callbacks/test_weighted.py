@@ -1,4 +1,8 @@
-"""`reduction="weighted"`: unequal micro-batches count as the parts of a big batch that they are."""
+"""What weighs micro-batches beside the table in test_right_by_default.py.
+
+The logged losses, a function of the user, losses that leave out samples, loops, and windows that
+are interrupted.
+"""
 
 import contextlib
 import functools
@@ -9,7 +13,6 @@ import pytest
 import training
 from cases import (
     on_adam,
-    on_adam_and_amsgrad,
     quick_first,
     quick_once,
     skip_file_on_keras2,
@@ -59,7 +62,7 @@ def short():
 
 
 def weighted(case, **arguments):
-    arguments = {"accum_iters": LENGTH, "reduction": "weighted", **case.arguments, **arguments}
+    arguments = {"accum_iters": LENGTH, **case.arguments, **arguments}
     return hosts.ours(case.name, **arguments)
 
 
@@ -130,31 +133,15 @@ def samples_of(x, y, y_pred, sample_weight):
     return (keras.ops if hosts.IS_KERAS3 else keras.backend).shape(x)[0]
 
 
-@every_gate
-@on_adam_and_amsgrad
-def test_masked_sequences(case):
-    actual, expected = both(case, masked_model, sequences())
-    assert_same_training(actual, expected)
-    unweighted = hosts.ours(case.name, accum_iters=LENGTH, **case.arguments)
-    other = train(unweighted, MICRO, masked_model, arrays=sequences()).weights
-    assert max(np.abs(w - other[name]).max() for name, w in expected.weights.items()) > 1e-4
-
-
 # The model, its data, what sample weights do, a user's function, and a loss.
-ROWS = {
-    "a short last batch": (training.dense_model, short, None, None, None),
-    "masks and sample weights": (masked_model, sequences, "divide", None, None),
-    "sample weights": (training.dense_model, short, "divide", None, None),
-    "sample weights that do not divide": (masked_model, sequences, "multiply", None, None),
-    "a function of the user": (masked_model, sequences, None, not_zero, None),
-    "penalties on weights": (penalized("kernel_regularizer"), sequences, None, None, None),
-    "activity penalties": (penalized("activity_regularizer", False), short, None, None, None),
-    "a mask of the loss": (training.dense_model, short, None, None, OfPresentLabels),
-}
 IGNORE = crossentropy(ignore_class=0)
-for share in (0, 0.5, 0.9):
-    ROWS[f"{share} ignored"] = classifier(), classes(share), None, None, IGNORE
-    ROWS[f"{share} ignored, masks"] = (classifier(True), classes(share, True), None, None, IGNORE)
+ROWS = {
+    "masks and sample weights": (masked_model, sequences, "divide", None, None),
+    "a short last batch": (training.dense_model, short, None, None, None),
+    "a function of the user": (masked_model, sequences, None, not_zero, None),
+    "a mask of the loss": (training.dense_model, short, None, None, OfPresentLabels),
+    "ignored, masks": (classifier(True), classes(0.5, True), None, None, IGNORE),
+}
 if hosts.IS_KERAS3:
     by_weights = crossentropy(ignore_class=0, reduction="mean_with_sample_weight")
     ROWS |= {
@@ -166,7 +153,7 @@ if hosts.IS_KERAS3:
 
 @on_adam
 @quick_first("build, arrays, sample_weights, weight, loss", ROWS)
-def test_equals_all_samples_at_once(case, build, arrays, sample_weights, weight, loss):
+def test_logged_losses_are_those_of_all_samples(case, build, arrays, sample_weights, weight, loss):
     arrays, more = arrays(), {}
     if sample_weights:
         shape = arrays[1].shape[:-1] if loss is None else arrays[1].shape
@@ -222,18 +209,6 @@ def test_an_output_without_a_loss_has_no_weight(case):
     assert_same_training(*both(case, build, arrays, compile={"loss": [None, "mse"]}))
 
 
-@on_adam
-@pytest.mark.parametrize("more", [False, True], ids=["alone", "with both callbacks"])
-def test_the_whole_remedy(case, more):
-    """Two windows in an epoch, of which the last one is short and has a short micro-batch."""
-    callbacks = [hosts.accum.MicroBatchWeights(), hosts.accum.ApplyPartialWindow()] * more
-    settings = {"build": masked_model, "arrays": sequences()}
-    ours = weighted(case, accum_iters=2)
-    actual = train(ours, MICRO, callbacks=callbacks, **settings)
-    expected = train(hosts.stock(case.name, **case.arguments), 2 * MICRO, **settings)
-    assert_same_training(actual, expected)
-
-
 class Adds(layers.Layer):
     def call(self, x):
         ops = keras.ops if hosts.IS_KERAS3 else hosts.tf
@@ -250,26 +225,6 @@ def test_a_model_trained_by_losses_of_layers_alone(case):
     """It needs a function, which may return a tensor: there is no other loss."""
     compile_with = {"loss": None, "run_eagerly": False}
     assert_same_training(*both(case, adding, short(), samples_of, compile=compile_with))
-
-
-@pytest.mark.skipif(not hosts.IS_TENSORFLOW, reason="elsewhere Python knows the number of samples")
-def test_a_function_that_counts_samples_in_a_graph():
-    """Beside losses of layers, a graph compares the function's weight with the samples."""
-    rate = {"learning_rate": 2**-5}
-    expected = train(hosts.stock("Adam", **rate), SAMPLES, adding, arrays=short())
-
-    def trained(weight):
-        optimizer = hosts.ours("Adam", accum_iters=LENGTH, reduction="weighted", **rate)
-        return train(
-            *(optimizer, MICRO, adding),
-            arrays=short(),
-            compile={"run_eagerly": False},
-            callbacks=[hosts.accum.MicroBatchWeights(weight)],
-        )
-
-    assert_same_training(trained(samples_of), expected)
-    with pytest.raises(hosts.tf.errors.InvalidArgumentError, match="losses that layers add"):
-        trained(lambda *batch: 2 * samples_of(*batch))
 
 
 # -- losses that leave out samples: in a graph, only the graph knows how many -------------------
@@ -466,7 +421,7 @@ def test_state_of_another_reduction():
 
 def test_at_accum_iters_1_it_is_the_stock_optimizer():
     optimizer = hosts.ours("Adam", accum_iters=1, reduction="weighted")
-    actual = train(optimizer, MICRO, arrays=short(), callbacks=[hosts.accum.MicroBatchWeights()])
+    actual = train(optimizer, MICRO, arrays=short())
     assert_equal(actual.slots, train(hosts.stock("Adam"), MICRO, arrays=short()).slots)
     assert not any("window" in name for name in optimizer.get_state())
 
@@ -476,7 +431,7 @@ def test_loss_scale(case):
     big, arrays = hosts.stock(case.name, **case.arguments), sequences()
     expected = train(big, SAMPLES, masked_model, arrays=arrays)
     model = compiled(masked_model(), hosts.loss_scaled(weighted(case), 2.0**4))
-    fit(model, MICRO, arrays, callbacks=[hosts.accum.MicroBatchWeights()])
+    fit(model, MICRO, arrays)
     assert_equal(weights(model), expected.weights)
 
 
@@ -493,7 +448,7 @@ def test_replicas_with_unlike_shares(strategy, case, is_scaled):
         if is_scaled:
             optimizer = hosts.loss_scaled(optimizer, 2.0**4)
         model = compiled(masked_model(), optimizer, run_eagerly=False)
-    fit(model, 4, arrays, callbacks=[hosts.accum.MicroBatchWeights()])
+    fit(model, 4, arrays)
     training.assert_moved(expected.start, weights(model))
     assert_equal(weights(model), expected.weights)
 
@@ -517,6 +472,7 @@ class Save(keras.callbacks.Callback):
                 self.model.evaluate(*sequences(), batch_size=1, verbose=0)
 
 
+@pytest.mark.filterwarnings("ignore:keras_accum. No window of this training was whole")
 @pytest.mark.parametrize("how", ["saved", "interrupted", "evaluated"])
 def test_inside_a_window(how):
     """A training continues from there as the big batch's; an evaluation isn't in it."""
@@ -557,168 +513,27 @@ def test_nothing_is_left_after_a_training():
 # -- refusals ------------------------------------------------------------------------------------
 
 
-def test_a_weight_is_for_one_micro_batch():
-    optimizer = hosts.ours("SGD", accum_iters=2, reduction="weighted")
-    with pytest.raises(ValueError, match="weight of each micro-batch.*call `optimizer.weigh"):
-        taken(optimizer, [(gradients()[0], 1.0), (gradients()[1], None)])
-
-
 def test_weights_are_refused_for_another_reduction():
-    optimizer = hosts.ours("Adam", accum_iters=2)
-    with pytest.raises(ValueError, match="reduction='weighted'.*Received: reduction='mean'"):
+    optimizer = hosts.ours("Adam", accum_iters=2, reduction="mean")
+    with pytest.raises(ValueError, match="without `reduction`.*Received: reduction='mean'"):
         optimizer.weigh(1.0)
-    weighing = [hosts.accum.MicroBatchWeights()]
-    with pytest.raises(ValueError, match="reduction='weighted'.*Received: reduction='mean'"):
+    weighing = [hosts.accum.MicroBatchWeights(samples_of)]
+    with pytest.raises(ValueError, match="without `reduction`. Received: reduction='mean'"):
         fit(compiled(training.dense_model(), optimizer), MICRO, callbacks=weighing)
-    with pytest.raises(TypeError, match="`weight` must be None or a function.*weight=3"):
-        hosts.accum.MicroBatchWeights(3)
-
-
-class Balance(layers.Layer):
-    def call(self, x):
-        self.add_loss(x[0, 0, 0])
-        return x
-
-
-def balanced():
-    return hosts.sequential((STEPS, 3), [Balance(), layers.Masking(), layers.Dense(2)])
-
-
-# What layers add, weights by something else than samples, and the model's data.
-ADDED = {
-    "activity": (penalized("activity_regularizer"), None, sequences),
-    "add_loss": (balanced, None, sequences),
-    "a function of the user": (penalized("activity_regularizer", False), not_zero, short),
-}
-
-
-@pytest.mark.parametrize("build, weight, arrays", ADDED.values(), ids=ADDED)
-def test_losses_that_layers_add_are_refused(build, weight, arrays):
-    optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
-    model = compiled(build(), optimizer, run_eagerly=hosts.BACKEND != "jax")
-    with pytest.raises(ValueError, match="can't be used with losses that layers add.*MicroBatches"):
-        fit(model, MICRO, arrays(), callbacks=[hosts.accum.MicroBatchWeights(weight)])
-
-
-LOSSES = {
-    "a sum": lambda: keras.losses.MeanSquaredError(reduction="sum"),
-    "two kinds": lambda: ["mse", keras.losses.MeanSquaredError(reduction="sum")],
-    "none": lambda: None,
-}
-
-
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_a_loss_that_implies_no_weight_is_refused(loss):
-    model = training.initialize(training.dense_model())
-    model.compile(hosts.ours("Adam", accum_iters=2, reduction="weighted"), loss())
-    callback = hosts.accum.MicroBatchWeights()
-    callback.set_model(model)
-    with pytest.raises(ValueError, match="can't tell what the model's loss is divided by"):
-        callback.on_train_begin()
-
-
-def of_scalars(y_true, y_pred):
-    mean = keras.ops.mean if hosts.IS_KERAS3 else hosts.tf.reduce_mean
-    return mean((y_true - y_pred) ** 2)
-
-
-def of_one(y_true, y_pred):
-    """As of a loss that a layer computes."""
-    return (y_pred[:1] - y_true[:1])[:, 0]
-
-
-class OwnCall(keras.losses.Loss):
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        return super().__call__(y_true, y_pred) * 2
-
-    def call(self, y_true, y_pred):
-        return (y_true - y_pred)[:, 0] ** 2
-
-
-class OwnLoss(keras.Model):
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **more):
-        return super().compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
-
-
-def two_masks():
-    x = keras.Input((STEPS, 3))
-    masked = [layers.Masking()(x), layers.Masking(1.0)(x)]
-    return keras.Model(x, [layers.Dense(2)(each) for each in masked])
-
-
-def steps_and_samples(cls=keras.Model):
-    x = keras.Input((STEPS, 3))
-    masked = layers.Masking()(x)
-    return cls(x, [layers.Dense(2)(masked), layers.Dense(2)(layers.Flatten()(x))])
-
-
-def two_outputs():
-    x, y = sequences()
-    return x, [y, y]
-
-
-def own_loss():
-    x = keras.Input((STEPS, 3))
-    masked = layers.Masking()(x)
-    return OwnLoss(x, layers.Dense(2)(masked))
-
-
-# The message, the model, its data, and its loss.
-UNKNOWN = {
-    "a scalar": ("one value per sample", training.dense_model, short, of_scalars),
-    "one value": ("one value per sample", training.dense_model, short, of_one),
-    "a call of its own": ("one value per sample", training.dense_model, short, OwnCall),
-    "two masks": ("divided by different numbers", two_masks, two_outputs, ["mse", "mse"]),
-    "steps and samples": (
-        *("divided by different numbers", steps_and_samples),
-        *(lambda: (sequences()[0], [sequences()[1], sequences()[1][:, 0]]), ["mse", "mse"]),
-    ),
-    "a compute_loss with masks": ("own `compute_loss`", own_loss, sequences, "mse"),
-}
-
-
-@pytest.mark.parametrize("message, build, arrays, loss", UNKNOWN.values(), ids=UNKNOWN)
-def test_an_unknown_divisor_is_refused(message, build, arrays, loss):
-    optimizer = hosts.ours("Adam", accum_iters=2, reduction="weighted")
-    loss = loss() if isinstance(loss, type) else loss
-    model = compiled(build(), optimizer, loss, run_eagerly=hosts.BACKEND != "jax")
-    with pytest.raises(ValueError, match=message):
-        fit(model, MICRO, arrays())
-
-
-def test_lengths_that_vary_with_losses_of_layers_are_refused():
-    """Where a mean is over samples and another over steps, in each way to run a step."""
-
-    def build(steps):
-        x = keras.Input((steps, 3))
-        return keras.Model(x, layers.Dense(2, activity_regularizer="l2")(x))
-
-    x, y = sequences()
-    x = x + 0.5
-    for steps in None, STEPS:
-        model = compiled(build(steps), hosts.ours("SGD", accum_iters=2, reduction="weighted"))
-        if steps:
-            fit(model, MICRO, (x, y))
-            continue
-        with pytest.raises(ValueError, match="losses that layers add"):
-            model.fit(lengths(x, y), shuffle=False, verbose=0)
-
-
-def lengths(x, y):
-    """Batches of different numbers of steps."""
-    for steps in (STEPS, 3, STEPS, 2):
-        yield x[:MICRO, :steps], y[:MICRO, :steps]
+    for arguments in ((), (3,)):
+        with pytest.raises(TypeError, match="`weight` must be a function.*leave the callback out"):
+            hosts.accum.MicroBatchWeights(*arguments)
 
 
 def test_a_keras_without_its_list_of_losses(monkeypatch):
-    """The error names the private member; warnings do without it."""
+    """The error names the private member; "mean" does without it."""
     library = hosts.accum.ApplyPartialWindow.library
     model = compiled(training.dense_model(), hosts.stock("SGD"))
     container, _, replace = library.find_losses(model)
     monkeypatch.setattr(type(library), "find_losses", lambda *_: (container, "_renamed", replace))
-    for reduction in "mean", "weighted":
+    for reduction in "mean", "auto", "weighted":
         optimizer = hosts.ours("SGD", accum_iters=2, reduction=reduction)
         model = compiled(training.dense_model(), optimizer, run_eagerly=True)
         raises = pytest.raises(ImportError, match="has no `_renamed` in")
-        with raises if reduction == "weighted" else contextlib.nullcontext():
+        with contextlib.nullcontext() if reduction == "mean" else raises:
             fit(model, MICRO, short(), epochs=1)
