@@ -102,6 +102,45 @@ def test_each_of_several_has_the_weights():
     training.assert_equal(ours.weights, train(several(), BIG, arrays=arrays).weights)
 
 
+class ByLayer(keras.optimizers.Optimizer if hosts.IS_KERAS3 else object):
+    """A user's own wrapper: another optimizer for the last layer."""
+
+    def __init__(self, first, last):
+        super().__init__(learning_rate=0.0)
+        self.parts = {False: first, True: last}
+
+    def _split(self, variables):
+        return {key: [v for v in variables if ("out/" in v.path) == key] for key in self.parts}
+
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            for key, own in self._split(variables).items():
+                self.parts[key].build(own)
+
+    def apply(self, grads, trainable_variables=None):
+        self.build(trainable_variables)
+        gradients = {v.path: g for g, v in zip(grads, trainable_variables)}
+        for key, own in self._split(trainable_variables).items():
+            self.parts[key].apply([gradients[v.path] for v in own], own)
+
+
+@pytest.mark.skipif(not hosts.IS_TORCH, reason="on other backends a step passes on the state")
+def test_a_wrapper_of_the_users_gets_weights():
+    """`fit` finds the optimizers in it, so a short batch counts by its samples."""
+    arrays = [array[:-1] for array in training.data()]
+
+    def wrapped(make, **more):
+        first = make("SGD", learning_rate=2**-3, **more)
+        return ByLayer(first, make("Adam", learning_rate=2**-5, **more))
+
+    model = compiled(dense_model(), wrapped(hosts.ours, accum_iters=LENGTH))
+    reference = compiled(dense_model(), wrapped(hosts.stock))
+    for each, size in (model, MICRO), (reference, BIG):
+        fit(each, size, arrays)
+    training.assert_equal(training.weights(model), training.weights(reference))
+
+
 @has_several
 @pytest.mark.parametrize("by_function", [False, True])
 def test_partial_windows_of_all_are_closed(by_function):
