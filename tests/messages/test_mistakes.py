@@ -61,6 +61,9 @@ def test_an_attribute_of_other_packages_optimizers(name):
     assert getattr(type(other), name) is getattr(has, name)
     vars(optimizer)[name] = 3
     assert getattr(optimizer, name) == 3
+    if hasattr(accum, "accumulating"):
+        stock = type("Stock", (optimizer._stock_class,), {name: lambda self: "stock"})
+        assert getattr(accum.accumulating(stock)(accum_iters=2), name)() == "stock"
 
 
 @pytest.mark.skipif(not hasattr(accum, "MicroBatches"), reason="MicroBatches is for Keras 3")
