@@ -470,11 +470,14 @@ def subclass(parent=First, **members):
 
 
 WRONG = {
-    "an instance": (First(), "must be a subclass of .*from_optimizer.* Received"),
+    "an instance": (First(), "^Give the class, .*from_optimizer.* Received"),
     "ours": (FirstAccumulate, "doesn't accumulate"),
     "a wrapper": (type(hosts.loss_scaled(First(), 8.0)), "inner optimizer, and wrap the result"),
-    "no optimizer": (dict, "must be a subclass of"),
-    "no class": ("adam", "must be a subclass of"),
+    "no optimizer": (
+        dict,
+        "^`optimizer_class` must be a class of Keras's optimizers, or a subclass",
+    ),
+    "no class": ("adam", r"^Write `AdamAccumulate\(accum_iters=5\)`"),
     "a member": (subclass(completed_updates=0), "Other has .*completed_updates"),
     "an argument": (subclass(__init__=lambda self, reduction: None), "Other has .*reduction"),
     "a file": (subclass(load_own_variables=None), "Other .* load_own_variables"),
