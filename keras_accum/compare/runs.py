@@ -17,6 +17,7 @@ from keras_accum.options import Options
 
 _NUDGES, _ORDERS, _PARTS = 3, 2, 8
 _SCALES = 0.6, 0.7, 0.9  # no powers of 2, which round nothing
+_ROUNDED = 2.0**-23  # how far a float32 scale may be from the inverse of its inverse
 
 _UPDATES = (
     "A window must make one update, but `train_step` made {}: let it call `close_window` once, "
@@ -160,8 +161,10 @@ class Window:
     def _train_scaled(self, change, gradients):
         """Return the big batch's gradients, of a multiplied loss and then divided."""
         found = []
+        # In float64, tf_keras's own rounding of scales to float32 would show.
+        scales = _SCALES if self._precision.floor > _ROUNDED else ()
         with contextlib.suppress(Exception):  # `train_step` may not allow it
-            for scale in _SCALES:
+            for scale in scales:
                 run = self._install_big(change, scale)
                 scaled = run.train(self._in_order, self._samples.count)
                 found.append([_unless_divided(*pair, scale) for pair in zip(scaled, gradients)])
