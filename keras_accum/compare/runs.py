@@ -17,7 +17,6 @@ from keras_accum.options import Options
 
 _NUDGES, _ORDERS, _PARTS = 3, 2, 8
 _SCALES = 0.6, 0.7, 0.9  # no powers of 2, which round nothing
-_ROUNDED = 2.0**-23  # how far a float32 scale may be from the inverse of its inverse
 
 _UPDATES = (
     "A window must make one update, but `train_step` made {}: let it call `close_window` once, "
@@ -161,13 +160,11 @@ class Window:
     def _train_scaled(self, change, gradients):
         """Return the big batch's gradients, of a multiplied loss and then divided."""
         found = []
-        # In float64, tf_keras's own rounding of scales to float32 would show.
-        scales = _SCALES if self._precision.floor > _ROUNDED else ()
         with contextlib.suppress(Exception):  # `train_step` may not allow it
-            for scale in scales:
+            for scale in _SCALES:
                 run = self._install_big(change, scale)
                 scaled = run.train(self._in_order, self._samples.count)
-                found.append([_unless_divided(*pair, scale) for pair in zip(scaled, gradients)])
+                found.append(_undo_scale(scaled, gradients, scale))
         return list(filter(are_finite, found))
 
     def _explain(self, change, big, said):
@@ -237,10 +234,15 @@ class Window:
         return scale if times is None else times * (scale or 1.0)
 
 
-def _unless_divided(gradient, unscaled, scale):
-    """Return the first gradient, unless `train_step` hasn't scaled its loss."""
-    is_divided = norm(gradient * scale - unscaled) < norm(gradient - unscaled)
-    return unscaled if is_divided else gradient
+def _undo_scale(gradients, unscaled, scale):
+    """Return gradients without what a scale does to them beside rounding.
+
+    A `train_step` may not scale its loss, and tf_keras rounds a scale and its inverse to float32.
+    """
+    pairs = list(zip(gradients, unscaled))
+    pairs = [(u if norm(g * scale - u) < norm(g - u) else g, u) for g, u in pairs]
+    factor = sum(np.vdot(u, g).real for g, u in pairs) / sum(norm(u) ** 2 for _, u in pairs)
+    return [g / factor for g, _ in pairs]
 
 
 class _Run:
