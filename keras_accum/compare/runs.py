@@ -164,7 +164,7 @@ class Window:
             for scale in _SCALES:
                 run = self._install_big(change, scale)
                 scaled = run.train(self._in_order, self._samples.count)
-                found.append([_unless_divided(*pair, scale) for pair in zip(scaled, gradients)])
+                found.append(_undo_scale(scaled, gradients, scale))
         return list(filter(are_finite, found))
 
     def _explain(self, change, big, said):
@@ -232,10 +232,15 @@ class Window:
         return scale if times is None else times * (scale or 1.0)
 
 
-def _unless_divided(gradient, unscaled, scale):
-    """Return the first gradient, unless `train_step` hasn't scaled its loss."""
-    is_divided = norm(gradient * scale - unscaled) < norm(gradient - unscaled)
-    return unscaled if is_divided else gradient
+def _undo_scale(gradients, unscaled, scale):
+    """Return gradients without what a scale does to them beside rounding.
+
+    A `train_step` may not scale its loss, and tf_keras rounds a scale and its inverse to float32.
+    """
+    pairs = list(zip(gradients, unscaled))
+    pairs = [(u if norm(g * scale - u) < norm(g - u) else g, u) for g, u in pairs]
+    factor = sum(np.vdot(u, g).real for g, u in pairs) / sum(norm(u) ** 2 for _, u in pairs)
+    return [g / factor for g, _ in pairs]
 
 
 class _Run:
