@@ -25,10 +25,8 @@ IGNORED = [
     r"Explicitly requested dtype int64:UserWarning",  # Keras on JAX 0.11
     r"Error reading persistent compilation cache:UserWarning",  # another process is writing
     # Ours, when a training ends inside a window. (A colon would end the text of a filter.)
-    r"keras_accum. (This training ends with no update|An epoch ended inside a window):UserWarning",
-    # Ours, of what test_caveats.py is about: other tests train on short micro-batches on purpose.
-    r"keras_accum. The \d+ micro-batches of an epoch:UserWarning",
-    r"keras_accum. The loss '\w+' is (divided by|a mean over):UserWarning",
+    r"keras_accum. This training ends with no update:UserWarning",
+    # Ours, of what test_caveats.py is about.
     r"keras_accum. (Batch normalization trains|Layers keep values):UserWarning",
     r"keras_accum. \w+ has accum_iters=1, the default:UserWarning",
 ]

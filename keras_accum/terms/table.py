@@ -113,6 +113,8 @@ class Loss(NamedTuple):
         for term, kind in zip(self.terms, kinds):
             if kind is Divisor.NONE_SUM or term.depends_on_data:
                 found.append((term.name, Divisor.UNMASKED if kind is Divisor.UNKNOWN else kind))
+            elif kind is Divisor.UNKNOWN and term.leaves_out:
+                found.append((term.name, Divisor.VALUES))
         if found:
             return _by_samples(self._say(what, *found[0]))
         is_strict = not self.own or not kinds or Divisor.UNKNOWN in kinds

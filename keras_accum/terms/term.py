@@ -93,6 +93,12 @@ class Term:
         return any(mask is not None for mask in self.masks) or self._divides_by_weights
 
     @property
+    def leaves_out(self):
+        """True if Python sees several values, but not one or more for each sample."""
+        rows = read_shape(self.targets)[:1]
+        return bool(self.shape) and self.shape[0] not in (None, 1, *rows)
+
+    @property
     def key(self):
         """Equal for calls whose divisors have one ratio in each batch.
 

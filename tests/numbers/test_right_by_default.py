@@ -46,6 +46,7 @@ WHY = {
     "sum": "is a sum",
     "beside": "is a sum beside terms that aren't",
     "several": "divided by different numbers",
+    "both": "divided by different numbers",
     "added": "Layers add losses, such as activity penalties",
     "unread": "can't read what",
     "needs": "needs the weight of each micro-batch",
@@ -122,7 +123,7 @@ TABLE = """
   tversky   -         -        -        fit            even    says:compares mean       no:compares
   circle    -         -        -        fit            even    says:compares mean       no:compares
   two       -         -        -        fit            short   exact         mean       exact
-  two       -         -        -        fit            lengths known:several mean       known:several
+  two       -         -        -        fit            lengths known:both mean       known:both
   two       masking   -        -        fit            short   exact         mean       exact
   two       two       -        -        fit            short   says:several  mean       no:several
   two       -         -        activity fit            short   exact         mean       exact
