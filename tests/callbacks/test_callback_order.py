@@ -14,7 +14,13 @@ pytestmark = quick_once
 skip_file_on_keras2("callbacks that change a train step")
 
 accum = hosts.accum
-Monitor, Weights = accum.AccumulationMonitor, accum.MicroBatchWeights
+Monitor = accum.AccumulationMonitor
+
+
+def Weights():
+    return accum.MicroBatchWeights(lambda x, y, y_pred, sample_weight: 2)
+
+
 Apply = accum.ApplyPartialWindow
 
 SOME = [array[: (LENGTH + 1) * MICRO] for array in data()]
@@ -156,7 +162,8 @@ class Seldom(Apply):
 
 
 def test_a_subclass_may_choose_the_moment():
-    see, model = See(), compiled(dense_model(), hosts.ours("SGD", accum_iters=LENGTH + 1))
+    optimizer = hosts.ours("SGD", accum_iters=LENGTH + 1, reduction="mean")
+    see, model = See(), compiled(dense_model(), optimizer)
     arrays = [array[: 3 * MICRO] for array in data()]
     fit(model, MICRO, arrays, epochs=3, callbacks=[Seldom(), see])
     assert [position for position, *_ in see.seen] == [3, 0, 3]

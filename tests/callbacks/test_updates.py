@@ -52,14 +52,14 @@ def assert_calls(actual, expected):
         np.testing.assert_allclose(found, list(due.values()), 2e-5, err_msg=name)
 
 
-def both(samples=None, on_micro=(), **more):
+def both(samples=None):
     """The recorder of a training of ours, and that of the stock optimizer at the big batch."""
     x, y = (array[:samples] for array in data())
     arguments = {"validation_data": (x[:5], y[:5]), "validation_batch_size": BIG}
     recorders = Recorder(), Recorder()
-    ours = hosts.ours("Adam", learning_rate=2**-5, accum_iters=LENGTH, **more)
+    ours = hosts.ours("Adam", learning_rate=2**-5, accum_iters=LENGTH)
     for optimizer, size, recorder, callbacks in (
-        (ours, MICRO, recorders[0], [*on_micro, accum.OnUpdates([recorders[0]])]),
+        (ours, MICRO, recorders[0], [accum.OnUpdates([recorders[0]])]),
         (hosts.stock("Adam", learning_rate=2**-5), BIG, recorders[1], [recorders[1]]),
     ):
         trained = compiled(dense_model(), optimizer, metrics=["mae"])
@@ -68,19 +68,13 @@ def both(samples=None, on_micro=(), **more):
     return recorders
 
 
-# The samples of an epoch, and callbacks beside OnUpdates. The last epoch has a short window; its
-# micro-batch may be short as well, because a callback tells its weight.
-TRAININGS = {
-    "whole windows": (None, []),
-    "a short micro-batch": (2 * BIG + MICRO + 1, [accum.MicroBatchWeights]),
-}
+# The samples of an epoch. Each may end in a short window, with a short micro-batch.
+TRAININGS = {"whole windows": None, "a short micro-batch": 2 * BIG + MICRO + 1}
 
 
-@quick_first("samples, beside", TRAININGS)
-def test_calls_and_logs_are_those_of_the_big_batch(samples, beside):
-    on_micro = [*(make() for make in beside), accum.ApplyPartialWindow()]
-    more = {"reduction": "weighted"} if accum.MicroBatchWeights in beside else {}
-    actual, expected = both(samples, on_micro, **more)
+@quick_first("samples", TRAININGS)
+def test_calls_and_logs_are_those_of_the_big_batch(samples):
+    actual, expected = both(samples)
     assert_calls(actual.calls, expected.calls)
     assert_equal(actual.weights, expected.weights)
     assert actual.params == {**expected.params, "steps": None}  # epochs may differ
@@ -95,7 +89,11 @@ class ClosesAfter(keras.callbacks.Callback):
 # Micro-batches in an epoch, epochs, arguments of the optimizer, callbacks before and after, and the
 # calls: [ and ] around an epoch, < and > around an update, with its number.
 CALLS = {
-    "a window goes on": (LENGTH + 2, 2, {}, [], [], "[ <0 0> <1 ] [ 0> <1 1> ]"),
+    "a window goes on": (
+        *(LENGTH + 2, 2, {"reduction": "mean"}, [], []),
+        "[ <0 0> <1 ] [ 0> <1 1> ]",
+    ),
+    "windows end with epochs": (LENGTH + 2, 2, {}, [], [], "[ <0 0> <1 1> ] [ <0 0> <1 1> ]"),
     "windows vary": (
         *(8, 1, {"accum_iters": accum.AccumulationSchedule({0: 1, 2: 3})}, [], []),
         "[ <0 0> <1 1> <2 2> <3 3> ]",
@@ -195,7 +193,7 @@ REFUSED = {
     "no list": (Recorder, TypeError, "`callbacks` must be a list"),
     "a class": (lambda: [Recorder], TypeError, "not of classes.*Received: .*<class"),
     "ours": (
-        lambda: [accum.MicroBatchWeights()],
+        lambda: [accum.MicroBatchWeights(lambda x, y, y_pred, sample_weight: 1)],
         *(ValueError, "MicroBatchWeights can't.*micro-batches"),
     ),
     "itself": (lambda: [accum.OnUpdates([])], ValueError, "OnUpdates can't be in OnUpdates"),

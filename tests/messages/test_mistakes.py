@@ -130,11 +130,11 @@ def test_a_weight_that_is_no_number(given):
     make, error, said = WEIGHTS[given]
     if given == "a mask" and not hosts.IS_KERAS3:
         make = lambda: hosts.tf.ones((2, 3))  # noqa: E731
-    optimizer = hosts.ours("SGD", accum_iters=2, reduction="weighted")
+    optimizer = hosts.ours("SGD", accum_iters=2)
     with pytest.raises(error, match=f"`weight` must be {said}"):
         optimizer.weigh(make())
     for weight in (3, 0.5, np.float32(2), np.ones(()), np.ones((1,), "float32")):
-        optimizer.weigh(weight)
+        hosts.ours("SGD", accum_iters=2).weigh(weight)
 
 
 @keras2_has_no("weights")

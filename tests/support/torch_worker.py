@@ -83,7 +83,6 @@ def train(loss, dtype, batch_size, lacks, ours, slices):
         object.__setattr__(model, "ddp_model", count_reductions.Counting(model))
     share = [array[int(rank) :: 2][: 12 - int(rank) * lacks] for array in data()]
     callbacks = [hosts.accum.MicroBatches(**slices)] if slices else []
-    callbacks += [hosts.accum.MicroBatchWeights()] if weighs else []
     count_reductions.Counting.reductions = 0
     try:
         history = fit(model, batch_size, share, callbacks=callbacks).history
