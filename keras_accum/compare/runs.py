@@ -153,9 +153,10 @@ class Window:
     def _train_parts(self, run):
         size = -(-self._samples.count // _PARTS)
         starts = range(0, self._samples.count - size + 1, size)
+        found = []
         with contextlib.suppress(Exception):  # the model may have a fixed batch size
-            return [run.train(self._in_order[start:][:size], size) for start in starts]
-        return []
+            found += [run.train(self._in_order[start:][:size], size) for start in starts]
+        return list(filter(are_finite, found))  # a part may have no labels
 
     def _train_scaled(self, change, gradients):
         """Return the big batch's gradients, of a multiplied loss and then divided."""
@@ -177,9 +178,9 @@ class Window:
                 if distance is not None:
                     return _REMEDY.format(distance, remedy.text)
         has_own_step = self._has_own_step()
-        norm = big.find_common_norm() if has_own_step else None
-        if norm is not None:
-            return _CLIPS.format(norm)
+        common = big.find_common_norm() if has_own_step else None
+        if common is not None:
+            return _CLIPS.format(common)
         return "" if said else _UNKNOWN.format("; ".join(tried), _IN_STEP * has_own_step)
 
     def _list_remedies(self, change):

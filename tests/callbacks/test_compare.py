@@ -60,7 +60,12 @@ NOT_ON_JAX = (
     *("two inputs", "sample weights", "a schedule of lengths", "short, the mean", "a sum of sums"),
     *("bfloat16", "embedding", "slices of a window", "an added sum", "noise", "our callbacks"),
     *("a light head", "two heads", "float16 convolutions", "draws and drops", "no targets"),
-    *("small residuals", "short, added losses alone", "a sum beside a penalty"),
+    *(
+        "parts without labels",
+        "small residuals",
+        "short, added losses alone",
+        "a sum beside a penalty",
+    ),
     *("large LSTM", "recurrent, one by one", "ten layers, one by one", "long sums"),
 )
 not_on_jax = pytest.mark.once_by("tensorflow", "torch")

@@ -248,6 +248,12 @@ def of_labelled(y_true, y_pred):
     return total(has * (y_true - y_pred) ** 2) / top(total(has), 1.0)
 
 
+def of_some(y_true, y_pred):
+    """The same, NaN without a label."""
+    has = math.cast(y_true != 0, "float32")
+    return total(has * (y_true - y_pred) ** 2) / total(has)
+
+
 class Running(keras.losses.Loss):
     """Divided by a running scale, a variable in the loss."""
 
@@ -425,6 +431,10 @@ ROWS.update(
         ),
         "short, added losses alone": row(
             *("equal", "", of_added, SHORT[:1]), more=lambda: {"loss": None}
+        ),
+        "parts without labels": row(
+            *("differs", BY_BATCH, network, (X, np.where(LABELS[:, None] < 0, 0, Y))),
+            more=lambda: {"loss": of_some},
         ),
         "a running scale in a loss": row("differs", "", more=lambda: {"loss": Running()}),
     }
