@@ -1,8 +1,8 @@
 """A term of a loss: one call of a compiled loss, and what Keras divides it by."""
 
 import enum
-
-import numpy as np
+import functools
+import operator
 
 from keras_accum.host import is_of_keras
 
@@ -63,7 +63,7 @@ class Term:
     @property
     def size(self):
         """The number of values, None if a graph doesn't know it."""
-        return None if None in self.shape else int(np.prod(self.shape))
+        return None if None in self.shape else _multiply(self.shape)
 
     @property
     def divisor(self):
@@ -110,7 +110,7 @@ class Term:
             return tuple(map(id, parts))
         if None in self.shape[1:]:
             return (id(self.values),)
-        return int(np.prod(self.shape[1:]))
+        return _multiply(self.shape[1:])
 
     @property
     def _weights_add_values(self):
@@ -140,6 +140,10 @@ class Term:
         total = library.make_sum_loss(dtype)
         total.call = lambda *_: ones[1]
         return total(ones[0], ones[0], sample_weight=weights)
+
+
+def _multiply(sizes):
+    return functools.reduce(operator.mul, sizes, 1)  # NumPy's would end a graph of PyTorch
 
 
 def read_shape(array):
