@@ -110,7 +110,7 @@ class Weighing:
         batch = _take_batch(*arguments, **keywords)
         current = self._current[self._replicas.index()] = OfOneLoss()
         if self._weight is not None:
-            current.weight = self._weight(*batch)
+            current.weight = current.of_logs = self._weight(*batch)
         with self._tap.scope() as current.terms:
             loss = self._compute_loss(*arguments, **keywords)
         rows = self._find_rows(*batch)
