@@ -136,7 +136,7 @@ class Weighing:
         batch = _take_batch(*arguments, **keywords)
         current = self._current[self._replicas.index()] = OfOneLoss()
         if self._weight is not None:
-            current.weight = self._weight(*batch)
+            current.weight = current.of_logs = self._weight(*batch)
         x, y, y_pred, _ = batch
         with self._tap.scope() as terms:
             del terms[:]  # those of an earlier call in the model's own step

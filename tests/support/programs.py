@@ -152,13 +152,13 @@ MODELS = {
 }
 
 
-def build(program):
+def build(program, embedding=layers.Embedding):
     """Return a model with names that are the same each time."""
     kind, mask = LOSSES[program.loss][0], program.mask
     steps = None if program.data == "lengths" else STEPS
     if mask == "embedding":
         x = keras.Input((steps,), dtype="int32")
-        starts = [layers.Embedding(9, 3, mask_zero=True, name="embedding")(x)]
+        starts = [embedding(9, 3, mask_zero=True, name="embedding")(x)]
     else:
         x = keras.Input((3,) if kind != OF_STEPS and mask != "pooled" else (steps, 3))
         starts = [layers.Masking()(x)] if mask in ("masking", "pooled", "two") else [x]
@@ -307,7 +307,9 @@ class Batches(keras.utils.PyDataset if hosts.IS_KERAS3 else keras.utils.Sequence
 
 def compiled(program, optimizer, **arguments):
     loss = None if program.who in ("own_words", "own_losses") else make_losses(program)
-    return training.compiled(build(program), optimizer, loss, **arguments)
+    # On TensorFlow, a stock optimizer takes a repeated row of a sparse gradient as several.
+    embedding = layers.Embedding if training.is_ours(optimizer) else training.DenseEmbedding
+    return training.compiled(build(program, embedding), optimizer, loss, **arguments)
 
 
 def take_gradients(model, loss, x, y):
