@@ -93,6 +93,7 @@ class Weighing:
     def install(self, scope):
         """Change the model within this scope, an ExitStack."""
         self._scope = scope
+        self._tap.reset()
         scope.callback(self._end)
         scope.enter_context(attribute(self._model, "compute_loss", self.compute_loss))
         self._metrics = self._metrics or self._library.loss_metrics(self._model)
@@ -153,8 +154,9 @@ class Weighing:
         group = self._library.find_process_group(self._model)
         if group is not None and weight is not OF_SUM:
             weight, loss = self._replicas.share(weight, loss, group)
-        if decision.way is Way.BY_DIVISOR or self._weight is not None:
-            current.of_logs = weight if group is None else weight / group.size()
+            current.of_logs = weight / group.size()
+        elif decision.way is Way.BY_DIVISOR:
+            current.of_logs = weight
         self.give(weight)
         return loss
 

@@ -29,7 +29,7 @@ class Tap:
         container, name, _ = self._library.find_losses(self._model)
         self.terms = []
         with contextlib.ExitStack() as stack:
-            stack.callback(self._end)
+            stack.callback(self.reset)
             if container is not None:
                 check_members(self._library.keras, container, [name, "build", "built"])
                 if container.built:
@@ -39,8 +39,9 @@ class Tap:
                     stack.enter_context(attribute(container, "build", build))
             yield self.terms
 
-    def _end(self):
-        self.terms = None  # they have the tensors of a trace or step
+    def reset(self):
+        """Forget the calls, which have the tensors of a trace or step, also after Ctrl-C."""
+        self.terms = None
 
     def _install(self, stack):
         container, name, replace = self._library.find_losses(self._model)

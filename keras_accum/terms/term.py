@@ -72,7 +72,7 @@ class Term:
         rows = read_shape(self.targets)[:1]
         # In a graph that doesn't know the number of rows, values may have others.
         is_per_sample = bool(self.shape) and self.shape[0] in (None, *rows)
-        compares = not is_per_sample or function.__name__ == "circle"
+        compares = not is_per_sample or getattr(function, "__name__", "") == "circle"
         if self.loss.reduction == "sum" or is_per_sample and self.loss.reduction in (None, "none"):
             return Divisor.NONE_SUM  # a gradient of several values is that of their sum
         if compares and is_of_keras(function):

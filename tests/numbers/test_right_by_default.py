@@ -449,6 +449,28 @@ def test_a_step_without_compute_loss_weighs_by_samples():
         model.fit(x, y, batch_size=3, verbose=0)
 
 
+@pytest.mark.skipif(hosts.IS_TENSORFLOW, reason="its graphs don't know these lengths")
+@pytest.mark.parametrize("reduction", ["auto", "weighted"])
+def test_divisors_that_change_from_one_training_to_the_next(reduction):
+    """What a trace has shown is known in the next training, which may use it again."""
+    inputs = [keras.Input((None, 3), name=name) for name in "ab"]
+    model = keras.Model(inputs, [keras.layers.Dense(2)(each) for each in inputs])
+    model.compile(make(reduction, 2), "mse")
+
+    def fit(length):
+        random = np.random.default_rng(0)
+        x = [random.normal(size=(4, n, 3)) for n in (5, length)]
+        model.fit(x, [each[..., :2] for each in x], batch_size=2, verbose=0)
+
+    fit(5)
+    with contextlib.ExitStack() as scope:
+        if reduction == "weighted":
+            scope.enter_context(pytest.raises(ValueError, match=WHY["several"]))
+        else:
+            scope.enter_context(pytest.warns(match=WHY["several"]))
+        fit(2)
+
+
 @once_by_torch
 def test_weigh_twice():
     w, ones = hosts.variable([1.0, 2.0], "w"), np.ones(2, hosts.FLOATX)
