@@ -62,6 +62,7 @@ def row(block, updates, position, only_on=True):
         row("ask your model", 0, 0, not hosts.IS_KERAS2),
         row("a monitor", 1, 0, hosts.IS_KERAS3),
         row("callbacks that count updates", 2, 0, hosts.IS_KERAS3),
+        row("validate every 2 updates", 6, 0, hosts.IS_KERAS3),
         row("half trained: Keras's own", 1, 2, hosts.IS_KERAS3),
     ],
 )
