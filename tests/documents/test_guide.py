@@ -326,6 +326,18 @@ def test_what_a_train_step_moves(in_step):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+def test_from_1_x():
+    """The line lets windows continue in the next epoch, and the optimizer can be converted."""
+    optimizer = run("as in 1.x")["optimizer"]
+    model = compiled(initialize(dense_model()), optimizer)
+    model.fit(X[:33], Y[:33], batch_size=10, epochs=2, verbose=0)
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 3)
+    optimizer.apply_partial_window()
+    new = accum.AdamAccumulate.from_optimizer(optimizer, reduction="auto")
+    assert (new.reduction, new.accum_iters, new.completed_updates) == ("auto", 5, 2)
+
+
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")
 def test_in_place_of_keras_s_own():
     before = run("before: Keras's own", keras=keras)["optimizer"]
