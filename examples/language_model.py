@@ -2,7 +2,7 @@
 
     KERAS_BACKEND=torch python examples/language_model.py
 
-It takes two to three minutes on a CPU. The loop of step 7 needs PyTorch; the rest runs on each backend.
+It takes two to three minutes on a CPU. Step 7 needs PyTorch; the rest runs on each backend.
 """
 
 import math

@@ -133,7 +133,7 @@ def test_a_training_continues_at_each_position(samples, tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     x, y = (random.uniform(0, 1, (samples, n)).astype("float32") for n in (3, 2))
     code = BLOCKS["save inside an epoch"]
-    assert "EPOCHS, BATCH, ACCUM_ITERS = \"train.keras\", 4, 10, 5" in code
+    assert 'EPOCHS, BATCH, ACCUM_ITERS = "train.keras", 4, 10, 5' in code
     code = code.replace('"train.keras", 4, 10, 5', '"train.keras", 2, 10, 5')
     last = 2 * -(-samples // 10)
     expected = None
@@ -241,9 +241,7 @@ def test_a_loop_for_jax():
     assert_same(*models)
 
 
-@pytest.mark.skipif(
-    not hosts.IS_KERAS3 or hosts.IS_TORCH, reason="the page has TensorFlow and JAX"
-)
+@pytest.mark.skipif(not hosts.IS_KERAS3 or hosts.IS_TORCH, reason="the page has TensorFlow and JAX")
 def test_padded_sequences():
     """Micro-batches with 0 to 12 labels, against stock Adam on their labels together."""
     block = "padded sequences, TensorFlow" if hosts.IS_TENSORFLOW else "padded sequences, JAX"
