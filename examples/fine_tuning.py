@@ -11,14 +11,14 @@ x, y = (random.uniform(0.5, 1, (120, n)).astype("float32") for n in (8, 2))
 
 backbone = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="tanh")])
 model = keras.Sequential([keras.Input((8,)), backbone, keras.layers.Dense(2)])
-optimizer = AdamWAccumulate(1e-3, accum_iters=5, reduction="weighted")
+optimizer = AdamWAccumulate(1e-3, accum_iters=5)
 optimizer.build(model.trainable_variables)  # before a layer is frozen
 
 backbone.trainable = False
 model.compile(optimizer, loss="mse")
 model.fit(x, y, batch_size=10, epochs=2, shuffle=False)
 
-# With reduction="weighted", windows end with the epoch: no gradient is left for the next stage.
+# Windows end with the epoch: no gradient is left for the next stage.
 backbone.trainable = True
 optimizer.learning_rate = 1e-4
 model.compile(optimizer, loss="mse")  # traces the train step with all layers

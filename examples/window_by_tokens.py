@@ -15,7 +15,7 @@ for length in (3, 8, 5, 2, 9, 4, 7, 6):  # a micro-batch is 4 sequences of one l
     micro_batches.append((x, y))
 
 model = keras.Sequential([keras.Input((None, 8)), keras.layers.Dense(2)])
-optimizer = AdamAccumulate(1e-3, accum_iters=None, reduction="weighted")
+optimizer = AdamAccumulate(1e-3, accum_iters=None)
 optimizer.build(model.trainable_variables)
 seen = tf.Variable(0.0)  # the tokens of the open window
 

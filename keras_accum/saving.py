@@ -18,7 +18,7 @@ class Saving:
         """Return the whole state as `{name: NumPy array}`, for `set_state` or `np.savez`.
 
         Names and shapes are the same on every Keras: `completed_updates`, `Adam.momentum.0`,
-        `accumulator.0` and others, listed in docs/saving.md.
+        `accumulator.0` and others, listed in docs/reference/state.md.
         """
         return self._accumulation.state.get()
 

@@ -1,16 +1,14 @@
 """The code in the pages for users runs unchanged, and makes the updates that it should."""
 
-import functools
-import importlib
 import re
 from pathlib import Path
 
 import hosts
 import numpy as np
 import pytest
-from cases import keras2_has_no
+from cases import keras2_has_no, thorough
 from hosts import accum, keras
-from training import batches, compiled, data, dense_model, go_on, initialize
+from training import compiled, data, dense_model, go_on, initialize
 
 pytestmark = pytest.mark.filterwarnings("error:An epoch ended inside a window")
 PAGES = "start", "choose", "train", "loops", "monitor", "saving", "migrate", "why_different"
@@ -23,6 +21,7 @@ PLAIN_TF = hosts.IS_LEGACY and not hosts.keras.__name__.startswith("tf_keras")
 
 def run(block, **names):
     code = BLOCKS[block].replace("import keras\n", hosts.IMPORT_KERAS + "\n")
+    names.setdefault("__name__", "page")
     exec(code, names)
     return names
 
@@ -56,11 +55,14 @@ def row(block, updates, position, only_on=True):
         row("mixed precision", 2, 0, hosts.IS_KERAS3),
         row("resume", 8, 0, hosts.IS_KERAS3),
         row("the big batch in one train step", 2, None, hosts.IS_KERAS3),
-        row("weights in fit", 2, 0, not hosts.IS_KERAS2),
+        row("by itself", 2, 0, not hosts.IS_KERAS2),
+        row("a weight of your own", 2, 0, hosts.IS_KERAS3),
+        row("moving averages", 2, 0, hosts.IS_KERAS3),
         row("validation with the big batch", 2, 0, hosts.IS_KERAS3),
         row("ask your model", 0, 0, not hosts.IS_KERAS2),
         row("a monitor", 1, 0, hosts.IS_KERAS3),
         row("callbacks that count updates", 2, 0, hosts.IS_KERAS3),
+        row("validate every 2 updates", 6, 0, hosts.IS_KERAS3),
         row("half trained: Keras's own", 1, 2, hosts.IS_KERAS3),
     ],
 )
@@ -95,8 +97,7 @@ def test_a_loop_with_a_short_last_batch():
     run(f"your own loop, {names[hosts.BACKEND]}", model=models[0], x=x, y=y)
     models[1].compile(hosts.stock("Adam", learning_rate=1e-3), "mse")
     models[1].fit(x, y, batch_size=50, shuffle=False, verbose=0)
-    for ours, stock in zip(*[model.get_weights() for model in models]):
-        np.testing.assert_allclose(ours, stock, rtol=0, atol=1e-6)
+    assert_same(*models)
 
 
 @keras2_has_no("schedules")
@@ -108,20 +109,68 @@ def test_schedules_of_the_learning_rate():
     assert (grows["optimizer"].accum_iters, grows["updates"]) == (1, 100 + 200 + 1100 // 16)
 
 
+class Stop(keras.callbacks.Callback):
+    """Save after one micro-batch of a training, and end it."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.left = last
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            self.model.save("train.keras")
+            raise KeyboardInterrupt
+
+
+@thorough
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
-def test_the_rest_of_an_epoch():
-    """After it, the weights are those of two whole epochs."""
-    x, y = (np.concatenate([array] * 2)[:100].astype("float32") for array in (X, Y))
-    models = [
-        compiled(initialize(dense_model()), hosts.ours("Adam", accum_iters=5)) for _ in range(2)
-    ]
-    settings = {"batch_size": 10, "shuffle": False, "verbose": 0}
-    models[0].fit(x, y, epochs=2, **settings)
-    with pytest.warns(UserWarning, match="An epoch ended inside a window, after 2 of its 5"):
-        models[1].fit(x[:70], y[:70], **settings)
-    run("the rest of an epoch", model=models[1], x=x, y=y, EPOCHS=2)
-    for whole, resumed in zip(*[model.get_weights() for model in models]):
-        np.testing.assert_allclose(resumed, whole, rtol=1e-6, atol=1e-6)
+@pytest.mark.filterwarnings("ignore:keras_accum. No window of this training was whole")
+@pytest.mark.parametrize("samples", [53, 83, 100])
+def test_a_training_continues_at_each_position(samples, tmp_path, monkeypatch):
+    """Also after the last micro-batch of an epoch, with its window open or closed."""
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    x, y = (random.uniform(0, 1, (samples, n)).astype("float32") for n in (3, 2))
+    code = BLOCKS["save inside an epoch"]
+    assert 'EPOCHS, BATCH, ACCUM_ITERS = "train.keras", 4, 10, 5' in code
+    code = code.replace('"train.keras", 4, 10, 5', '"train.keras", 2, 10, 5')
+    last = 2 * -(-samples // 10)
+    expected = None
+    for stop in (None, *range(1, last + 1)):
+        model = initialize(dense_model(dtype="float32"))
+        names = {"model": model, "x": x, "y": y, "__name__": "page"}
+        if stop:
+            stopped = code.replace("[Save()]", "[stop]")
+            with pytest.raises(KeyboardInterrupt):
+                exec(stopped, {**names, "stop": Stop(stop)})
+        exec(code.replace("[Save()]", "[]"), names)
+        assert names["optimizer"].completed_updates == 2 * -(-samples // 50)
+        found = names["model"].get_weights()
+        expected = expected or found
+        for weight, other in zip(found, expected):
+            np.testing.assert_array_equal(weight, other)
+        Path("train.keras").unlink()
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+def test_a_weight_of_your_own():
+    """With missing labels, the block ends with the big batch's weights."""
+    x, y = X[:60].astype("float32"), Y[:60].astype("float32")
+    y[np.random.default_rng(0).uniform(size=y.shape) < np.linspace(0, 0.9, 60)[:, None]] = -1
+    models = [initialize(dense_model(dtype="float32")) for _ in range(2)]
+    block = BLOCKS["a weight of your own"]
+    block = block.replace("batch_size=10", "batch_size=10, shuffle=False")
+    names = {"model": models[0], "x": x, "y": y, "__name__": "page"}
+    exec(block, names)
+    models[1].compile(keras.optimizers.Adam(1e-3), loss=names["loss"])
+    models[1].fit(x, y, batch_size=50, shuffle=False, verbose=0)
+    assert_same(*models)
+
+
+def assert_same(model, other):
+    for a, b in zip(model.get_weights(), other.get_weights()):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
 @keras2_has_no("`.keras` files and `to_stock`")
@@ -175,21 +224,41 @@ def test_a_fair_comparison(capsys):
 
 @pytest.mark.skipif(hosts.BACKEND != "jax", reason="for JAX")
 def test_a_loop_for_jax():
-    model, optimizer = initialize(dense_model()), hosts.ours("Adam", accum_iters=None)
-    hosts.build_on(optimizer, model.trainable_variables)
+    """After the loop of start, whose names it takes. Each ends with the big batch's weights."""
+    models = [initialize(dense_model(dtype="float32")) for _ in range(2)]
+    x, y = X.astype("float32"), Y.astype("float32")
+    names = run("your own loop, JAX", model=models[0], x=x, y=y)
+    names["micro_batches"] = [(x[i : i + 10], y[i : i + 10]) for i in range(0, 70, 10)]
+    names = run("a loop for JAX", **names)
+    for part, values in zip(names["variables"], names["state"]):
+        for v, value in zip(part, values):
+            v.assign(value)
+    optimizer = names["optimizer"]
+    assert (optimizer.completed_updates, optimizer.window_position) == (3, 2)
+    optimizer.apply_partial_window()
+    models[1].compile(hosts.stock("Adam", learning_rate=1e-3), "mse")
+    models[1].fit(x, y, batch_size=50, epochs=2, shuffle=False, verbose=0)
+    assert_same(*models)
 
-    def loss_of(trainable, others, x, y):
-        outputs, others = model.stateless_call(trainable, others, x, training=True)
-        return ((outputs - y) ** 2).mean(), others
 
-    variables = model.trainable_variables, model.non_trainable_variables, optimizer.variables
-    names = {"optimizer": optimizer, "micro_batches": batches(10, (X, Y)), "loss_of": loss_of}
-    names["state"] = tuple([v.value for v in group] for group in variables)
-    names.update(functools=functools, jax=importlib.import_module("jax"))
-    found = run("a loop for JAX", **names)["state"]
-    for v, value in zip(optimizer.variables, found[2]):
-        v.assign(value)
-    assert (optimizer.completed_updates, optimizer.window_position) == (1, 2)
+@pytest.mark.skipif(not hosts.IS_KERAS3 or hosts.IS_TORCH, reason="the page has TensorFlow and JAX")
+def test_padded_sequences():
+    """Micro-batches with 0 to 12 labels, against stock Adam on their labels together."""
+    block = "padded sequences, TensorFlow" if hosts.IS_TENSORFLOW else "padded sequences, JAX"
+    random = np.random.default_rng(0)
+    x = random.uniform(-1, 1, (35, 6, 3)).astype("float32")
+    lengths = np.repeat([2, 0, 6, 1, 4, 3, 5], 5)
+    y = np.where(np.arange(6) < lengths[:, None], random.integers(0, 2, (35, 6)), -100)
+    models = []
+    for _ in range(2):
+        model = keras.Sequential([keras.Input((6, 3)), keras.layers.Dense(2, dtype="float32")])
+        models.append(initialize(model))
+    micro_batches = [(x[i : i + 5], y[i : i + 5]) for i in range(0, 35, 5)]
+    run(block, model=models[0], micro_batches=micro_batches)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-100)
+    models[1].compile(keras.optimizers.Adam(1e-3), loss)
+    models[1].fit(x, y, batch_size=25, shuffle=False, verbose=0)
+    assert_same(*models)
 
 
 @pytest.mark.skipif(hosts.IS_KERAS3 or hosts.IS_NEW_STYLE, reason="test_recipes.py runs it")
@@ -213,9 +282,9 @@ def test_another_optimizer():
     assert (names["optimizer"].accum_iters, names["optimizer"].completed_updates) == (5, 0)
 
 
-@keras2_has_no("reduction='weighted'")
+@keras2_has_no("weights")
 def test_weights_in_a_train_step():
-    optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=2, reduction="weighted")
+    optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=2)
     variable, train_step = hosts.variable([1.0], "w"), run("weights in a train step")["train_step"]
     for gradient, tokens in ((1.0, 3), (-1.0, 1)):
         gradient = hosts.native(hosts.variable([gradient], "g")) + 0.0
@@ -253,6 +322,18 @@ def test_what_a_train_step_moves(in_step):
     optimizer = hosts.ours("SGD", learning_rate=0.5, accum_iters=3)
     for a, b in zip(followed(optimizer, 10, in_step), expected):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
+def test_from_1_x():
+    """The line lets windows continue in the next epoch, and the optimizer can be converted."""
+    optimizer = run("as in 1.x")["optimizer"]
+    model = compiled(initialize(dense_model()), optimizer)
+    model.fit(X[:33], Y[:33], batch_size=10, epochs=2, verbose=0)
+    assert (optimizer.completed_updates, optimizer.window_position) == (1, 3)
+    optimizer.apply_partial_window()
+    new = accum.AdamAccumulate.from_optimizer(optimizer, reduction="auto")
+    assert (new.reduction, new.accum_iters, new.completed_updates) == ("auto", 5, 2)
 
 
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="about Keras 3's own accumulation")

@@ -13,13 +13,7 @@ pytestmark = pytest.mark.filterwarnings("error:An epoch ended inside a window")
 README = (hosts.PROJECT / "README.md").read_text("utf-8")
 (DIFF,) = re.findall(r"```diff\n(.*?)```", README, re.S)
 STOCK, OURS = (re.sub(rf"(?m)^[{other}].*\n|^..", "", DIFF) for other in "+-")
-SAVE_AND_LOAD, CALLBACK = re.findall(r"```python\n(.*?)```", README, re.S)
-
-
-class StopInAWindow(hosts.keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        if batch == 2:
-            raise KeyboardInterrupt
+(CALLBACK,) = re.findall(r"```python\n(.*?)```", README, re.S)
 
 
 def distance(model, other):
@@ -29,14 +23,13 @@ def distance(model, other):
 
 @thorough
 @once
-def test_scripts(tmp_path, monkeypatch):
-    """The new lines end with the weights of the old ones, also over an interruption."""
+def test_scripts():
+    """The new lines end with the weights of the old ones, also with a short last window."""
     hosts.set_floatx("float32")
-    monkeypatch.chdir(tmp_path)
     random, found = np.random.default_rng(0), []
     for script in (OURS, STOCK):
         hosts.keras.utils.set_random_seed(1)
-        names = {"x": random.random((1000, 20)), "y": random.random((1000, 1))}
+        names = {"x": random.random((1013, 20)), "y": random.random((1013, 1))}
         if found:
             names.update(x=found[0]["x"], y=found[0]["y"])
         layers = hosts.keras.layers.Dense(64, activation="tanh"), hosts.keras.layers.Dense(1)
@@ -46,17 +39,15 @@ def test_scripts(tmp_path, monkeypatch):
     names, stock = found
     assert distance(names["model"], stock["model"]) < 1e-5
     assert type(stock["model"].optimizer) is hosts.keras.optimizers.Adam
-    x, y, settings = names["x"], names["y"], {"shuffle": False, "verbose": 0}
-    with pytest.raises(KeyboardInterrupt):
-        names["model"].fit(x, y, batch_size=10, callbacks=[StopInAWindow()], **settings)
-    names.update(done=30, batch_size=10)
-    exec(SAVE_AND_LOAD, names)
-    assert names["model"].optimizer.completed_updates == 40
-    stock["model"].fit(x, y, batch_size=50, **settings)
-    assert distance(names["model"], stock["model"]) < 1e-5
+    assert names["model"].optimizer.completed_updates == 21
     names.update(x=np.ones((100, 20)), y=np.ones((100, 1)))
     exec(CALLBACK, names)
     assert names["model"].optimizer.iterations == 2  # batches of 50
+
+
+@once
+def test_it_is_short():
+    assert len(README.split()) <= 900
 
 
 def test_a_type_checker_knows_everything_in_the_first_script():

@@ -25,7 +25,7 @@ SCRIPTS = {
     for name, on in FOUND
     if on == "all" or hosts.BACKEND in [BACKENDS[backend] for backend in on.split(", ")]
 }
-OURS = r"Adam(W?)Accumulate\(1e-3, accum_iters=5(?:, reduction=.weighted.)?\)"
+OURS = r"Adam(W?)Accumulate\(1e-3, accum_iters=5\)"
 
 
 @pytest.fixture(autouse=True)

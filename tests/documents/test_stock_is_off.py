@@ -1,4 +1,4 @@
-"""The rows "When stock itself is off" of docs/why_different.md: stock against stock."""
+"""The rows "When Keras itself is off" of docs/why_different.md: stock against stock."""
 
 import hosts
 import numpy as np

@@ -8,7 +8,7 @@ from keras_accum import AdamAccumulate
 
 x, y = np.random.rand(1000, 20), np.random.rand(1000, 1)
 model = keras.Sequential([keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(1)])
-model.compile(optimizer=AdamAccumulate(1e-3, accum_iters=5, reduction="weighted"), loss="mse")
+model.compile(optimizer=AdamAccumulate(1e-3, accum_iters=5), loss="mse")
 model.fit(x, y, batch_size=10)  # trains as Adam with batch_size=50
 
 from keras_accum import AccumulationSchedule, MicroBatches

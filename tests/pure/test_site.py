@@ -22,6 +22,13 @@ def test_every_page_is_in_the_navigation():
     assert pages - set(re.findall(r"[\w/]+\.md", settings.partition("\nnav:")[2])) == set()
 
 
+@pytest.mark.parametrize("name", ["weights", "slices"])
+def test_a_picture_is_what_its_script_draws(name, monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS / "site"))
+    drawn = "\n".join(importlib.import_module(f"draw_{name}").drawing()) + "\n"
+    assert (DOCS / "images" / f"{name}.svg").read_text("utf-8") == drawn
+
+
 def test_the_reference_has_every_public_name():
     pages = "".join(path.read_text("utf-8") for path in DOCS.glob("reference/*.md"))
     shown = [path.rpartition(".")[2] for path in re.findall(r"^::: (.+)$", pages, re.M)]
