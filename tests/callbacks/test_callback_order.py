@@ -212,7 +212,7 @@ def test_a_stock_optimizer_is_refused(make):
 @pytest.mark.parametrize("name", ["MicroBatchWeights", "MicroBatches"])
 def test_the_nnx_mode_is_refused(name, monkeypatch):
     """In this mode, Keras traces the train step of the model's class: a callback's isn't seen."""
-    callback = getattr(accum, name)(*[MICRO] * (name == "MicroBatches"))
+    callback = Weights() if name == "MicroBatchWeights" else accum.MicroBatches(MICRO)
     callback.set_model(model_of())
     monkeypatch.setattr("keras.src.backend.config._NNX_ENABLED", True)
     with pytest.raises(ValueError, match=f"{name} can't be used with Keras's NNX mode"):

@@ -91,7 +91,7 @@ def stock():
 
 def ours():
     """Windows of two batches, one of them open at the end of an epoch."""
-    return hosts.ours("Adam", learning_rate=0.01, accum_iters=2)
+    return hosts.ours("Adam", learning_rate=0.01, accum_iters=2, reduction="mean")
 
 
 def scaled():
@@ -273,7 +273,8 @@ def test_texts_of_errors(text):
     """Of an array that depends on one that was refused, and of a GPU's search for kernels."""
     import jax
 
-    step = micro_batches.Step(compile_with(build(), stock()), "auto", "sample")
+    library = hosts.accum.MicroBatches.library
+    step = micro_batches.Step(compile_with(build(), stock()), "auto", "sample", library)
     assert step.is_out_of_memory(jax.errors.JaxRuntimeError(text)) == TEXTS[text]
 
 

@@ -24,7 +24,7 @@ FAILING = {
         [],
         "mse",
     ),
-    "a callback": (lambda: hosts.stock("SGD"), [accum.MicroBatches(1)], compares),
+    "a callback": (lambda: hosts.stock("SGD"), [accum.MicroBatches(1, "sample")], compares),
     "a callback for ours": (
         lambda: hosts.ours("SGD", accum_iters=2, reduction="weighted"),
         [accum.MicroBatchWeights(lambda *arguments: 1 / 0)],

@@ -31,7 +31,7 @@ def test_the_stock_arguments_come_first(name):
     for mine, theirs in zip(ours, stock):
         assert mine.default == theirs.default or mine.name == "name"
     added = {p.name: p.default for p in ours[len(stock) :]}
-    assert (added["accum_iters"], added["reduction"], added["skip_nonfinite"]) == (1, "mean", False)
+    assert (added["accum_iters"], added["reduction"], added["skip_nonfinite"]) == (1, "auto", False)
     assert {p.kind for p in ours[len(stock) :]} == {inspect.Parameter.KEYWORD_ONLY}
     assert {"lr", "learning_rate", "decay"} <= {p.name for p in ours}
 

@@ -125,4 +125,4 @@ def test_a_monitor_with_nan_debuggers_switched_on(gate):
     arrays = [array[: (LENGTH + 1) * MICRO] for array in data()]
     with looking_for_nan():
         history = fit(model, MICRO, arrays, epochs=1, callbacks=[monitor]).history
-    assert history["completed_updates"] == [1]
+    assert history["completed_updates"] == [2]

@@ -169,15 +169,15 @@ if not hosts.IS_KERAS2:
 @keras2_has_no("hooks")
 @pytest.mark.parametrize("make, said", [(hosts.stock, 0), (hosts.ours, 1)])
 def test_with_a_part_of_the_user_s_own(make, said):
-    """The last micro-batch is short, which is said of a training of ours."""
+    """The training is shorter than a window, which is said of one of ours."""
     hosts.ours("SGD", accum_iters=2)
     network = hosts.sequential((3,), [BatchNormalizationOfMine(), keras.layers.Dense(2)])
-    optimizer = make("SGD", **{"accum_iters": 2} if said else {})
+    optimizer = make("SGD", **{"accum_iters": 3} if said else {})
     model = compiled(network, optimizer, run_eagerly=True)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         fit(model, 5, [array[:9] for array in data()], epochs=1)
-    assert sum("samples together" in str(warning.message) for warning in found) == said
+    assert sum("was whole" in str(warning.message) for warning in found) == said
 
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="only tf_keras compiles several optimizers")
