@@ -9,6 +9,9 @@ from typing import Any, NamedTuple, Sequence
 from keras_accum.engine.window import is_known, unconditional
 
 
+_LARGEST = 3e38  # not infinity, which debuggers report
+
+
 class MicroBatch(NamedTuple):
     """A micro-batch on its way through the engine."""
 
@@ -26,22 +29,19 @@ def weigh(accumulation, given, gradients, variables):
 
     Some sums multiply by themselves when they add. The factor includes the number of replicas,
     because Keras divides each replica's loss by it. A weight that isn't finite makes the gradients
-    NaN, and counts as 1, because at 0 they wouldn't show.
+    infinite or NaN, and counts as 1, because at 0 they wouldn't show.
     """
     values, open_window = accumulation.values, accumulation.window
     weight = values.scalar(given, open_window.weight.dtype)
     sums = accumulation.sums.in_step()
     if is_known(weight) and sums.multiply and weight and _is_finite(weight):
         return MicroBatch(gradients, variables, weight, factor=float(weight))
+    factor = weight * accumulation.replicas.count()
     if is_known(weight):
-        is_weight = _is_finite(weight)
-        weight, factor = (weight, weight) if is_weight else (type(weight)(1), float("nan"))
+        weight = weight if _is_finite(weight) else type(weight)(1)
     else:
         ops = values.ops
-        is_weight = _is_finite(weight)
-        weight = ops.where(is_weight, weight, ops.ones_like(weight))
-        factor = ops.where(is_weight, weight, float("nan") * ops.ones_like(weight))
-    factor = factor * accumulation.replicas.count()
+        weight = ops.where(_is_finite(weight), weight, ops.ones_like(weight))
     gradients = sums.as_summed(gradients, variables)
     summed = accumulation.store.are_summed(variables)
     scaled = iter(values.scale_all(list(compress(gradients, summed)), factor))
@@ -66,7 +66,7 @@ def drop_bad(accumulation, batch):
 
 
 def _is_finite(weight):
-    return abs(weight) < float("inf")  # False for NaN
+    return abs(weight) < _LARGEST  # False for NaN
 
 
 def _size(values, weight, dtype):

@@ -72,7 +72,8 @@ def test_a_step_that_finds_no_more_data(name, gate):
     dataset = tf.data.Dataset.from_tensor_slices(samples).batch(MICRO)
     dataset = dataset.filter(lambda x, y: True)  # so that its length is unknown
     for by_fit in (True, False):
-        ours = hosts.ours(case.name, accum_iters=LENGTH, gate=gate, **arguments)
+        more = {"accum_iters": LENGTH, "reduction": "mean", "gate": gate, **arguments}
+        ours = hosts.ours(case.name, **more)
         model = compiled(training.dense_model(), ours)
         for _ in range(5):
             if by_fit:
