@@ -183,8 +183,8 @@ class Accumulation:
             summed = self.replicas.reduce(gradients, variables)
             return self.unweighted(summed, variables, is_sum=weight is OF_SUM)
         batch = weigh(self, weight, gradients, variables)
-        tensors, of_variables = [*batch.gradients, batch.weight], [*variables, self.window.weight]
-        *gradients, weight = self.replicas.reduce(tensors, of_variables)
+        given = batch.gradients, variables, batch.weight, self.window.weight
+        gradients, weight = self.replicas.reduce_weighted(*given)
         return replace(batch, gradients=gradients, weight=weight)
 
     def unweighted(self, gradients, variables, is_sum=False):

@@ -156,6 +156,11 @@ class Replicas:
         """Sum tensors, one for each variable, over replicas."""
         return tensors
 
+    def reduce_weighted(self, gradients, variables, weight, of_window):
+        """Sum gradients and the micro-batch's weight, whose variable is `of_window`, at once."""
+        *gradients, weight = self.reduce([*gradients, weight], [*variables, of_window])
+        return gradients, weight
+
     def share(self, weight, loss, group=None):
         """Return a micro-batch's weight and loss, so that several processes are one.
 

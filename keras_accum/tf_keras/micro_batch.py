@@ -26,15 +26,21 @@ def process(optimizer, pairs, is_summed):
     batch = already_summed.pop(replica, None)
     if batch is None:
         is_wrapped = vars(optimizer).get("_is_wrapped_by_loss_scale_optimizer", False)
-        is_weighted = options.weighs and accumulation.pending.take("weigh") is not None
-        needs_pairs = is_weighted or options.is_strict or is_wrapped
-        if needs_pairs and options.accumulates:
-            raise ValueError(
-                "A weight, reduction='weighted' and a LossScaleOptimizer need the gradients before "
-                f"they are summed over replicas: leave {_FOR_UNSUMMED[replicas.method]}."
-            )
-        batch = accumulation.unweighted(gradients, variables)
+        batch = _make_unweighted(accumulation, gradients, variables, is_wrapped)
     accumulation.process(replace(batch, gradients=gradients, variables=variables))
+
+
+def _make_unweighted(accumulation, gradients, variables, is_refused=False):
+    """Return a micro-batch whose weight can't be reduced: its gradients are summed already."""
+    options, replicas = accumulation.options, accumulation.replicas
+    is_given = options.weighs and accumulation.pending.take("weigh") is not None
+    if options.accumulates and (is_given or options.is_strict or is_refused):
+        raise ValueError(
+            "A weight, reduction='weighted' and a LossScaleOptimizer need the gradients before "
+            f"they are summed over replicas: leave {_FOR_UNSUMMED[replicas.method]}."
+        )
+    accumulation.pending.drop_found()  # each replica's own
+    return accumulation.unweighted(gradients, variables)
 
 
 def sum_in_advance(optimizer, pairs):
@@ -42,14 +48,20 @@ def sum_in_advance(optimizer, pairs):
     accumulation = optimizer._accumulation
     options, replicas = accumulation.options, accumulation.replicas
     is_ours = getattr(type(optimizer), replicas.method).__module__.startswith("keras_accum.")
-    is_late = options.weighs and not is_ours  # already summed
-    if not options.accumulates or is_late or replicas.is_summing:
+    # A user's method may sum over processes what this one returns, but not the weight.
+    is_late = options.weighs and not is_ours
+    if not options.accumulates or options.is_strict and is_late or replicas.is_summing:
         return replicas.sum_pairs(pairs)
     optimizer.build([variable for _, variable in pairs])
     pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
     if not pairs:  # no trainable weights
         return []
+    gradients, variables = map(list, zip(*pairs))
     with replicas.in_method():
-        batch = accumulation.reduce(*map(list, zip(*pairs)))
+        if is_late:
+            summed = replicas.reduce(gradients, variables)
+            batch = _make_unweighted(accumulation, summed, variables)
+        else:
+            batch = accumulation.reduce(gradients, variables)
     accumulation.update.already_summed[replicas.index()] = batch
     return list(zip(batch.gradients, batch.variables))

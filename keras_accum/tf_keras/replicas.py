@@ -2,8 +2,11 @@
 
 import contextlib
 
+import tensorflow as tf
+
+from keras_accum.host import is_of_keras
 from keras_accum.tensorflow.replicas import TensorFlowReplicas
-from keras_accum.tf_keras.library import key_of
+from keras_accum.tf_keras.library import key_of, utilities
 
 
 class TfKerasReplicas(TensorFlowReplicas):
@@ -46,3 +49,18 @@ class TfKerasReplicas(TensorFlowReplicas):
                 pairs = getattr(self.optimizer, self.method)(pairs)
         sums = {key_of(variable): total for total, variable in pairs}
         return [sums[key_of(variable)] for variable in variables]
+
+    def reduce_weighted(self, gradients, variables, weight, of_window):
+        if self._sums_as_keras():
+            return super().reduce_weighted(gradients, variables, weight, of_window)
+        # A user's way may sum, average or scale. What a 1 becomes tells what it does.
+        pair = tf.stack([weight, tf.ones_like(weight)])
+        gradients, pair = super().reduce_weighted(gradients, variables, pair, of_window)
+        return gradients, pair[0] * self.count() / pair[1]
+
+    def _sums_as_keras(self):
+        """Return True unless a user's function or method sums gradients."""
+        function = getattr(self.optimizer, "gradient_aggregator", None)  # in the legacy style
+        is_default = function is None or function is utilities.all_reduce_sum_gradients
+        method = getattr(type(self.optimizer), self.method)
+        return is_default and (is_of_keras(method) or method.__module__.startswith("keras_accum."))
