@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Sequence
 
 from keras_accum.engine.window import is_known, unconditional
 
-
 _LARGEST = 3e38  # not infinity, which debuggers report
 
 

@@ -13,8 +13,7 @@ _FOR_UNSUMMED = {
 
 def process(optimizer, pairs, is_summed):
     """Process a micro-batch's (gradient, variable) pairs."""
-    accumulation = optimizer._accumulation
-    options, replicas = accumulation.options, accumulation.replicas
+    accumulation, replicas = optimizer._accumulation, optimizer._accumulation.replicas
     check_horovod(optimizer)
     optimizer.build([variable for _, variable in pairs])
     gradients, variables = map(list, zip(*utilities.filter_empty_gradients(pairs)))

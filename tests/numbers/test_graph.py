@@ -112,6 +112,8 @@ def test_a_conditional_is_a_loop_under_xla(case, gate):
 @pytest.mark.parametrize("gate", ["auto", "select"])
 def test_xla_copies_nothing(case, gate):
     """Neither a weight nor a slot nor a sum, each of them a vector of 1000."""
+    if hosts.IS_NEW_STYLE and gate == "select":
+        pytest.skip("old values are restored, so they are copied")
     optimizer = hosts.ours(case.name, **case.arguments, accum_iters=4, gate=gate)
     w = hosts.variable(np.ones(1000), "w")
     hosts.build_on(optimizer, [w])
