@@ -26,18 +26,19 @@ import warnings
 
 import hosts
 import numpy as np
-import programs
 import pytest
 import training
 from cases import once_by_torch, quick_first, skip_file_on_keras2, thorough
 from hosts import keras
-from programs import Program
 from training import assert_equal
 
 from keras_accum.terms.tap import call_noting
 from keras_accum.terms.term import Divisor, Term
 
 skip_file_on_keras2("reduction='auto'")
+
+import programs  # noqa: E402
+from programs import Program  # noqa: E402
 
 WHY = {
     "compares": "isn't a mean over samples: it compares samples",
