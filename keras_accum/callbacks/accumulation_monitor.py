@@ -63,8 +63,8 @@ class AccumulationMonitor(Callback):
     >>> model.compile(optimizer=AdamAccumulate(accum_iters=4), loss="mse")
     >>> callbacks = [AccumulationMonitor()]
     >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=callbacks).history
-    >>> history["completed_updates"], history["window_position"]
-    ([2], [2])
+    >>> history["completed_updates"], history["window_position"]  # of 4, 4 and 2 micro-batches
+    ([3], [0])
     """
 
     def on_train_begin(self, logs=None):

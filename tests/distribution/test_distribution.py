@@ -255,7 +255,8 @@ def test_jax_model_parallel(distributed):
         assert split == [{axis: "model"}] * 3
 
 
-TRAININGS = [{}, {"gate": "conditional"}]  # arguments of our optimizer
+# Arguments of our optimizer.
+TRAININGS = [{}, {"reduction": "mean"}, {"reduction": "mean", "gate": "conditional"}]
 
 
 @thorough

@@ -22,7 +22,7 @@ if hosts.IS_KERAS3:  # which doesn't know the short name in HDF5
 OWN = (WRITER, "tf_keras_2_15") if WRITER == "tf_keras" else (WRITER,)
 
 
-HERE = "state_format", "weight_names"  # of the optimizer that was loaded into
+HERE = "state_format", "weight_names", "window_weight"  # of the optimizer that was loaded into
 
 
 def is_read(writer, row, form):
