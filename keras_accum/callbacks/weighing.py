@@ -3,11 +3,11 @@
 import contextlib
 from fractions import Fraction
 
-from keras_accum.callbacks.base import find_own_methods
-from keras_accum.callbacks.train_function import InTrainFunction, attribute
+from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.convert import list_accumulating
 from keras_accum.engine.pending import OF_SUM, Found
-from keras_accum.host import warn_once
+from keras_accum.host import find_own_methods, warn_once
+from keras_accum.host.scopes import attribute
 from keras_accum.terms import sums, table
 from keras_accum.terms.table import Loss, Way
 from keras_accum.terms.tap import Tap, find_own_losses

@@ -5,10 +5,10 @@ import random
 
 import numpy as np
 
-from keras_accum.callbacks.train_function import attribute, undone
 from keras_accum.compare.put_back import Kept
 from keras_accum.compare.verdict import precision_of
 from keras_accum.host import is_of_keras
+from keras_accum.host.scopes import attribute, undone
 
 # Keras's layers that draw random numbers, with the attributes that switch this off. Most others,
 # such as MultiHeadAttention, contain one of them.

@@ -1,6 +1,6 @@
 """Terms of a loss that `reduction="sum"` would count in each micro-batch."""
 
-from keras_accum.callbacks.base import find_own_methods
+from keras_accum.host import find_own_methods
 from keras_accum.terms.term import are_means, find_reductions
 
 _REFUSED = "reduction='sum' would count {} once per micro-batch, not once per update. {}"

@@ -2,8 +2,8 @@
 
 import contextlib
 
-from keras_accum.callbacks.train_function import attribute
 from keras_accum.host import check_members
+from keras_accum.host.scopes import attribute
 from keras_accum.terms.term import Term
 
 

@@ -11,15 +11,15 @@ from hosts import accum, keras
 from steps import interrupted_at, lines_run_by
 from training import LENGTH, MICRO, assert_equal, compiled, data, dense_model, fit, weights
 
-from keras_accum.callbacks import train_function
+from keras_accum.host import scopes
 
 skip_file_on_keras2("callbacks that change a train step")
 
 ARRAYS = [array[: 2 * MICRO] for array in data()]
 # The files with scopes. On TensorFlow, a traced step runs no others.
-FILES = {"train_function.py"}
+FILES = {"train_function.py", "scopes.py"}
 if not hosts.IS_TENSORFLOW:
-    FILES |= {"together.py", "loss_calls.py", "losses.py"}
+    FILES |= {"together.py", "tap.py", "weighing.py", "losses.py"}
 
 # A callback, and the optimizer.
 TRAININGS = {
@@ -79,9 +79,9 @@ def test_interrupted_in_the_end_of_an_inner_scope():
     owner = types.SimpleNamespace(name="own")
 
     def set_twice():
-        with train_function.attribute(owner, "name", "outer"):
+        with scopes.attribute(owner, "name", "outer"):
             assert owner.name == "outer"
-            with train_function.attribute(owner, "name", "inner"):
+            with scopes.attribute(owner, "name", "inner"):
                 assert owner.name == "inner"
         assert owner.name == "own"
 
@@ -90,22 +90,22 @@ def test_interrupted_in_the_end_of_an_inner_scope():
         is_interrupted, number = False, number + 1
         try:
             with interrupted_at(number=number):
-                train_function.undone(set_twice)()
+                scopes.undone(set_twice)()
         except KeyboardInterrupt:
             is_interrupted = True
         assert vars(owner) == {"name": "own"}, number
-        assert not train_function._set_here.scopes
+        assert not scopes._set_here.scopes
     assert number > 20
 
 
 def test_a_scope_that_ends_in_another_thread():
     owner = types.SimpleNamespace(name="own")
-    scope = train_function.attribute(owner, "name", "ours")
+    scope = scopes.attribute(owner, "name", "ours")
     scope.__enter__()
     thread = threading.Thread(target=scope.__exit__)
     thread.start()
     thread.join()
-    assert owner.name == "own" and not train_function._set_here.scopes
+    assert owner.name == "own" and not scopes._set_here.scopes
 
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="elsewhere, a loss is called in a trace alone")

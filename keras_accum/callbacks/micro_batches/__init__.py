@@ -12,9 +12,9 @@ from typing import Literal, NoReturn
 
 import keras
 
-from keras_accum.callbacks.base import find_own_methods
 from keras_accum.callbacks.micro_batches import of_keras
 from keras_accum.callbacks.train_function import InTrainFunction
+from keras_accum.host import find_own_methods
 
 Step = importlib.import_module(f"{__name__}.{keras.backend.backend()}").Step
 

@@ -7,16 +7,16 @@ import numpy as np
 from keras import ops
 from keras.utils import unpack_x_y_sample_weight
 
-from keras_accum.callbacks.base import find_own_methods, trains_normalization
+from keras_accum.callbacks.base import trains_normalization
 from keras_accum.callbacks.micro_batches.halving import Halving
 from keras_accum.callbacks.micro_batches.losses import NotInSlices, in_parts, watching_layers
 from keras_accum.callbacks.micro_batches.outputs import Outputs
-from keras_accum.callbacks.train_function import attribute
 from keras_accum.callbacks.weighing import Weighing
 from keras_accum.convert import list_accumulating
 from keras_accum.engine.parts import sum_dtype
 from keras_accum.engine.pending import OF_SUM
-from keras_accum.host import warn_once
+from keras_accum.host import find_own_methods, warn_once
+from keras_accum.host.scopes import attribute
 from keras_accum.keras3.generators import make_generator
 from keras_accum.terms.table import Loss, Way
 from keras_accum.terms.term import Divisor
