@@ -449,6 +449,34 @@ def test_the_way_is_chosen(name, capsys):
     assert said.count("in a second forward pass") == (found == "batch")
 
 
+@once_by_torch
+def test_where_two_passes_cannot_be_used():
+    """With batch normalization: a mean counts by samples, and a loss that compares is refused."""
+    case = normalized, (X, Y), {}, {"loss": scalar}
+    with pytest.warns(match="so slices count by their samples.*batch normalization that trains"):
+        _, actual = train(case, [MicroBatches(SIZE)])
+    with pytest.warns(match="Batch normalization trains"):
+        _, expected = train((normalized, (X, Y), {}, {}), [MicroBatches(SIZE, "sample")])
+    assert_equal(actual, expected)
+    with pytest.raises(ValueError, match="can't be used with batch normalization that trains"):
+        train((normalized, (X, Y), {}, {"loss": contrastive}), [MicroBatches(SIZE)])
+
+
+@pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches")
+@pytest.mark.parametrize("name", ["ignored class", "plain", pytest.param("sum", marks=thorough)])
+def test_a_window_weighs_whole_and_sliced_batches(name):
+    """By what each batch's loss is divided by. The last batch is short, and one slice."""
+    cases = {**CASES, **DIVIDED, "sum": (sequential, (X, Y), {}, lambda: {"loss": mse("sum")})}
+    build, arrays, in_fit, in_compile = cases[name]
+    short = [array[: BATCH + SIZE - 1] for array in arrays]
+    case = build, short, in_fit, in_compile
+    ours = hosts.ours("SGD", learning_rate=0.03, momentum=0.5, accum_iters=2)
+    _, actual = train(case, [MicroBatches(SIZE)], ours)
+    _, expected = train(case, [], sgd(), batch_size=2 * BATCH)
+    names = [name for name in expected if "weight" in name or "slot" in name]
+    assert_equal({n: actual[n] for n in names}, {n: expected[n] for n in names})
+
+
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 @each_of({**COUPLED, **DIVIDED, **READING})
 def test_any_loss_of_the_whole_batch(name):

@@ -1,8 +1,9 @@
 """The callback `MicroBatches`, for Keras 3 only.
 
-`step` is the train step in slices, `losses` scales their losses, `outputs` joins their outputs,
-`halving` finds a size that fits, `jax`, `tensorflow` and `torch` loop over slices, `convolutions`
-makes them fast in JAX's loop, and `of_keras` lists Keras's private members.
+`step` is the train step in slices, and `passes` has its two ways to gradients. `losses` scales the
+losses of slices, `outputs` joins their outputs, and `halving` finds a size that fits. `jax`,
+`tensorflow` and `torch` loop over slices, and `convolutions` makes them fast in JAX's loop.
+`of_keras` lists Keras's private members.
 """
 
 from __future__ import annotations

@@ -1,0 +1,246 @@
+"""Two ways to a batch's gradients in slices: in one pass, or by the loss of the whole batch."""
+
+import keras
+import numpy as np
+from keras import ops
+from keras.utils import unpack_x_y_sample_weight
+
+from keras_accum.callbacks.base import trains_normalization
+from keras_accum.callbacks.micro_batches.losses import NotInSlices, in_parts, watching_layers
+from keras_accum.callbacks.micro_batches.outputs import Outputs
+from keras_accum.engine.pending import OF_SUM
+from keras_accum.host import find_own_methods
+from keras_accum.host.scopes import attribute
+from keras_accum.terms.table import Loss, Way
+from keras_accum.terms.term import Divisor
+
+_OTHERS = "not all terms of the loss are divided by the same number"
+_OF_PROCESSES = "each process divides its loss by another number"
+_OWN_LOSS = "the model has its own `compute_loss`"
+DRAWS = (
+    "MicroBatches(loss='batch') runs your model twice on each slice, and {} in the second run. If "
+    "a layer draws random numbers, keep `self.seeds = keras.random.SeedGenerator()` in it, and "
+    "draw as in `keras.random.uniform(shape, seed=self.seeds)`."
+)
+_NO_LOSS = (
+    "MicroBatches(loss='batch') needs a model that is compiled with a loss, or that has its own "
+    "`compute_loss`."
+)
+_CALLS_MODEL = (
+    "MicroBatches(loss='batch') can't be used with a `compute_loss` that calls the model: it gets "
+    "the whole batch, which might not fit in memory. Compute the loss from `y_pred`, the joined "
+    "outputs of the slices, or leave the callback out."
+)
+_NORMALIZES = (
+    "MicroBatches(loss='batch') can't be used with batch normalization that trains: a sample's "
+    "output depends on its slice. Freeze the layer with `trainable=False`, or use another "
+    "normalization, such as `torch.nn.GroupNorm` in a module of PyTorch. Received: {!r}"
+)
+_SAME = 1e-2  # a larger relative distance of two passes isn't rounding, also in half precision
+
+
+def has_own_loss(model):
+    return bool(find_own_methods(model, keras.Model, "compute_loss"))
+
+
+class OnePass:
+    """Adds up the gradients of slices, each weighed by what its loss is divided by.
+
+    step: the StepInSlices.
+    terms: the Terms of the loss in the last slice.
+    counts_samples: True to let each slice count by its samples, whatever its loss is divided by.
+    """
+
+    terms, counts_samples = (), False
+
+    def __init__(self, step):
+        self.step = step
+
+    def add_up(self, data, rows):
+        """Return the gradients of a batch, or raise NotInSlices."""
+        step = self.step
+        if has_own_loss(step.model) and not self.counts_samples:
+            raise NotInSlices(_OWN_LOSS)
+
+        def compute(data, count):
+            with in_parts(self, count, rows):
+                return self.differentiate(data, count, rows)
+
+        sums, totals = step.add_up(compute, data, rows)
+        if self._is_weighted():
+            share, loss, _ = totals
+            step.track_loss(loss / share, rows)
+            sums = [g if g is None else step.times(g, 1 / share) for g in sums]
+        if step.weighing is not None:
+            step.weighing.give(self._find_divisor(totals, rows))
+        self.terms = ()  # they have the tensors of a trace
+        return sums
+
+    def differentiate(self, data, count, rows=None):
+        """Return the gradients for a slice's part in a batch of `rows` samples; update the metrics.
+
+        And the totals to add up, if any: the slice's share, the loss times it, and the divisor.
+        """
+        step = self.step
+        x, y, sample_weight = unpack_x_y_sample_weight(data)
+
+        def objective(_):
+            y_pred = step.call(x)
+            loss = step.model._compute_loss(x, y, y_pred, sample_weight, training=True)
+            share, divisor = self._find_share(count, count if rows is None else rows)
+            # Scale the loss, not the gradient, so that XLA adds sparse rows in place.
+            part = ops.convert_to_tensor(share, loss.dtype) * loss
+            return step.optimizer.scale_loss(part), (loss, y_pred, share, divisor)
+
+        gradients, _, (loss, y_pred, share, divisor) = step.compute_gradients(objective)
+        if not self._is_weighted():
+            step.track_loss(loss, count)
+        step.track_metrics(y, y_pred, sample_weight)
+        if divisor is None:
+            return gradients, None
+        parts = [ops.cast(part, "float32") for part in (share, share * loss, divisor)]
+        return gradients, ops.stack(parts)
+
+    def _is_weighted(self):
+        """Return True if samples don't say what a slice's loss is divided by."""
+        terms = [term for term in self.terms if term.divisor is not Divisor.NONE_SUM]
+        return any(term.depends_on_data for term in terms)
+
+    def _decide(self, count):
+        step = self.step
+        return Loss(self.terms, count, adds=step.library.added_losses(step.model) > 0).decide()
+
+    def _find_share(self, count, rows):
+        """Return a slice's share in the batch's loss, and its divisor if that is needed."""
+        step, is_weighted, share = self.step, self._is_weighted(), count / rows
+        if not self.terms or not (is_weighted or step.weighing is not None):
+            return share, None
+        is_divided = self._decide(count).way is Way.BY_DIVISOR
+        if is_weighted and step.called() is not step.model:  # which reduces sums in the last slice
+            raise NotInSlices(_OF_PROCESSES)
+        if is_weighted and not is_divided:
+            raise NotInSlices(_OTHERS)
+        term = self.terms[0]
+        divisor = ops.cast(term.count("float32") if is_divided else count, "float32")
+        divisor = ops.where(divisor == 0, step.library.least_weight, divisor)
+        if is_weighted:  # not the divisor itself: half precision would overflow sooner
+            share = share * divisor / ops.cast(ops.size(term.values), "float32")
+        return share, ops.stop_gradient(divisor)
+
+    def _find_divisor(self, totals, rows):
+        """Return what the batch's loss is divided by, for optimizers that accumulate."""
+        if not self.terms:
+            return rows
+        way = self._decide(rows).way
+        return OF_SUM if way is Way.AS_SUM else totals[2]
+
+
+class NotTwice(ValueError):
+    """The model can't run twice on a slice with the same result."""
+
+
+class TwoPasses:
+    """Computes the loss of the whole batch, from the outputs of a pass without gradients.
+
+    step: the StepInSlices.
+    agrees: True once both passes had the same outputs in this training.
+    """
+
+    def __init__(self, step):
+        self.step, self.agrees = step, False
+
+    def check(self):
+        """Raise NotTwice if the model can't take two passes."""
+        model = self.step.model
+        if not (model.loss or has_own_loss(model)):
+            raise NotTwice(_NO_LOSS)
+        for layer in model._flatten_layers():
+            if trains_normalization(layer):
+                raise NotTwice(_NORMALIZES.format(layer.name))
+
+    def add_up(self, data, rows):
+        """Return the gradients of a batch by the chain rule, or raise NotTwice."""
+        step = self.step
+        before = step.take_snapshot()
+        outputs = self._join_outputs(data, rows)
+        step.restore(before)  # so that the second pass draws the same numbers
+        of_loss, by_outputs, by_penalties = self._differentiate_loss(data, rows, outputs)
+        expected = outputs.arrays if step.runs_eagerly() and not self.agrees else []
+        del outputs  # to save memory
+
+        def compute(data, count):
+            return self._differentiate_outputs(*data, by_penalties, count / rows), None
+
+        sums, _ = step.add_up(compute, (data, by_outputs, expected), rows)
+        self.agrees = True
+        return list(map(step.plus, sums, of_loss))
+
+    def _join_outputs(self, data, rows):
+        """Run the model on all slices. Return its outputs and the sums of penalties."""
+        step, outputs = self.step, Outputs()
+
+        def forward(_, data, count):
+            with watching_layers(step, count):
+                y_pred = step.call(unpack_x_y_sample_weight(data)[0])
+            return (), outputs.flatten(y_pred, self._list_penalties(count / rows), count)
+
+        outputs.join(step.scan(forward, (), data, rows)[1])
+        return outputs
+
+    def _list_penalties(self, share):
+        """Return a slice's shares in the losses added by layers."""
+        floatx, losses = keras.backend.floatx(), self.step.model.losses
+        return [ops.convert_to_tensor(share, floatx) * ops.sum(ops.cast(e, floatx)) for e in losses]
+
+    def _differentiate_loss(self, data, rows, outputs):
+        """Return the loss's gradients by weights, outputs and penalties; update the metrics.
+
+        The loss may read weights, such as a temperature. It may also leave out penalties.
+        """
+        step, model = self.step, self.step.model
+        x, y, sample_weight = unpack_x_y_sample_weight(data)
+
+        def objective(arrays):
+            y_pred, penalties = outputs.pack(arrays)
+            given = attribute(model, "_losses_override", penalties)
+            with step.weighed(), given, attribute(model, "call", _refuse_call):
+                loss = model._compute_loss(x, y, y_pred, sample_weight, training=True)
+            return step.optimizer.scale_loss(loss), (loss, y_pred)
+
+        arrays = [*outputs.arrays, *outputs.penalties]
+        of_loss, by_arrays, (loss, y_pred) = step.compute_gradients(objective, arrays)
+        step.track_loss(loss, rows)
+        step.track_metrics(y, y_pred, sample_weight)
+        count = len(outputs.arrays)
+        return of_loss, by_arrays[:count], by_arrays[count:]
+
+    def _differentiate_outputs(self, data, by_outputs, expected, by_penalties, share):
+        """Return a slice's gradients, from those by its outputs and by all slices' penalties."""
+
+        def objective(_):
+            """Return a value with these gradients with respect to outputs and penalties."""
+            arrays = keras.tree.flatten(self.step.call(unpack_x_y_sample_weight(data)[0]))
+            _compare(arrays, expected)
+            pairs = zip([*arrays, *self._list_penalties(share)], [*by_outputs, *by_penalties])
+            floatx = keras.backend.floatx()
+            products = [
+                ops.sum(ops.cast(array, floatx) * ops.cast(g, floatx))
+                for array, g in pairs
+                if g is not None
+            ]
+            return sum(products), None
+
+        return self.step.compute_gradients(objective)[0]
+
+
+def _refuse_call(*arguments, **keywords):
+    raise ValueError(_CALLS_MODEL)
+
+
+def _compare(arrays, expected):
+    """Raise NotTwice if the second pass has other outputs than the first."""
+    for array, first in zip(arrays, expected):
+        if "float" in keras.backend.standardize_dtype(array.dtype):
+            array, first = (ops.convert_to_numpy(a).astype("float64") for a in (array, first))
+            if np.linalg.norm(array - first) > _SAME * np.linalg.norm(first):
+                raise NotTwice(DRAWS.format("its outputs differ"))
