@@ -29,6 +29,7 @@ IGNORED = [
     # Ours, of what test_caveats.py is about.
     r"keras_accum. (Batch normalization trains|Layers keep values):UserWarning",
     r"keras_accum. \w+ has accum_iters=1, the default:UserWarning",
+    r"keras_accum. `fit` can't weigh micro-batches in TensorFlow 2.8:UserWarning",
 ]
 if HOST == "keras2":  # from TensorFlow 1 and Keras on Python 3.7
     IGNORED += [":DeprecationWarning", ":FutureWarning", ":PendingDeprecationWarning"]

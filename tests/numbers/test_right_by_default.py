@@ -473,6 +473,26 @@ def test_divisors_that_change_from_one_training_to_the_next(reduction):
 
 
 @once_by_torch
+@pytest.mark.parametrize("reduction, says", [("auto", 1), ("mean", 0)])
+def test_where_no_step_can_be_changed(reduction, says):
+    """Each micro-batch counts the same then, and a warning says so."""
+
+    class OwnFunction(keras.Model):
+        def make_train_function(self, force=False):
+            return super().make_train_function(force)
+
+    i = keras.Input((3,))
+    model = OwnFunction(i, keras.layers.Dense(2)(i))
+    model.compile(make(reduction, 2), "mse", run_eagerly=True)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        model.fit(*[array[:8] for array in training.data()], batch_size=2, verbose=0)
+    texts = [str(warning.message) for warning in found]
+    assert sum("own `make_train_function`, so each counts the same" in t for t in texts) == says
+    assert model.optimizer.completed_updates == 2
+
+
+@once_by_torch
 def test_weigh_twice():
     w, ones = hosts.variable([1.0, 2.0], "w"), np.ones(2, hosts.FLOATX)
     optimizer = make()
