@@ -46,7 +46,7 @@ def curves():
         (f"accumulated: {ACCUM_ITERS} x {BATCH}", BLUE, accumulating, BATCH, dashed),
     ):
         losses = []
-        demo.train(optimizer, batch, curve=losses)
+        demo.train(name, optimizer, batch, curve=losses)
         where = list(points(losses))
         yield line(where, color, **style)
         y = where[-1][1] + (22 if style is dashed else 0)

@@ -8,6 +8,7 @@ from keras.utils import unpack_x_y_sample_weight
 from keras_accum.callbacks.base import trains_normalization
 from keras_accum.callbacks.micro_batches.losses import NotInSlices, in_parts, watching_layers
 from keras_accum.callbacks.micro_batches.outputs import Outputs
+from keras_accum.engine.parts import scalar_dtype
 from keras_accum.engine.pending import OF_SUM
 from keras_accum.host import find_own_methods
 from keras_accum.host.scopes import attribute
@@ -39,6 +40,10 @@ _NORMALIZES = (
 _SAME = 1e-2  # a larger relative distance of two passes isn't rounding, also in half precision
 
 
+def _totals_dtype():
+    return scalar_dtype(keras.backend.floatx())
+
+
 def has_own_loss(model):
     return bool(find_own_methods(model, keras.Model, "compute_loss"))
 
@@ -68,7 +73,7 @@ class OnePass:
 
         sums, totals = step.add_up(compute, data, rows)
         if self._is_weighted():
-            share, loss, _ = totals
+            share, loss = totals[0], totals[1]  # a tensor of TensorFlow can't be unpacked
             step.track_loss(loss / share, rows)
             sums = [g if g is None else step.times(g, 1 / share) for g in sums]
         if step.weighing is not None:
@@ -98,8 +103,8 @@ class OnePass:
         step.track_metrics(y, y_pred, sample_weight)
         if divisor is None:
             return gradients, None
-        parts = [ops.cast(part, "float32") for part in (share, share * loss, divisor)]
-        return gradients, ops.stack(parts)
+        share, loss, divisor = (ops.cast(v, _totals_dtype()) for v in (share, loss, divisor))
+        return gradients, ops.stack([share, share * loss, divisor])
 
     def _is_weighted(self):
         """Return True if samples don't say what a slice's loss is divided by."""
@@ -121,10 +126,11 @@ class OnePass:
         if is_weighted and not is_divided:
             raise NotInSlices(_OTHERS)
         term = self.terms[0]
-        divisor = ops.cast(term.count("float32") if is_divided else count, "float32")
+        dtype = _totals_dtype()
+        divisor = ops.cast(term.count(dtype) if is_divided else count, dtype)
         divisor = ops.where(divisor == 0, step.library.least_weight, divisor)
         if is_weighted:  # not the divisor itself: half precision would overflow sooner
-            share = share * divisor / ops.cast(ops.size(term.values), "float32")
+            share = ops.cast(share, dtype) * divisor / ops.cast(ops.size(term.values), dtype)
         return share, ops.stop_gradient(divisor)
 
     def _find_divisor(self, totals, rows):
