@@ -14,10 +14,11 @@ import tensorflow as tf
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
 def train(optimizer, batch_size):
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with strategy.scope():
         layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
         model = keras.Sequential([keras.Input((1,)), layer])
         model.compile(optimizer(), loss="mean_squared_error", jit_compile=False)
