@@ -128,7 +128,7 @@ class Stop(keras.callbacks.Callback):
 @thorough
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 @pytest.mark.filterwarnings("ignore:keras_accum. No window of this training was whole")
-@pytest.mark.parametrize("samples", [53, 83, 100])
+@pytest.mark.parametrize("samples", [53, pytest.param(83, marks=pytest.mark.weekly), 100])
 def test_a_training_continues_at_each_position(samples, tmp_path, monkeypatch):
     """Also after the last micro-batch of an epoch, with its window open or closed."""
     monkeypatch.chdir(tmp_path)
