@@ -7,7 +7,7 @@ table of the README.
 import math
 import sys
 
-from draw_window import BLUE, GREY, ORANGE, box, line, opened, text
+from draw_window import BLUE, GREY, ORANGE, line, picture, text
 
 from keras_accum.__main__ import ACCUM_ITERS, BATCH, LEARNING_RATE, Demo
 
@@ -56,5 +56,4 @@ def curves():
 
 
 if __name__ == "__main__":
-    drawn = [opened(WIDTH, HEIGHT, TITLE), box(0, 0, WIDTH, HEIGHT, "#ffffff"), *curves(), "</svg>"]
-    sys.stdout.write("\n".join(drawn) + "\n")
+    sys.stdout.write("\n".join(picture(WIDTH, HEIGHT, TITLE, curves)) + "\n")

@@ -2,7 +2,7 @@
 
 import sys
 
-from draw_window import BAR, BLUE, BOX, GREY, LEFT, ORANGE, STEP, arrow, box, line, opened, text
+from draw_window import BAR, BLUE, BOX, GREY, LEFT, ORANGE, STEP, arrow, box, line, picture, text
 
 SLICES, SIZE, UNIT = 5, 10, 9
 TITLE = f"MicroBatches: one train step computes {SLICES} slices, and makes one update"
@@ -41,12 +41,7 @@ def update():
 
 
 def drawing():
-    width, height = END + 20, 288
-    yield opened(width, height, TITLE)
-    yield box(0, 0, width, height, "#ffffff")
-    for part in rows, slices, update:
-        yield from part()
-    yield "</svg>"
+    return picture(END + 20, 288, TITLE, rows, slices, update)
 
 
 if __name__ == "__main__":

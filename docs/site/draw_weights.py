@@ -2,7 +2,7 @@
 
 import sys
 
-from draw_window import BLUE, GREY, INK, LEFT, ORANGE, arrow, box, line, opened, text
+from draw_window import BLUE, GREY, INK, LEFT, ORANGE, arrow, box, line, picture, text
 
 LABELS, UNIT, GAP = (10, 25, 5), 16, 6  # labels in each micro-batch; widths in pixels
 WIDTH = sum(LABELS) * UNIT + (len(LABELS) - 1) * GAP
@@ -40,12 +40,7 @@ def update():
 
 
 def drawing():
-    width, height = LEFT + WIDTH + 16, 298
-    yield opened(width, height, TITLE)
-    yield box(0, 0, width, height, "#ffffff")
-    for part in rows, micro_batches, update:
-        yield from part()
-    yield "</svg>"
+    return picture(LEFT + WIDTH + 16, 298, TITLE, rows, micro_batches, update)
 
 
 if __name__ == "__main__":

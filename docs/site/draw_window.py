@@ -79,13 +79,18 @@ def opened(width, height, title):
     )
 
 
-def drawing():
-    width, height = LEFT + (WINDOW + NEXT) * STEP + 4, 324
-    yield opened(width, height, TITLE)
+def picture(width, height, title, *parts):
+    """Yield the lines of an SVG whose elements these functions yield."""
+    yield opened(width, height, title)
     yield box(0, 0, width, height, "#ffffff")  # readable on a dark page, too
-    for part in labels, micro_batches, weights:
+    for part in parts:
         yield from part()
     yield "</svg>"
+
+
+def drawing():
+    width = LEFT + (WINDOW + NEXT) * STEP + 4
+    return picture(width, 324, TITLE, labels, micro_batches, weights)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from keras.utils import unpack_x_y_sample_weight
 from keras_accum.callbacks.base import trains_normalization
 from keras_accum.callbacks.micro_batches.losses import NotInSlices, in_parts, watching_layers
 from keras_accum.callbacks.micro_batches.outputs import Outputs
-from keras_accum.engine.parts import scalar_dtype
 from keras_accum.engine.pending import OF_SUM
 from keras_accum.host import find_own_methods
 from keras_accum.host.scopes import attribute
@@ -38,10 +37,6 @@ _NORMALIZES = (
     "normalization, such as `torch.nn.GroupNorm` in a module of PyTorch. Received: {!r}"
 )
 _SAME = 1e-2  # a larger relative distance of two passes isn't rounding, also in half precision
-
-
-def _totals_dtype():
-    return scalar_dtype(keras.backend.floatx())
 
 
 def has_own_loss(model):
@@ -103,7 +98,7 @@ class OnePass:
         step.track_metrics(y, y_pred, sample_weight)
         if divisor is None:
             return gradients, None
-        share, loss, divisor = (ops.cast(v, _totals_dtype()) for v in (share, loss, divisor))
+        share, loss, divisor = (ops.cast(v, step.totals_dtype) for v in (share, loss, divisor))
         return gradients, ops.stack([share, share * loss, divisor])
 
     def _is_weighted(self):
@@ -126,7 +121,7 @@ class OnePass:
         if is_weighted and not is_divided:
             raise NotInSlices(_OTHERS)
         term = self.terms[0]
-        dtype = _totals_dtype()
+        dtype = step.totals_dtype
         divisor = ops.cast(term.count(dtype) if is_divided else count, dtype)
         divisor = ops.where(divisor == 0, step.library.least_weight, divisor)
         if is_weighted:  # not the divisor itself: half precision would overflow sooner

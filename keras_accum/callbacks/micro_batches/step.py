@@ -10,7 +10,7 @@ from keras_accum.callbacks.micro_batches.losses import NotInSlices
 from keras_accum.callbacks.micro_batches.passes import NotTwice, OnePass, TwoPasses
 from keras_accum.callbacks.weighing import Weighing
 from keras_accum.convert import list_accumulating
-from keras_accum.engine.parts import sum_dtype
+from keras_accum.engine.parts import scalar_dtype, sum_dtype
 from keras_accum.host import warn_once
 from keras_accum.keras3.generators import make_generator
 
@@ -42,6 +42,11 @@ class StepInSlices(Halving):
     of_slices: names of metrics that layers update with values of a slice, such as its mean.
     is_settled: True once one pass was enough for a batch in this training.
     """
+
+    @property
+    def totals_dtype(self):
+        """The dtype of sums over slices other than gradients."""
+        return scalar_dtype(keras.backend.floatx())
 
     @staticmethod
     def runs_eagerly():
@@ -215,7 +220,7 @@ class StepInSlices(Halving):
 
         types = [sum_dtype(keras.backend.standardize_dtype(w.dtype)) for w in weights]
         zeros = [ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
-        (sums, totals), parts = self.scan(add, (zeros, ops.zeros(3)), data, rows)
+        (sums, totals), parts = self.scan(add, (zeros, ops.zeros(3, self.totals_dtype)), data, rows)
         sums = self.join([None if i in missing else s for i, s in enumerate(sums)], parts)
         return sums, totals
 

@@ -121,7 +121,7 @@ def _are_similar(name, other):
     return one[-shared:] == two[-shared:]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.lru_cache(maxsize=2**14)
 def _split(name):
     return [re.sub("_[0-9]+$", "", part) for part in name.split("/")]
 
