@@ -141,7 +141,7 @@ OWN_SUMS += ["gradient_aggregator"] * hosts.IS_LEGACY
 
 @pytest.mark.skipif(not hosts.IS_TF_KERAS, reason="Keras 3 has no method that sums gradients")
 @quick_first("how", OWN_SUMS)
-def test_gradients_that_are_summed_in_a_way_of_ones_own(how, request):
+def test_gradients_that_are_summed_in_a_way_of_ones_own(how, request, recwarn):
     """By the user's function or as Horovod does, for each micro-batch as by Keras's reduction."""
     calls, arguments = [], dict(CASES["momentum"].arguments)
     method = "_aggregate_gradients" if hosts.IS_LEGACY else "aggregate_gradients"
@@ -175,6 +175,8 @@ def test_gradients_that_are_summed_in_a_way_of_ones_own(how, request):
     with strategy.scope() if strategy else contextlib.nullcontext():
         actual = trained(hosts.ours("SGD", **arguments, accum_iters=length), size)
     training.assert_same_training(actual, expected)
+    dropped = [w for w in recwarn if "are already summed over replicas" in str(w.message)]
+    assert bool(dropped) == (how == "scaled")  # a weight that `fit` found
     assert len(calls) == training.UPDATES * LENGTH or how not in ("fit", "gradient_aggregator")
 
 
