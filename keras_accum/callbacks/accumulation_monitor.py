@@ -1,6 +1,6 @@
 """The callback `AccumulationMonitor`."""
 
-from keras_accum.callbacks.base import Callback
+from keras_accum.fit.callback import Callback
 
 # Logs to show as they are, without averaging.
 _LOGS = (
@@ -59,7 +59,7 @@ class AccumulationMonitor(Callback):
     Example:
 
     {set_up}
-    >>> from keras_accum.{library} import AccumulationMonitor, AdamAccumulate
+    >>> from keras_accum.{module} import AccumulationMonitor, AdamAccumulate
     >>> model.compile(optimizer=AdamAccumulate(accum_iters=4), loss="mse")
     >>> callbacks = [AccumulationMonitor()]
     >>> history = model.fit(x, y, batch_size=10, verbose=0, callbacks=callbacks).history

@@ -11,12 +11,12 @@ import importlib
 import numbers
 from typing import Any, Sequence
 
-from keras_accum.callbacks.base import Callback, is_named
 from keras_accum.compare.runs import Change, Window
 from keras_accum.compare.samples import Samples, check_window
 from keras_accum.compare.verdict import Comparison, list_some
 from keras_accum.convert import accumulating_in, list_accumulating
-from keras_accum.host import module_name
+from keras_accum.fit.callback import Callback
+from keras_accum.host import is_named, module_name
 from keras_accum.options import Options
 from keras_accum.schedule import ENDLESS
 

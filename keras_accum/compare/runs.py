@@ -8,11 +8,10 @@ import warnings
 
 import numpy as np
 
-from keras_accum.callbacks.base import is_named
 from keras_accum.compare.remedies import list_remedies
 from keras_accum.compare.verdict import Big, Comparison, Judgement, are_finite, norm
 from keras_accum.convert import inner
-from keras_accum.host import SAID_BY, find_own_methods
+from keras_accum.host import SAID_BY, find_own_methods, is_named
 from keras_accum.options import Options
 
 _NUDGES, _ORDERS, _PARTS = 3, 2, 8

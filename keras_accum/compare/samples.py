@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from keras_accum.callbacks.base import is_named
+from keras_accum.host import is_named
 
 _NO_ARRAY = (
     "`{}` must be an array of samples, or a list, dict or tuple of arrays. From a dataset, take "

@@ -1,6 +1,7 @@
 """What is a loss divided by? This folder is the one place that answers.
 
-`tap` sees the calls of a model's losses, `term` says what each is divided by, and `table` decides
-what a window or a batch in slices does with them. `trial` tries whether a loss compares samples,
-and `sums` finds terms that `reduction="sum"` would count too often.
+`tap` sees the calls of a model's losses, and `reader` describes the loss by them. `term` says what
+each is divided by, and `table` decides what a window or a batch in slices does. `problems` keeps
+what to warn of, `trial` tries whether a loss compares samples, and `sums` finds terms that
+`reduction="sum"` would count too often.
 """

@@ -15,9 +15,9 @@ class Tap:
 
     terms = None
 
-    def __init__(self, library, model, when_built=lambda: None):
+    def __init__(self, host, model, when_built=lambda: None):
         """`when_built` is called if Keras builds its container of losses within a scope."""
-        self._library, self._model, self._when_built = library, model, when_built
+        self._host, self._model, self._when_built = host, model, when_built
         self._tapped = None  # the container's own losses, and those that stand in for them
 
     @contextlib.contextmanager
@@ -26,12 +26,12 @@ class Tap:
         if self.terms is not None:
             yield self.terms
             return
-        container, name, _ = self._library.find_losses(self._model)
+        container, name, _ = self._host.find_losses(self._model)
         self.terms = []
         with contextlib.ExitStack() as stack:
             stack.callback(self.reset)
             if container is not None:
-                check_members(self._library.keras, container, [name, "build", "built"])
+                check_members(self._host.keras, container, [name, "build", "built"])
                 if container.built:
                     self._install(stack)
                 else:
@@ -44,14 +44,14 @@ class Tap:
         self.terms = None
 
     def _install(self, stack):
-        container, name, replace = self._library.find_losses(self._model)
+        container, name, replace = self._host.find_losses(self._model)
         losses = vars(container)[name]
         if self._tapped is None or self._tapped[0] is not losses:
             self._tapped = losses, [replace(item, self._stand_in) for item in losses]
         stack.enter_context(attribute(container, name, self._tapped[1]))
 
     def _build_and_install(self, stack):
-        container, _, _ = self._library.find_losses(self._model)
+        container, _, _ = self._host.find_losses(self._model)
 
         def build(*arguments, **keywords):
             type(container).build(container, *arguments, **keywords)
@@ -61,15 +61,15 @@ class Tap:
         return build
 
     def _stand_in(self, loss):
-        return _TappedLoss(self._library, loss, lambda term: self.terms.append(term))
+        return _TappedLoss(self._host, loss, lambda term: self.terms.append(term))
 
 
 class _TappedLoss:
     """Stands in for a loss in Keras's container."""
 
-    def __init__(self, library, loss, note):
-        self._library, self._loss, self._note = library, loss, note
-        self._has_own_call = type(loss).__call__ is not library.keras.losses.Loss.__call__
+    def __init__(self, host, loss, note):
+        self._host, self._loss, self._note = host, loss, note
+        self._has_own_call = type(loss).__call__ is not host.keras.losses.Loss.__call__
 
     def __getattr__(self, name):
         return getattr(self._loss, name)
@@ -80,7 +80,7 @@ class _TappedLoss:
             result, values = loss(y_true, y_pred, sample_weight=sample_weight), None
         else:
             result, values = call_noting(loss, loss.call, y_true, y_pred, sample_weight)
-        self._note(Term(self._library, loss, values, y_true, y_pred, sample_weight))
+        self._note(Term(self._host, loss, values, y_true, y_pred, sample_weight))
         return result
 
 
@@ -101,8 +101,8 @@ def call_noting(loss, call, *arguments, **keywords):
     return result, found[0] if len(found) == 1 else None
 
 
-def find_own_losses(library, model):
+def find_own_losses(host, model):
     """Return the losses that a model keeps as its attributes, for its own `compute_loss`."""
-    found = [v for v in list(vars(model).values()) if isinstance(v, library.keras.losses.Loss)]
-    container, _, _ = library.find_losses(model)
+    found = [v for v in list(vars(model).values()) if isinstance(v, host.keras.losses.Loss)]
+    container, _, _ = host.find_losses(model)
     return [loss for loss in found if loss is not container]

@@ -50,10 +50,10 @@ class Term:
     masks: the masks on the output and on `values`; each may be None.
     """
 
-    def __init__(self, library, loss, values, y_true, y_pred, sample_weight):
-        self._library, self.loss, self.values = library, loss, values
-        self.shape, self.targets = read_shape(values), library.flatten(y_true)[0]
-        self.masks = [library.get_mask(y_pred), library.get_mask(values)]
+    def __init__(self, host, loss, values, y_true, y_pred, sample_weight):
+        self._host, self.loss, self.values = host, loss, values
+        self.shape, self.targets = read_shape(values), host.flatten(y_true)[0]
+        self.masks = [host.get_mask(y_pred), host.get_mask(values)]
         self._sample_weight = sample_weight
 
     @property
@@ -125,7 +125,7 @@ class Term:
 
         It is an integer if nothing masks or weights the values, and their shape is known.
         """
-        library, ops = self._library, self._library.ops
+        host, ops = self._host, self._host.ops
         weights, divides = self._sample_weight, self._divides_by_weights
         if not (self.depends_on_data or self._weights_add_values):
             # Not a sum of ones: XLA would also count the rows that the loss has left out.
@@ -134,10 +134,10 @@ class Term:
         ones = [ops.ones_like(weights if divides else self.values, dtype=dtype) for _ in range(2)]
         for each, mask in zip(ones, self.masks):
             if mask is not None:
-                library.set_mask(each, mask)
+                host.set_mask(each, mask)
         if weights is not None:  # a copy, because Keras on PyTorch multiplies in place
             weights = ops.ones_like(weights) * (weights if divides else 1)
-        total = library.make_sum_loss(dtype)
+        total = host.make_sum_loss(dtype)
         total.call = lambda *_: ones[1]
         return total(ones[0], ones[0], sample_weight=weights)
 

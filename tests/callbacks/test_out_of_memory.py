@@ -273,8 +273,8 @@ def test_texts_of_errors(text):
     """Of an array that depends on one that was refused, and of a GPU's search for kernels."""
     import jax
 
-    library = hosts.accum.MicroBatches.library
-    step = micro_batches.Step(compile_with(build(), stock()), "auto", "sample", library)
+    host = hosts.accum.MicroBatches.host
+    step = micro_batches.Step(compile_with(build(), stock()), "auto", "sample", host)
     assert step.is_out_of_memory(jax.errors.JaxRuntimeError(text)) == TEXTS[text]
 
 

@@ -531,10 +531,10 @@ def test_weights_are_refused_for_another_reduction():
 
 def test_a_keras_without_its_list_of_losses(monkeypatch):
     """The error names the private member; "mean" does without it."""
-    library = hosts.accum.ApplyPartialWindow.library
+    host = hosts.accum.ApplyPartialWindow.host
     model = compiled(training.dense_model(), hosts.stock("SGD"))
-    container, _, replace = library.find_losses(model)
-    monkeypatch.setattr(type(library), "find_losses", lambda *_: (container, "_renamed", replace))
+    container, _, replace = host.find_losses(model)
+    monkeypatch.setattr(type(host), "find_losses", lambda *_: (container, "_renamed", replace))
     for reduction in "mean", "auto", "weighted":
         optimizer = hosts.ours("SGD", accum_iters=2, reduction=reduction)
         model = compiled(training.dense_model(), optimizer, run_eagerly=True)

@@ -265,16 +265,16 @@ WEIGHTS = [None, (SAMPLES,), (SAMPLES, 1), (SAMPLES, STEPS), (SAMPLES, STEPS, 1)
 
 def call(name, arguments, reduction, case):
     """Call a loss with a case's arrays. Return its result and the Term."""
-    library, (has_steps, shape, is_masked) = hosts.accum.ApplyPartialWindow.library, case
+    host, (has_steps, shape, is_masked) = hosts.accum.ApplyPartialWindow.host, case
     random, arrays = np.random.default_rng(8), make_call(name, has_steps)
     y_true, y_pred = map(tensor, arrays)
     weights = shape and random.uniform(0.5, 2, shape).astype(hosts.FLOATX)
     if is_masked:
-        library.set_mask(y_pred, tensor(random.uniform(size=arrays[1].shape[:-1]) < 0.6))
+        host.set_mask(y_pred, tensor(random.uniform(size=arrays[1].shape[:-1]) < 0.6))
     loss = getattr(keras.losses, name)(**arguments, reduction=reduction)
     inputs = y_true, y_pred, tensor(weights)
     result, values = call_noting(loss, loss.call, *inputs)
-    return hosts.array(result), Term(library, loss, values, *inputs)
+    return hosts.array(result), Term(host, loss, values, *inputs)
 
 
 @once_by_torch  # elsewhere on Keras 3, it is the same code

@@ -14,7 +14,7 @@ from typing import Literal, NoReturn
 import keras
 
 from keras_accum.callbacks.micro_batches import of_keras
-from keras_accum.callbacks.train_function import InTrainFunction
+from keras_accum.fit.train_function import InTrainFunction
 from keras_accum.host import find_own_methods
 
 Step = importlib.import_module(f"{__name__}.{keras.backend.backend()}").Step
@@ -86,7 +86,7 @@ class MicroBatches(InTrainFunction):
     Example:
 
     {set_up}
-    >>> from keras_accum.{library} import MicroBatches
+    >>> from keras_accum.{module} import MicroBatches
     >>> model.compile(optimizer="adam", loss="mse")
     >>> history = model.fit(x, y, batch_size=50, verbose=0, callbacks=[MicroBatches(10)])
     >>> int(model.optimizer.iterations)
@@ -148,7 +148,7 @@ class MicroBatches(InTrainFunction):
         of_keras.check(self.model)
         self._check_model()
         if self._step is None or self._step.model is not self.model:
-            self._step = Step(self.model, self._size, self._loss, self.library)
+            self._step = Step(self.model, self._size, self._loss, self.host)
         self._step.check()
         self.takes_part = True
 

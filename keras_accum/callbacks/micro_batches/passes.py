@@ -5,11 +5,11 @@ import numpy as np
 from keras import ops
 from keras.utils import unpack_x_y_sample_weight
 
-from keras_accum.callbacks.base import trains_normalization
 from keras_accum.callbacks.micro_batches.losses import NotInSlices, in_parts, watching_layers
 from keras_accum.callbacks.micro_batches.outputs import Outputs
 from keras_accum.engine.pending import OF_SUM
 from keras_accum.host import find_own_methods
+from keras_accum.host.layers import trains_normalization
 from keras_accum.host.scopes import attribute
 from keras_accum.terms.table import Loss, Way
 from keras_accum.terms.term import Divisor
@@ -108,7 +108,7 @@ class OnePass:
 
     def _decide(self, count):
         step = self.step
-        return Loss(self.terms, count, adds=step.library.added_losses(step.model) > 0).decide()
+        return Loss(self.terms, count, adds=step.host.added_losses(step.model) > 0).decide()
 
     def _find_share(self, count, rows):
         """Return a slice's share in the batch's loss, and its divisor if that is needed."""
@@ -123,7 +123,7 @@ class OnePass:
         term = self.terms[0]
         dtype = step.totals_dtype
         divisor = ops.cast(term.count(dtype) if is_divided else count, dtype)
-        divisor = ops.where(divisor == 0, step.library.least_weight, divisor)
+        divisor = ops.where(divisor == 0, step.host.least_weight, divisor)
         if is_weighted:  # not the divisor itself: half precision would overflow sooner
             share = ops.cast(share, dtype) * divisor / ops.cast(ops.size(term.values), dtype)
         return share, ops.stop_gradient(divisor)

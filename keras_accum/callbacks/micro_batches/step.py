@@ -8,9 +8,9 @@ from keras import ops
 from keras_accum.callbacks.micro_batches.halving import Halving
 from keras_accum.callbacks.micro_batches.losses import NotInSlices
 from keras_accum.callbacks.micro_batches.passes import NotTwice, OnePass, TwoPasses
-from keras_accum.callbacks.weighing import Weighing
 from keras_accum.convert import list_accumulating
 from keras_accum.engine.parts import scalar_dtype, sum_dtype
+from keras_accum.fit.weighing import Weighing
 from keras_accum.host import warn_once
 from keras_accum.keras3.generators import make_generator
 
@@ -52,9 +52,9 @@ class StepInSlices(Halving):
     def runs_eagerly():
         return False
 
-    def __init__(self, model, size, loss, library):
+    def __init__(self, model, size, loss, host):
         self.model, self.loss, self.own = model, loss, model.train_step
-        self.library, self.one_pass, self.two_passes = library, OnePass(self), TwoPasses(self)
+        self.host, self.one_pass, self.two_passes = host, OnePass(self), TwoPasses(self)
         self.searches, self.in_slices = size == "auto", False
         self.size = None if self.searches else size
 
@@ -64,7 +64,7 @@ class StepInSlices(Halving):
         self.is_settled, self.of_slices, self.weighing = False, set(), None
         self.two_passes.agrees = False
         if list_accumulating(self.model):
-            self.weighing = Weighing(self.library, self.model, None)
+            self.weighing = Weighing(self.host, self.model, None)
         if self.searches and self.devices() > 1:
             raise ValueError(_SEVERAL.format(self.devices()))
         if self.loss == "batch":

@@ -1,4 +1,4 @@
-"""A Keras version as the callbacks see it, and a callback's class for it."""
+"""What the rest of the package knows of a Keras, and a callback's class for it."""
 
 import inspect
 from typing import Type, TypeVar
@@ -13,8 +13,8 @@ SET_UP = """\
 >>> x, y = np.ones((100, 3)), np.ones((100, 1))"""
 
 
-class Library:
-    """A Keras version as the callbacks see it. Each version has a subclass.
+class Host:
+    """The Keras that a model is written in. Each Keras has a subclass.
 
     ops: an object with some functions of `keras.ops`.
     added_losses: the number of losses that layers added to a step, without weight penalties.
@@ -64,6 +64,6 @@ class Library:
     def callback(self, shared: Type[Shared], **members) -> Type[Shared]:
         """Return a callback's class for this Keras, with the fields in its docstring filled in."""
         doc = inspect.cleandoc(shared.__doc__).replace("{set_up}", SET_UP)
-        doc = doc.format(library=self.name, import_keras=self.import_keras, shape=self.shape)
-        members.update(library=self, __module__=f"keras_accum.{self.name}", __doc__=doc)
+        doc = doc.format(module=self.name, import_keras=self.import_keras, shape=self.shape)
+        members.update(host=self, __module__=f"keras_accum.{self.name}", __doc__=doc)
         return type(shared.__name__, (shared, self.keras.callbacks.Callback), members)

@@ -1,0 +1,129 @@
+"""What happens at the beginning of each training: checks of its callbacks, and what `fit` adds.
+
+Keras tells no callback about the others, so `look_at_trainings` hooks into CallbackList. It also
+acts without our callbacks: windows are weighed and end with their epochs, and `fit` can warn.
+"""
+
+from collections import defaultdict
+
+from keras_accum.convert import list_accumulating
+from keras_accum.engine.pending import UNWEIGHED
+from keras_accum.fit import closing, hooks, train_function, warnings
+from keras_accum.fit.callback import Callback
+from keras_accum.fit.weighing import WeighMicroBatches
+from keras_accum.host import find_own_methods, is_named, warn_once
+from keras_accum.terms import sums
+
+
+def look_at_trainings(host):
+    """Return the hook on CallbackList for a Keras."""
+    weighs, ends = host.callback(WeighMicroBatches), host.callback(closing.EndsWindowsFirst)
+
+    def hook(on_train_begin):
+        def begin(self, logs=None):
+            hooks.remove(self)  # those of an earlier training
+            model = getattr(self, "model", None)  # TensorFlow 2.4 on: may be missing
+            if model is not None:
+                train_function.uninstall(model)
+            optimizers = [] if model is None else list_accumulating(model)
+            if not optimizers and not any(isinstance(c, Callback) for c in self.callbacks):
+                on_train_begin(self, logs)
+                return
+            for optimizer in optimizers:
+                optimizer._accumulation.store.start_training()
+            _introduce(self.callbacks)
+            if optimizers and model.built:
+                sums.refuse_means(model, optimizers, host)
+            on_train_begin(self, logs)
+            added = _find_weighing(weighs, self, optimizers, host)
+            ends_all = any(map(_ends_windows, self.callbacks))
+            is_weighted = any(o._accumulation.options.weighs for o in optimizers)
+            if ends_all or is_weighted and host.waits(model):
+                added.append(ends(ends_all))
+            for part in added:  # Keras doesn't know these callbacks
+                part.set_model(model)
+                part.on_train_begin()
+            _install(self, optimizers, host, added)
+
+        return begin
+
+    return host.keras.callbacks.CallbackList, "on_train_begin", hook
+
+
+def _introduce(callbacks):
+    """Tell our callbacks which others come after them. Raise a ValueError if two can't be both."""
+    for place, callback in enumerate(callbacks):
+        if isinstance(callback, Callback):
+            callback.after = callbacks[place + 1 :]
+            _check_once(callback, callbacks[:place])
+    names = "MicroBatches", "MicroBatchWeights"
+    if all(any(is_named(callback, name) for callback in callbacks) for name in names):
+        raise ValueError(
+            "MicroBatchWeights can't be used with MicroBatches, which finds the weights of slices "
+            "by itself: leave MicroBatchWeights out."
+        )
+
+
+def _check_once(callback, before):
+    name = type(callback).__name__
+    is_twice = any(type(other) is type(callback) for other in before)
+    if callback in before or (is_twice and name != "OnUpdates"):
+        raise ValueError(f"`callbacks` has {name} twice. Give `fit` one {name}.")
+
+
+def _find_weighing(weighs, callbacks, optimizers, host):
+    """Return the callbacks that `fit` adds to weigh micro-batches: one or none."""
+    options = [o._accumulation.options for o in optimizers]
+    of_windows = [o for o in options if o.accumulates and o.reduction != "mean"]
+    model, named = callbacks.model, ("MicroBatchWeights", "MicroBatches")
+    is_given = any(is_named(callback, name) for callback in callbacks.callbacks for name in named)
+    if is_given or not of_windows:
+        return []
+    obstacle = _find_obstacle(model, host)
+    if obstacle and not any(o.is_strict for o in of_windows):
+        for optimizer in optimizers:
+            if optimizer.reduction == "auto":
+                warn_once(optimizer, UNWEIGHED.format(obstacle))
+        return []
+    # Kept, because it has the traces of the train step.
+    accumulation = optimizers[0]._accumulation
+    part = accumulation.weighing_callback
+    if part is None or part.model is not model:
+        part = accumulation.weighing_callback = weighs()
+    return [part]
+
+
+def _find_obstacle(model, host):
+    """Return why train steps can't be changed here, in words, or ""."""
+    if not hasattr(model, "compute_loss"):
+        return "in TensorFlow 2.8"
+    if not host.waits(model):
+        return "under ParameterServerStrategy"
+    if find_own_methods(model, host.keras.Model, "make_train_function"):
+        return "of a model with its own `make_train_function`"
+    return "in Keras's NNX mode" if host.hides_train_steps() else ""
+
+
+def _ends_windows(callback):
+    """Return True for an ApplyPartialWindow, unless a user's subclass chooses the moment."""
+    cls = closing.EndsWindows
+    return isinstance(callback, cls) and not find_own_methods(callback, cls, *closing.HOOKS)
+
+
+def _install(callbacks, optimizers, host, added):
+    """Put what this training needs before and after its CallbackList's methods."""
+    before, after = defaultdict(list), train_function.find_hooks(callbacks, added)
+    for part in added:
+        for name in closing.HOOKS:
+            before[name].append(getattr(part, name))
+    model = callbacks.model
+    if optimizers and not model.built:  # its penalties are known after a step
+
+        def check(*_):
+            before["on_train_batch_end"].remove(check)
+            sums.refuse_means(model, optimizers, host)
+
+        before["on_train_batch_end"].append(check)
+    for name, function in warnings.find_hooks(callbacks, optimizers, host, added).items():
+        before[name].append(function)
+    hooks.install(callbacks, before, after)

@@ -1,0 +1,195 @@
+"""The part of `fit` that weighs each micro-batch by what its loss is divided by."""
+
+import contextlib
+
+from keras_accum.convert import list_accumulating
+from keras_accum.engine.pending import OF_SUM, Found
+from keras_accum.fit.train_function import InTrainFunction
+from keras_accum.fit.weighed_logs import WeighedLogs
+from keras_accum.host.scopes import attribute
+from keras_accum.terms import table
+from keras_accum.terms.problems import Problems
+from keras_accum.terms.reader import LossReader
+from keras_accum.terms.table import Way
+from keras_accum.terms.tap import Tap
+
+
+class WeighMicroBatches(InTrainFunction):
+    """Weighs each micro-batch in `fit`. `training` adds it to each training with windows.
+
+    weight: the user's function for the weight, or None.
+    """
+
+    _takes_several = True
+    _weight = _weighing = None
+
+    def around(self, train_step):
+        if self._weighing is None or not self._weighing.fits(self.model):
+            self._weighing = Weighing(self.host, self.model, self._weight)
+        return self._weighing.around(train_step)
+
+    def on_train_begin(self, logs=None):
+        super().on_train_begin(logs)
+        self.takes_part = True
+
+    def run(self, run, *arguments):
+        # Not in the train step, because a strategy's replicas run it in turns.
+        try:
+            with contextlib.ExitStack() as scope:
+                self._weighing.install(scope)
+                return run(*arguments)
+        finally:
+            self._weighing.warn()
+
+
+class OfOneLoss:
+    """The weight of one micro-batch, on one replica.
+
+    weight: the divisor of its loss, None until it's known.
+    of_logs: the weight of what Keras logs as the loss; None as in Keras.
+    terms: the calls of its losses, so far.
+    """
+
+    weight = of_logs = None
+    terms = ()
+
+
+class Weighing:
+    """Calls a model's `compute_loss`, and gives the divisor in its loss to the optimizers.
+
+    Traced steps call it once for each trace. There, a callback's `model` can't be used: on JAX, it
+    writes the model's variables.
+    """
+
+    def __init__(self, host, model, weight):
+        self._model, self._host, self._weight = model, host, weight
+        self._compute_loss, self._container = model.compute_loss, host.find_losses(model)[0]
+        optimizers = self._optimizers = list_accumulating(model)
+        self._engines = [optimizer._accumulation for optimizer in optimizers]
+        self._weighed = [engine for engine in self._engines if engine.options.weighs]
+        self._values, self._replicas = self._engines[0].values, self._engines[0].replicas
+        reader = LossReader(host, model, optimizers[0], self._values.scalar_dtype)
+        has_own_code = bool(reader.own_loss) or reader.has_own_step
+        self._reader, self._problems = reader, Problems(host, model, optimizers, has_own_code)
+        self._logs = WeighedLogs(host, model, self._find_weight_of_logs)
+        self._tap = Tap(host, model, self._logs.weigh_new_metrics)
+        self._current = {}  # an OfOneLoss for each replica
+        self._found = {}  # weights that no optimizer has taken yet, for each replica
+        self.warn = self._problems.warn
+
+    def fits(self, model):
+        """Return True for the same model, not compiled again: what traces have shown holds."""
+        container = self._host.find_losses(model)[0]
+        return (
+            model is self._model
+            and container is self._container
+            and self._optimizers == list_accumulating(model)
+        )
+
+    def install(self, scope):
+        """Change the model within this scope, an ExitStack."""
+        self._tap.reset()
+        scope.callback(self._end)
+        scope.enter_context(attribute(self._model, "compute_loss", self.compute_loss))
+        self._logs.install(scope)
+
+    def _end(self):
+        self._current.clear()
+        for engine in self._weighed:
+            engine.pending.forget_samples()
+
+    def around(self, train_step):
+        """Return the train step; a model's own weighs by samples if it calls no `compute_loss`."""
+        if not self._reader.has_own_step or self._weight is not None:
+            return train_step
+
+        def step(*arguments):
+            rows = self._reader.find_rows(arguments[-1])
+            if rows is None:
+                return train_step(*arguments)
+            samples = Found(self._values.traces(), [self._reader.count_samples(rows)])
+            for engine in self._weighed:
+                engine.pending.note_samples(samples)
+            with self._tap.scope() as terms:
+                result = train_step(*arguments)
+                if samples.is_taken:
+                    self._check(self._reader.describe(terms, rows, table.OWN_STEP).decide())
+            return result
+
+        return step
+
+    def compute_loss(self, *arguments, **keywords):
+        batch = _take_batch(*arguments, **keywords)
+        current = self._current[self._replicas.index()] = OfOneLoss()
+        if self._weight is not None:
+            current.weight = current.of_logs = self._weight(*batch)
+        x, y, y_pred, _ = batch
+        with self._tap.scope() as terms:
+            del terms[:]  # those of an earlier call in the model's own step
+            current.terms = terms
+            loss = self._compute_loss(*arguments, **keywords)
+            current.terms = list(terms)
+        rows = self._reader.find_rows(x, y_pred, y)
+        decision = self._reader.describe(current.terms, rows).decide()
+        self._check(decision)
+        weight = self._find_weight(current, decision, rows)
+        current.terms = ()  # they have the tensors of a trace or step
+        if weight is None:
+            return loss
+        group = self._host.find_process_group(self._model)
+        if group is not None and weight is not OF_SUM:
+            weight, loss = self._replicas.share(weight, loss, group)
+            current.of_logs = weight / group.size()
+        elif decision.way is Way.BY_DIVISOR:
+            current.of_logs = weight
+        self.give(weight)
+        return loss
+
+    def _check(self, decision):
+        if self._weight is None:
+            self._problems.check(decision)
+        self._problems.check_sums()
+
+    def _find_weight(self, current, decision, rows):
+        """Return the micro-batch's weight, None if there is no way to know it."""
+        if self._weight is not None:
+            weight = current.weight
+        elif decision.way is Way.AS_SUM:
+            return OF_SUM
+        elif decision.way is Way.BY_DIVISOR:
+            weight = self._find_divisor(current)
+        else:
+            weight = self._reader.count_samples(rows)
+        current.weight = None if weight is None else self._values.without_gradient(weight)
+        return current.weight
+
+    def _find_divisor(self, current):
+        """Return the divisor of the first loss."""
+        if current.weight is None:
+            current.weight = self._reader.read_divisor(current.terms[0])
+        return current.weight
+
+    def _find_weight_of_logs(self):
+        """Return the weight of a logged loss, None as in Keras."""
+        current = self._current.get(self._replicas.index())
+        if current is None or not current.terms:
+            return None if current is None else current.of_logs
+        if current.weight is not None:
+            return current.weight
+        # Keras updates the metrics of outputs within `compute_loss`.
+        way = self._reader.describe(current.terms, None).decide().way
+        return self._find_divisor(current) if way is Way.BY_DIVISOR else None
+
+    def give(self, weight):
+        """Let the next call of each optimizer take the weight."""
+        replica, traces = self._replicas.index(), self._values.traces()
+        found = self._found.get(replica)
+        if found is None or found.is_taken or not found.belongs_to(traces):
+            found = self._found[replica] = Found(traces)
+        found.weights.append(weight)
+        for engine in self._weighed:
+            engine.pending.find(found)
+
+
+def _take_batch(x=None, y=None, y_pred=None, sample_weight=None, **more):
+    return x, y, y_pred, sample_weight

@@ -1,0 +1,80 @@
+"""What the rest of the package knows of Keras 3."""
+
+import keras
+import numpy as np
+
+from keras_accum.host import check_members, parse_version
+from keras_accum.host.description import Host
+from keras_accum.host.layers import normalizes_batches, torch_modules
+from keras_accum.keras3.masks import get_mask, set_mask
+
+IS_TORCH = keras.backend.backend() == "torch"
+
+
+def read(variable):
+    """Return a variable or tensor as a NumPy array."""
+    value = variable.value if isinstance(variable, keras.Variable) else variable
+    if IS_TORCH and keras.ops.is_tensor(value):
+        value = value.detach().cpu()
+        if keras.backend.standardize_dtype(value.dtype) == "bfloat16":
+            return np.asarray(value.float()).astype("bfloat16")
+    if keras.backend.backend() == "tensorflow" and keras.ops.is_tensor(value):
+        value = value.numpy()  # also for the copies of a variable on replicas
+    # Not `np.array`, as Keras converts: NumPy 2 warns of tensors that don't copy themselves.
+    return np.asarray(value).copy()
+
+
+def _list_penalized(model):
+    return [w for w in model.trainable_weights if w.regularizer is not None]
+
+
+class _Host(Host):
+    """Keras 3, on any backend."""
+
+    name, keras, ops, scale_name = "keras3", keras, keras.ops, "dynamic_scale"
+    is_traced = not IS_TORCH
+    get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
+    flatten, read = staticmethod(keras.tree.flatten), staticmethod(read)
+
+    def find_losses(self, model):
+        def replace(item, function):
+            return item._replace(loss=function(item.loss))
+
+        check_members(keras, model, ["_compile_loss"])
+        return model._compile_loss, "_flat_losses", replace
+
+    def loss_metrics(self, model):
+        found = [m for m in model.metrics if m.name == "loss" and type(m) is keras.metrics.Mean]
+        container = self.find_losses(model)[0]
+        return [*found[:1], *(() if container is None else container.metrics)]
+
+    def find_process_group(self, model):
+        if IS_TORCH and parse_version(keras.__version__) >= (3, 16):
+            check_members(keras, model, ["ddp_model"])
+        wrapper = getattr(model, "ddp_model", None)
+        return None if wrapper is None else wrapper.process_group
+
+    def make_sum_loss(self, dtype):
+        return keras.losses.Loss(reduction="sum", dtype=dtype)
+
+    def added_losses(self, model):
+        return len(model.losses) - len(_list_penalized(model))
+
+    def has_penalties(self, model):
+        return bool(_list_penalized(model))
+
+    def list_kept(self, layer):
+        kept = list(super().list_kept(layer))
+        for module in torch_modules(layer):
+            kept += module.buffers(recurse=False)
+            if normalizes_batches(module) and module.running_mean is None:
+                kept.append(np.nan)  # never equal to itself: it always uses the batch's moments
+        return kept
+
+    def hides_train_steps(self):
+        # Keras 3.10 has no NNX mode.
+        return getattr(keras.config, "is_nnx_enabled", lambda: False)()
+
+
+HOST = _Host()
+check_members(keras, keras.Model, ["_flatten_layers"])  # called in `fit` and in comparisons
