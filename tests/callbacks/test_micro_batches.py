@@ -16,6 +16,7 @@ if not hosts.IS_KERAS3:
     pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
 
 from keras_accum.callbacks.micro_batches import Step, of_keras
+from keras_accum.keras3 import masks
 
 # Keras 3.16's recurrent layers drop the masks of sequences, and say so.
 pytestmark = pytest.mark.filterwarnings("ignore:Layer 'r' .* was passed an input with a mask")
@@ -943,7 +944,7 @@ def test_a_keras_without_a_private_member(owner, name, monkeypatch):
     if owner == "loss":
         monkeypatch.setattr(model, "_compile_loss", Without(model._compile_loss))
     elif owner == "mask":
-        monkeypatch.setattr(of_keras, "_masking", Without(of_keras._masking))
+        monkeypatch.setattr(masks, "_masking", Without(masks._masking))
     elif owner == "metric":
         del metric._fn
     else:
