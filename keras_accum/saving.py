@@ -14,6 +14,10 @@ _KERAS_2_WROTE = {"decay", "epsilon"}, {"decay", "nesterov"}, {"schedule_decay",
 class Saving:
     """Methods that you or Keras call to save and load an optimizer."""
 
+    @staticmethod
+    def _in_custom_objects(name):
+        """Return the object registered under this name while a file is loaded, or None."""
+
     def get_state(self):
         """Return the whole state as `{name: NumPy array}`, for `set_state` or `np.savez`.
 
@@ -113,7 +117,7 @@ class Saving:
             )
             optimizer._accumulation.state.counts_micro_batches = True
         # A Keras with registered names finds the class and ignores the user's Loader.
-        loader = cls._store_class.in_custom_objects(cls.__name__)
+        loader = cls._in_custom_objects(cls.__name__)
         if isinstance(loader, Loader):
             optimizer._warn_unless(loader.accum_iters)
         return optimizer

@@ -6,6 +6,7 @@ trains it with controls, `verdict` compares the gradients, and `remedies` are wh
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import numbers
@@ -110,19 +111,13 @@ def compare_with_big_batch(
     batch_size = _check_arguments(batch_size, callbacks)
     subject = _find_subject(model)
     samples = Samples(x, y, sample_weight)
-    subject.build(samples.take(slice(1))["x"])
-    if not model.trainable_variables:
-        raise ValueError(_FROZEN.format(model))
+    _build(subject, samples)
     kept = subject.keep()
     options = _find_options(model, kept, callbacks)
     options = check_window(options, samples.count, batch_size, callbacks)
-    try:  # `kept` has changed nothing so far
-        with subject.running():
-            notes = _list_notes(*subject.prepare(kept.objects))
-            change = Change(options, list(callbacks), batch_size)
-            return Window(subject, kept, samples).compare(change, notes)
-    finally:
-        kept.put_back()
+    with _prepared(subject, kept) as notes:
+        change = Change(options, list(callbacks), batch_size)
+        return Window(subject, kept, samples).compare(change, notes)
 
 
 def _check_arguments(batch_size, callbacks):
@@ -147,6 +142,13 @@ def _find_subject(model):
     name = f"keras_accum.{ours[0]._keras_name}" if ours else module_name()
     package = importlib.import_module(name)
     return importlib.import_module(f"{name}.compare").Subject(model, package)
+
+
+def _build(subject, samples):
+    """Create the model's weights if some are missing. Raise a ValueError if none is to train."""
+    subject.build(samples.take(slice(1))["x"])
+    if not subject.model.trainable_variables:
+        raise ValueError(_FROZEN.format(subject.model))
 
 
 def _find_options(model, kept, callbacks):
@@ -177,6 +179,19 @@ def _options_now(optimizer):
         length = None if length == ENDLESS else length
         return dataclasses.replace(options, accum_iters=length)
     return options
+
+
+@contextlib.contextmanager
+def _prepared(subject, kept):
+    """Scope of a comparison, in which the model draws no numbers. Then all of it is put back.
+
+    Its value is the notes on what was changed.
+    """
+    try:
+        with subject.running():
+            yield _list_notes(*subject.prepare(kept.objects))
+    finally:
+        kept.put_back()
 
 
 def _list_notes(off, is_in_float32):

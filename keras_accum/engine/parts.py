@@ -196,7 +196,7 @@ class Replicas:
 
 
 class Store(abc.ABC):
-    """One optimizer's variables, their names in a state, and its stock optimizer.
+    """One optimizer's variables, and their names in a state.
 
     variables: The trainable variables that the optimizer was built for, in the model's order.
     sums: Their accumulators, without a window none.
@@ -307,14 +307,10 @@ class Store(abc.ABC):
     def start_training(self):
         """Prepare the variables for `fit`."""
 
-    @staticmethod
-    def in_custom_objects(name):
-        """Return the object registered under this name while a file is loaded, or None."""
-
-    # -- stock optimizers with the same state ------------------------------------------------------
+    # -- the rule ----------------------------------------------------------------------------------
 
     @property
-    def stock(self):
+    def stock_class(self):
         """The stock class."""
         return type(self.optimizer)._stock_class
 
@@ -323,50 +319,8 @@ class Store(abc.ABC):
         """The rule's name in a state. AdamW is Adam with a different weight decay."""
         if getattr(self.optimizer, "amsgrad", False):
             return "AMSGrad"
-        name = self.stock.__name__
+        name = self.stock_class.__name__
         return "Adam" if name == "AdamW" else name
-
-    @classmethod
-    def stock_classes(cls, stock):
-        """Return the stock classes that `from_optimizer` accepts for our class of `stock`."""
-        return {stock}
-
-    @staticmethod
-    @abc.abstractmethod
-    def stock_arguments(optimizer):
-        """Return a stock optimizer's constructor arguments, as our classes take them."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def function_arguments(optimizer):
-        """Return constructor arguments that are functions: a config serializes or lacks them."""
-
-    @staticmethod
-    @abc.abstractmethod
-    def stock_variables(optimizer):
-        """Return the variables that a stock optimizer was built for, if it knows them."""
-
-    @staticmethod
-    def stock_keys(optimizer):
-        """Return the keys of the weights in a stock optimizer's state, in its order, if known."""
-        return []
-
-    @abc.abstractmethod
-    def stock_state(self, optimizer):
-        """Read a stock optimizer's state, with this optimizer's names."""
-
-    @abc.abstractmethod
-    def write_stock(self, optimizer):
-        """Write this state to a stock optimizer built for the same variables."""
-
-    def make_stock(self, config):
-        """Create the stock optimizer from a config."""
-        return self.stock.from_config(config)
-
-    @staticmethod
-    def build(optimizer, variables):
-        """Create a stock optimizer's variables."""
-        optimizer.build(variables)
 
 
 class Update(abc.ABC):
@@ -418,7 +372,7 @@ class Update(abc.ABC):
 
         It could if the stock class overrides one of these methods of `base`, Keras's own class.
         """
-        clip, stock = self.optimizer.global_clipnorm, self.store.stock
+        clip, stock = self.optimizer.global_clipnorm, self.store.stock_class
         if clip and any(getattr(stock, name) is not getattr(base, name) for name in methods):
             raise TypeError(
                 f"A gradient is missing in a micro-batch, and {stock.__name__} could change "
@@ -429,7 +383,7 @@ class Update(abc.ABC):
     def check_is_update(self, method):
         """Raise a RuntimeError if something else than our update calls a part of it."""
         if not self.is_updating:
-            name, stock = type(self.optimizer).__name__, self.store.stock.__name__
+            name, stock = type(self.optimizer).__name__, self.store.stock_class.__name__
             raise RuntimeError(
                 f"`{method}` of {name} was called from outside, as by an optimizer that wraps it: "
                 "the update would use a single micro-batch. Write the wrapper as a subclass of "

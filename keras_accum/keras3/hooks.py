@@ -13,7 +13,7 @@ from keras_accum.engine.models import note
 from keras_accum.engine.parts import sum_dtype
 from keras_accum.engine.state import LOADER, StateError
 from keras_accum.host import warn
-from keras_accum.keras3.store import Keras3Store
+from keras_accum.keras3.stock import Keras3Stock
 from keras_accum.mistakes import check_known
 from keras_accum.options import unchangeable
 
@@ -29,7 +29,8 @@ host.check_members(keras, keras.optimizers.Optimizer, OF_KERAS)
 class Hooks(Convertible):
     """Keras 3 on any backend; `jax`, `torch` and `tensorflow` have a subclass each."""
 
-    _keras_name, _store_class = "keras3", Keras3Store
+    _keras_name, _stock_optimizers = "keras3", Keras3Stock()
+    _in_custom_objects = staticmethod(keras.saving.get_registered_object)
 
     def _stock_arguments(self, kwargs):
         store = self._accumulation.store

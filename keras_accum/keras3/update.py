@@ -56,7 +56,7 @@ class Keras3Update(parts.Update):
         self._filters[replica] = selection
         try:
             with selection:
-                self.store.stock.apply(self.optimizer, average(), variables)
+                self.store.stock_class.apply(self.optimizer, average(), variables)
         finally:
             del self._filters[replica]
 

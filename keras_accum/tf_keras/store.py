@@ -6,12 +6,11 @@ import contextlib
 import tensorflow as tf
 
 from keras_accum.engine import parts
-from keras_accum.engine.state import StateError, names
-from keras_accum.engine.state.names import NAMES
+from keras_accum.engine.state import StateError
 from keras_accum.engine.window import COUNTERS, MISSING, WEIGHT
 from keras_accum.host import check_members
 from keras_accum.tensorflow.replicas import write
-from keras_accum.tf_keras import models, stock
+from keras_accum.tf_keras import models, slots
 from keras_accum.tf_keras.library import keras, key_of, legacy
 
 check_members(keras, legacy.Optimizer, ["_deferred_dependencies"])  # every trackable has it
@@ -22,17 +21,15 @@ _OURS = {"state_format", *COUNTERS, WEIGHT, MISSING, SUMS}
 class TfKerasStore(parts.Store):
     """An optimizer's variables. Each style has a subclass.
 
-    kept: the stock optimizer's variables, {(name, weight key): variable}; see `stock.find_kept`.
+    kept: the stock optimizer's variables, {(name, weight key): variable}; see `slots.find_kept`.
     """
 
     kept = {}
     # True while the stock optimizer creates its variables.
     _is_creating = False
     key = staticmethod(key_of)
-    in_custom_objects = staticmethod(keras.utils.get_registered_object)
     read = staticmethod(keras.backend.get_value)
     write = staticmethod(write)
-    function_arguments = staticmethod(stock.function_arguments)
 
     def __init__(self, optimizer):
         super().__init__(optimizer)
@@ -68,10 +65,10 @@ class TfKerasStore(parts.Store):
             self._is_creating = False
         for taken in _OURS & {name for name, *_ in self.created.values()}:
             raise ValueError(
-                f"{self.stock.__name__} makes a variable called {taken!r}, which is a name that "
-                "this package uses: rename it."
+                f"{self.stock_class.__name__} makes a variable called {taken!r}, which is a name "
+                "that this package uses: rename it."
             )
-        self.kept = stock.find_kept(self.optimizer, self.created.values())
+        self.kept = slots.find_kept(self.optimizer, self.created.values())
 
     # -- the state, between train steps ------------------------------------------------------------
 
@@ -81,22 +78,10 @@ class TfKerasStore(parts.Store):
 
     def by_name(self):
         keys = list(map(self.key, self.variables))
-        return self._name_variables(self.optimizer, self.kept, keys)
-
-    def _name_variables(self, optimizer, kept, keys):
-        """Return an optimizer's variables for the weights with these keys, by state name."""
-        places = {None: "", **{key: f".{place}" for place, key in enumerate(keys)}}
-        # Newer SGD has slots even without momentum.
-        unused = () if vars(optimizer).get("momentum", True) else ("momentum",)
-        found = {"completed_updates": optimizer.iterations}
-        for (name, key), variable in kept.items():
-            if key in places and name not in unused:
-                prefix = "" if name == "moving_average" else f"{self.rule_name}."
-                found[f"{prefix}{name}{places[key]}"] = variable
-        return found
+        return slots.name_variables(self.optimizer, self.kept, keys, self.rule_name)
 
     def rate(self):
-        rate = stock.get_rate(self.optimizer)
+        rate = slots.get_rate(self.optimizer)
         return None if rate is None or callable(rate) else self.read(rate)
 
     def write_rate(self, rate):
@@ -148,31 +133,6 @@ class TfKerasStore(parts.Store):
     def _waiting_values(self):
         """Return a checkpoint's values without a variable, a dictionary of lists."""
 
-    # -- stock optimizers --------------------------------------------------------------------------
-
-    @staticmethod
-    def stock_variables(optimizer):
-        return []  # a stock optimizer doesn't know its model
-
-    @staticmethod
-    def stock_keys(optimizer):
-        # A stock optimizer lacks slots for variables without any gradient so far.
-        return list(dict.fromkeys(key for _, key in stock.find_kept(optimizer) if key))
-
-    def stock_state(self, optimizer):
-        kept, keys = stock.find_kept(optimizer), self.stock_keys(optimizer)
-        found = self._name_variables(optimizer, kept, keys)
-        state = {name: self.read(variable) for name, variable in found.items()}
-        if keys:  # "dense/kernel_27"
-            state[NAMES] = names.encode([key.rpartition("_")[0] for key in keys])
-        return state
-
-    def write_stock(self, optimizer):
-        own, keys = self.by_name(), list(map(self.key, self.variables))
-        found = self._name_variables(optimizer, stock.find_kept(optimizer), keys)
-        for name, variable in found.items():
-            self.write(variable, self.read(own[name]))
-
     # -- a window's variables ----------------------------------------------------------------------
 
     @abc.abstractmethod
@@ -200,24 +160,11 @@ class TfKerasStore(parts.Store):
 class LegacyStore(TfKerasStore):
     """A legacy optimizer's variables."""
 
-    stock_arguments = staticmethod(stock.get_legacy_arguments)
-
     def rate_in_use(self):
         optimizer = self.optimizer
-        is_nadam = self.stock is legacy.Nadam  # its `decay` is for the momentum
+        is_nadam = self.stock_class is legacy.Nadam  # its `decay` is for the momentum
         rate = optimizer.learning_rate if is_nadam else optimizer._decayed_lr(self._scalar_dtype())
         return float(self.read(rate))
-
-    @classmethod
-    def stock_classes(cls, optimizer_class):
-        if optimizer_class not in (legacy.SGD, legacy.Adam, legacy.RMSprop):
-            return {optimizer_class}
-        # Since TensorFlow 2.11, a newer class has the same name.
-        return {optimizer_class, getattr(keras.optimizers, optimizer_class.__name__)}
-
-    @staticmethod
-    def build(optimizer, variables):
-        optimizer._create_all_weights(variables)
 
     def _waiting_values(self):
         return self.optimizer._deferred_dependencies
@@ -236,10 +183,8 @@ class LegacyStore(TfKerasStore):
 class NewStyleStore(TfKerasStore):
     """An optimizer's variables in the newer style."""
 
-    stock_arguments = staticmethod(stock.get_arguments)
-
     def rate_in_use(self):
-        rate = stock.get_rate(self.optimizer)
+        rate = slots.get_rate(self.optimizer)
         if not isinstance(rate, tf.Variable):
             rate = rate(tf.constant(self.optimizer.completed_updates, tf.int64))
         return float(self.read(rate))

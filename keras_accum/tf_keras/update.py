@@ -129,11 +129,11 @@ class LegacyUpdate(TfKerasUpdate):
     @property
     def rule(self):
         """The rule that replaces the stock optimizer's code, or None."""
-        is_plain = self._runs_code_of_keras and self.store.stock in _RULES
+        is_plain = self._runs_code_of_keras and self.store.stock_class in _RULES
         is_complex = any(variable.dtype.is_complex for variable in self.store.variables)
         if not is_plain or is_complex or self.optimizer.gradient_transformers:
             return None
-        return _RULES[self.store.stock](self.optimizer)
+        return _RULES[self.store.stock_class](self.optimizer)
 
     def list_written(self, variables, switches, switch):
         if self.rule is None:
@@ -142,7 +142,7 @@ class LegacyUpdate(TfKerasUpdate):
         return [pair for pair in constrained if not is_unconditional(pair[1])]
 
     def run_stock(self, averages, variables, switches):
-        optimizer, stock, key = self.optimizer, self.store.stock, self.store.key
+        optimizer, stock, key = self.optimizer, self.store.stock_class, self.store.key
         if any("apply_gradients" in vars(base) for base in find_user_classes(stock)):
             pairs = list(zip(averages, variables))
             stock.apply_gradients(optimizer, pairs, experimental_aggregate_gradients=False)
@@ -188,7 +188,7 @@ class NewStyleUpdate(TfKerasUpdate):
     def run_stock(self, averages, variables, switches):
         if any(switch is not switches[0] for switch in switches):  # a gradient is missing
             self.check_norm(keras.optimizers.Optimizer, ["apply_gradients"])
-        pairs, stock = list(zip(averages, variables)), self.store.stock
+        pairs, stock = list(zip(averages, variables)), self.store.stock_class
         stock.apply_gradients(self.optimizer, pairs, skip_gradients_aggregation=True)
 
 

@@ -5,6 +5,7 @@ moves by minus the window's gradient.
 """
 
 import contextlib
+import copy
 import re
 from pathlib import Path
 
@@ -753,6 +754,40 @@ def test_a_config_makes_an_equal_optimizer():
     o = EAGER.optimizer(Variable(0.0, "w"), accum_iters=4, reduction="sum", skip_norm=2.0)
     again = SGDAccumulate.from_config(o.get_config())
     assert again.get_config() == o.get_config() and again.accum_iters == 4
+
+
+def make_stock():
+    """Return a stock optimizer with one update, and its variable."""
+    optimizer, w = SGD(0.5, momentum=0.9), Variable(1.0, "w")
+    optimizer.build([w])
+    optimizer.apply([as_array(2.0)], [w])
+    return optimizer, w
+
+
+def test_a_stock_optimizer_continues_in_windows_and_back(step):
+    stock, w = make_stock()
+    o = SGDAccumulate.from_optimizer(stock, accum_iters=2, gate=step.gate)
+    for gradient in (1.0, 3.0):
+        step(o, gradient)
+    expected, expected_w = make_stock()
+    expected.apply([as_array(2.0)], [expected_w])
+    back = o.to_stock()
+    assert type(back) is SGD and back.get_config() == stock.get_config()
+    assert w.array == expected_w.array and back.velocities[0].array == expected.velocities[0].array
+    assert back.iterations.array == 2 and stock.iterations.array == 1  # the source is unchanged
+
+
+def test_an_open_window_in_a_conversion():
+    o, w = EAGER.optimizer(Variable(0.0, "w"), accum_iters=3), Variable(0.0, "w")
+    EAGER(o, 1.0)
+    again = SGDAccumulate.from_optimizer(o)
+    for optimizer in (again, copy.deepcopy(o)):
+        optimizer.build([w])
+        assert state(optimizer) == state(o) and counts(optimizer) == (0, 1, 3)
+    with pytest.raises(ValueError, match="window_position=1"):
+        o.to_stock()
+    with pytest.raises(TypeError, match="needs an optimizer of Keras's SGD"):
+        SGDAccumulate.from_optimizer(Variable(0.0))
 
 
 def test_a_step_replaces_by_a_function_of_ours():

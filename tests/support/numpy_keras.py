@@ -1,8 +1,9 @@
 """A Keras of NumPy arrays: the smallest port, and the reference for the engine's tests.
 
 `SGD` is a stock optimizer, and the rest is what a port consists of: `Values`, `Store` and `Update`
-with the abstract members of `engine.parts`, `make_parts`, and `SGDAccumulate` with the methods that
-this Keras calls on an optimizer. One device shares each micro-batch, so `parts.Replicas` is enough.
+with the abstract members of `engine.parts`, `make_parts`, `Stock` for conversion, and
+`SGDAccumulate` with the methods that this Keras calls on an optimizer. One device shares each
+micro-batch, so `parts.Replicas` is enough.
 
 Within `tracing()` a value that a variable holds is `Unknown`: like a tensor in a traced function,
 it has no truth value, so only then does the gate matter.
@@ -12,10 +13,11 @@ import contextlib
 
 import numpy as np
 
+from keras_accum.convert import Convertible
 from keras_accum.engine import parts
+from keras_accum.engine.stock import Stock
 from keras_accum.engine.sums import TracedSums
 from keras_accum.engine.window import is_unconditional
-from keras_accum.optimizer import Accumulating
 
 # -- this Keras ------------------------------------------------------------------------------------
 
@@ -191,23 +193,22 @@ class NumPyStore(parts.Store):
     def write_rate(self, rate):
         self.optimizer.learning_rate = float(rate)
 
-    @staticmethod
-    def stock_arguments(optimizer):
+
+class NumPyStock(Stock):
+    def arguments(self, optimizer):
         return optimizer.get_config()
 
-    @staticmethod
-    def function_arguments(optimizer):
+    def function_arguments(self, optimizer):
         return {}
 
-    @staticmethod
-    def stock_variables(optimizer):
+    def variables(self, optimizer):
         return optimizer.variables
 
-    def stock_state(self, optimizer):
-        return {name: v.array for name, v in zip(self.by_name(), _list_written(optimizer))}
+    def state(self, optimizer, store):
+        return {name: v.array for name, v in zip(store.by_name(), _list_written(optimizer))}
 
-    def write_stock(self, optimizer):
-        for variable, value in zip(_list_written(optimizer), self.by_name().values()):
+    def write(self, optimizer, store):
+        for variable, value in zip(_list_written(optimizer), store.by_name().values()):
             variable.assign(value.array)
 
 
@@ -251,10 +252,10 @@ def make_parts(optimizer, options):
     return parts.Parts(*three, TracedSums(options, *three), NumPyUpdate(optimizer, options, *three))
 
 
-class SGDAccumulate(Accumulating, SGD):
+class SGDAccumulate(Convertible, SGD):
     """The accumulating SGD: the methods that this Keras calls on an optimizer."""
 
-    _keras_name, _store_class, _make_parts = "numpy", NumPyStore, staticmethod(make_parts)
+    _keras_name, _make_parts, _stock_optimizers = "numpy", staticmethod(make_parts), NumPyStock()
 
     def build(self, variables):
         with self._accumulation.building():
