@@ -16,7 +16,7 @@ from training import assert_equal
 if not hosts.IS_KERAS3:
     pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
 
-from keras_accum.callbacks import micro_batches
+from keras_accum.keras3 import micro_batches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches"),

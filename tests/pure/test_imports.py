@@ -15,7 +15,7 @@ PACKAGE = Path(keras_accum.__file__).parent
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
 FRAMEWORKS = {"tensorflow", "keras", "tf_keras", "jax", "torch", "numpy"}
 # A file of a Keras or of a backend has its name, or stands in a folder of its name.
-OF_A_FRAMEWORK = FRAMEWORKS | {"keras3", "keras2", "micro_batches"}
+OF_A_FRAMEWORK = FRAMEWORKS | {"keras3", "keras2"}
 
 
 def imported(modules):
@@ -103,4 +103,4 @@ def test_what_is_below_keras_src_is_not_used():
     """It moves between versions of Keras. One file needs Keras's masks, and checks them by name."""
     text = {name: path.read_text("utf-8") for name, path in MODULES.items()}
     private = re.compile(r"keras\.(src|engine|python)\b|python\.keras\b")
-    assert [n for n in text if private.search(text[n])] == ["callbacks/micro_batches/of_keras.py"]
+    assert [n for n in text if private.search(text[n])] == ["keras3/micro_batches/of_keras.py"]

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_accum.callbacks.micro_batches.of_keras import get_mask, set_mask
+from keras_accum.keras3.micro_batches.of_keras import get_mask, set_mask
 
 _NO_SAMPLES = (
     "MicroBatches(loss='batch') joins outputs of slices: the first dimension of each must be the "

@@ -13,9 +13,9 @@ from typing import Literal, NoReturn
 
 import keras
 
-from keras_accum.callbacks.micro_batches import of_keras
 from keras_accum.callbacks.train_function import InTrainFunction
 from keras_accum.host import find_own_methods
+from keras_accum.keras3.micro_batches import of_keras
 
 Step = importlib.import_module(f"{__name__}.{keras.backend.backend()}").Step
 
