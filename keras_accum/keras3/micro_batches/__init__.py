@@ -2,7 +2,8 @@
 
 `step` is the train step in slices, and `passes` has its two ways to gradients. `losses` scales the
 losses of slices, `outputs` joins their outputs, and `halving` finds a size that fits. `jax`,
-`tensorflow` and `torch` loop over slices, and `convolutions` makes them fast in JAX's loop.
+`tensorflow` and `torch` loop over slices. For JAX, `convolutions` makes its loop fast, and
+`jax_recovery` gives a model its state back if a step fails.
 `of_keras` lists Keras's private members.
 """
 
