@@ -2,6 +2,7 @@
 
 `optimizers` has the public classes, and `hooks` the methods that Keras calls. `values`,
 `store` and `update` are parts of its engine, and `tensorflow`, `jax` and `torch` adapt them.
+`micro_batches` has the callback `MicroBatches`.
 """
 
 from typing import TYPE_CHECKING
@@ -15,14 +16,13 @@ from keras_accum.callbacks import (  # noqa: E402
     accumulation_monitor,
     apply_partial_window,
     micro_batch_weights,
-    micro_batches,
     on_updates,
 )
 from keras_accum.compare import Comparison, compare_with_big_batch  # noqa: E402
 from keras_accum.engine.state import StateError  # noqa: E402
 from keras_accum.fit.training import look_at_trainings  # noqa: E402
 from keras_accum.host import AccumulationWarning  # noqa: E402
-from keras_accum.keras3 import optimizers  # noqa: E402
+from keras_accum.keras3 import micro_batches, optimizers  # noqa: E402
 from keras_accum.keras3.host import HOST  # noqa: E402
 from keras_accum.keras3.optimizers import *  # noqa: E402, F403
 from keras_accum.schedule import AccumulationSchedule  # noqa: E402

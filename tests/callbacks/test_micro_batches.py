@@ -15,8 +15,8 @@ from training import assert_equal, embedding_model, initialize
 if not hosts.IS_KERAS3:
     pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
 
-from keras_accum.callbacks.micro_batches import Step, of_keras
 from keras_accum.keras3 import masks
+from keras_accum.keras3.micro_batches import Step, of_keras
 
 # Keras 3.16's recurrent layers drop the masks of sequences, and say so.
 pytestmark = pytest.mark.filterwarnings("ignore:Layer 'r' .* was passed an input with a mask")

@@ -16,7 +16,7 @@ from training import assert_equal
 if not hosts.IS_KERAS3:
     pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
 
-from keras_accum.callbacks import micro_batches
+from keras_accum.keras3 import micro_batches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:keras_accum. MicroBatches splits batches"),
@@ -215,9 +215,12 @@ def test_frozen_weights():
 @on_jax
 def test_copies_and_waits(monkeypatch):
     """Only the first batch of a training and the first of a shape are copied and waited for."""
-    step, found, jax = sys.modules[micro_batches.Step.__module__], [], sys.modules["jax"]
-    monkeypatch.setattr(step, "_copy_to_host", lambda a, f=step._copy_to_host: log("copy") or f(a))
-    wait = jax.block_until_ready
+    import jax
+
+    from keras_accum.keras3.micro_batches import jax_recovery
+
+    found, copy, wait = [], jax_recovery._copy_to_host, jax.block_until_ready
+    monkeypatch.setattr(jax_recovery, "_copy_to_host", lambda a: log("copy") or copy(a))
     monkeypatch.setattr(jax, "block_until_ready", lambda a: log("wait") or wait(a))
     model, callback = compile_with(build(), ours()), MicroBatches("auto")
 
@@ -234,7 +237,7 @@ def test_copies_and_waits(monkeypatch):
         found[-1].discard("wait")  # for the end of a training
     both, none = {"copy", "wait"}, set()
     assert found == [both, none, both, none, none, none, both, none, none, none, none, none]
-    assert callback._step.kept is None
+    assert callback._step.recovery._copy is None
 
 
 @on_jax
@@ -344,6 +347,21 @@ def test_a_size_that_had_fitted(sizes, callbacks):
     assert_equal(after, before, rtol=0, atol=0)
     assert set(vars(model)) == names
     fit_batches(model, [8], [MicroBatches("auto")])
+
+
+@on_jax
+def test_a_training_in_an_except_block():
+    """Python has an error there in each epoch, which hasn't ended the training."""
+    model, watches = compile_with(build(), stock()), []
+    look = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: watches.append("jax_state_sync" in vars(model))
+    )
+    try:
+        raise KeyError
+    except KeyError:
+        model.fit(X[:8], Y[:8], 8, 2, 0, [MicroBatches("auto"), look])
+    assert watches == [True, True]
+    assert "jax_state_sync" not in vars(model)
 
 
 @on_jax

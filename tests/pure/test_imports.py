@@ -15,7 +15,7 @@ PACKAGE = Path(keras_accum.__file__).parent
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
 FRAMEWORKS = {"tensorflow", "keras", "tf_keras", "jax", "torch", "numpy"}
 # A file of a Keras or of a backend has its name, or stands in a folder of its name.
-OF_A_FRAMEWORK = FRAMEWORKS | {"keras3", "keras2", "micro_batches"}
+OF_A_FRAMEWORK = FRAMEWORKS | {"keras3", "keras2"}
 
 
 def imported(modules):

@@ -2,7 +2,8 @@
 
 `step` is the train step in slices, and `passes` has its two ways to gradients. `losses` scales the
 losses of slices, `outputs` joins their outputs, and `halving` finds a size that fits. `jax`,
-`tensorflow` and `torch` loop over slices, and `convolutions` makes them fast in JAX's loop.
+`tensorflow` and `torch` loop over slices. For JAX, `convolutions` makes its loop fast, and
+`jax_recovery` gives a model its state back if a step fails.
 `of_keras` lists Keras's private members.
 """
 
@@ -13,9 +14,9 @@ from typing import Literal, NoReturn
 
 import keras
 
-from keras_accum.callbacks.micro_batches import of_keras
 from keras_accum.fit.train_function import InTrainFunction
 from keras_accum.host import find_own_methods
+from keras_accum.keras3.micro_batches import of_keras
 
 Step = importlib.import_module(f"{__name__}.{keras.backend.backend()}").Step
 

@@ -5,14 +5,14 @@ import contextlib
 import keras
 from keras import ops
 
-from keras_accum.callbacks.micro_batches.halving import Halving
-from keras_accum.callbacks.micro_batches.losses import NotInSlices
-from keras_accum.callbacks.micro_batches.passes import NotTwice, OnePass, TwoPasses
 from keras_accum.convert import list_accumulating
 from keras_accum.engine.parts import scalar_dtype, sum_dtype
 from keras_accum.fit.weighing import Weighing
 from keras_accum.host import warn_once
 from keras_accum.keras3.generators import make_generator
+from keras_accum.keras3.micro_batches.halving import Halving
+from keras_accum.keras3.micro_batches.losses import NotInSlices
+from keras_accum.keras3.micro_batches.passes import NotTwice, OnePass, TwoPasses
 
 LENGTHS = (
     "MicroBatches slices samples: the first dimension of all arrays in a batch must be the number "

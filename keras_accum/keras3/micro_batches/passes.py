@@ -5,12 +5,12 @@ import numpy as np
 from keras import ops
 from keras.utils import unpack_x_y_sample_weight
 
-from keras_accum.callbacks.micro_batches.losses import NotInSlices, in_parts, watching_layers
-from keras_accum.callbacks.micro_batches.outputs import Outputs
 from keras_accum.engine.pending import OF_SUM
 from keras_accum.host import find_own_methods
 from keras_accum.host.layers import trains_normalization
 from keras_accum.host.scopes import attribute
+from keras_accum.keras3.micro_batches.losses import NotInSlices, in_parts, watching_layers
+from keras_accum.keras3.micro_batches.outputs import Outputs
 from keras_accum.terms.table import Loss, Way
 from keras_accum.terms.term import Divisor
 
