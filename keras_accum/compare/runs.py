@@ -193,7 +193,7 @@ class Window:
         return [each for each in found if change.apply(each, count) != change]
 
     def _has_own_step(self):
-        stock = self._subject.package.keras.Model
+        stock = self._subject.host.keras.Model
         return bool(find_own_methods(self._subject.model, stock, "train_step"))
 
     def _try(self, change, big):

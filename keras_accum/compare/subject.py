@@ -31,6 +31,7 @@ class Subject:
     """A model that is compared. Each Keras has a subclass with these members.
 
     package: the module with the public names for this Keras.
+    host: the Host of this Keras.
     of_parts: data types in which this Keras computes parts of any model.
     compiled: the model's own optimizer, whose place a recorder takes.
     kinds: the kinds of objects with a value; see `put_back.Kind`.
@@ -39,7 +40,6 @@ class Subject:
     list_generators(): pairs of a `put_back.Kind` and None for the framework's own generators.
     list_roots(): more objects to put back.
     get_name(variable): the name to show, as "dense/kernel".
-    read(variable): its value in NumPy. write(variable, value): the inverse.
     make_recorder(optimizer, options, scale): an accumulating optimizer that keeps the gradient of
         its last update and moves no weight, in place of this optimizer. It scales losses by this
         factor, unless it is None.
@@ -52,14 +52,14 @@ class Subject:
     running(): a scope where a GPU doesn't shorten float32, and TensorFlow's log is short.
     """
 
-    kinds, inside, of_parts = (), (), ()
+    kinds, inside, of_parts, host = (), (), (), None
 
     def __init__(self, model, package):
         self.model, self.package, self.compiled = model, package, model.optimizer
 
     def build(self, x):
         """Create the model's weights if some are missing, as `fit` would."""
-        layers = [layer for layer in self.model._flatten_layers() if layer is not self.model]
+        layers = [layer for layer in self._list_layers() if layer is not self.model]
         if not (layers and all(layer.built for layer in layers)):
             self.model(x)
 
@@ -108,12 +108,12 @@ class Subject:
     def precision(self):
         """Return the Precision of the least precise layer."""
         types = {*self.of_parts, *(layer.compute_dtype for layer in self._list_layers())}
-        types.add(self.package.keras.backend.floatx())  # of losses
+        types.add(self.host.keras.backend.floatx())  # of losses
         order = "bfloat16", "float16", "float32", "float64"
         return precision_of(min(types & {*order}, key=order.index))
 
     def _list_layers(self):
-        return list(self.model._flatten_layers())
+        return self.host.list_layers(self.model)
 
     def list_random(self):
         """Return the names of the layers that draw random numbers, as far as known."""
@@ -127,10 +127,10 @@ class Subject:
         """Move about half of the weights by one unit in the last place."""
         unit = self.precision().unit
         for variable in self.model.weights:
-            value = self.read(variable)
+            value = self.host.read(variable)
             if np.issubdtype(value.dtype, np.floating) or value.dtype.name == "bfloat16":
                 moved = value.astype("float64") * (1 + unit * (rng.random(value.shape) < 0.5))
-                self.write(variable, moved.astype(value.dtype))
+                self.host.write(variable, moved.astype(value.dtype))
 
     @undone
     def make_train_function(self):

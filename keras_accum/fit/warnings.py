@@ -186,7 +186,7 @@ class Training:
         self.slices = [c for c in callbacks.callbacks if is_named(c, "MicroBatches")]
         self.starts = {o: o._accumulation.read_progress() for o in optimizers}
         self._adding = [part for part in added if isinstance(part, EndsWindowsFirst)]
-        self._kept = [(layer, self._read_kept(layer)) for layer in self.model._flatten_layers()]
+        self._kept = [(layer, self._read_kept(layer)) for layer in host.list_layers(self.model)]
         self.scales = 2 * [self._read_scale()]
 
     @property
@@ -223,10 +223,8 @@ class Training:
         return self.scales
 
     def _read_scale(self):
-        wrapper = self.model.optimizer
-        initial = getattr(wrapper, "initial_scale", None)  # until the wrapper is built
-        scale = getattr(wrapper, self.host.scale_name, initial)
-        return float("inf") if scale is None else float(self.host.read(scale))
+        scale = self.host.loss_scale(self.model.optimizer)
+        return float("inf") if scale is None else scale
 
 
 def _differ(values, others):

@@ -25,18 +25,27 @@ class Host:
         it, and a function that replaces the loss in an item by the result of another function.
     loss_metrics: lists the metrics that average a model's losses, "loss" first if it's there.
     make_sum_loss: returns a loss without `call`, with reduction "sum".
-    scale_name: the name of a LossScaleOptimizer's attribute with its scale.
     least_weight: the least weight of a micro-batch in `fit`.
-    read: returns a variable or tensor as a NumPy array.
+    read, write: a variable's value as a NumPy array, and the inverse. `read` also takes a tensor.
     is_traced: False if train steps run eagerly, so Python sees every value.
     """
 
-    scale_name = "loss_scale"
     name = keras = ops = flatten = get_mask = read = None
     import_keras, shape = "import keras", "keras.ops.shape"  # in docstrings' examples
     is_traced = True
     # Not 0: a window in which all is masked has the average gradient, as the big batch.
     least_weight = 1e-25
+
+    @staticmethod
+    def write(variable, value):
+        variable.assign(value)
+
+    def loss_scale(self, optimizer):
+        """Return the scale of a LossScaleOptimizer as a float, None for other optimizers."""
+
+    def list_layers(self, model):
+        """Return the model and all layers in it."""
+        return list(model._flatten_layers())
 
     def list_kept(self, layer):
         """Return the values that a layer's calls may change, without its random state."""

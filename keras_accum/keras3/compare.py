@@ -10,8 +10,8 @@ from keras_accum.compare.put_back import Kind
 from keras_accum.compare.verdict import list_some
 from keras_accum.convert import accumulating_in
 from keras_accum.keras3.generators import remember_generators
+from keras_accum.keras3.host import HOST
 from keras_accum.keras3.optimizers import accumulating
-from keras_accum.keras3.store import Keras3Store
 
 
 def to_dense(gradient):
@@ -98,11 +98,7 @@ def _is_linear(optimizer):
     return optimizer._stock_class is keras.optimizers.SGD and not optimizer.momentum
 
 
-_read, _LossScaled = Keras3Store.read, keras.optimizers.LossScaleOptimizer
-
-
-def _write(variable, value):
-    variable.assign(value)
+_read, _write = HOST.read, HOST.write
 
 
 def _restore(_, functions):
@@ -127,10 +123,9 @@ class Subject(subject.Subject):
         ),
         *KINDS,
     ]
-    inside = INSIDE
+    inside, host = INSIDE, HOST
     # Only TensorFlow computes float64 in float64: the divisors of means are float32 elsewhere.
     of_parts = () if keras.backend.backend() == "tensorflow" else ("float32",)
-    read, write = staticmethod(_read), staticmethod(_write)
 
     def is_optimizer(self, each):
         return isinstance(each, keras.optimizers.Optimizer)
@@ -139,9 +134,8 @@ class Subject(subject.Subject):
         return variable.path
 
     def loss_scale(self, optimizer):
-        if isinstance(optimizer, _LossScaled):
-            return float(optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale)
-        return optimizer.loss_scale_factor
+        scale = HOST.loss_scale(optimizer)
+        return optimizer.loss_scale_factor if scale is None else scale
 
     def make_recorder(self, optimizer, options, scale):
         with self.scope():

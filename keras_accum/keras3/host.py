@@ -31,7 +31,7 @@ def _list_penalized(model):
 class _Host(Host):
     """Keras 3, on any backend."""
 
-    name, keras, ops, scale_name = "keras3", keras, keras.ops, "dynamic_scale"
+    name, keras, ops = "keras3", keras, keras.ops
     is_traced = not IS_TORCH
     get_mask, set_mask = staticmethod(get_mask), staticmethod(set_mask)
     flatten, read = staticmethod(keras.tree.flatten), staticmethod(read)
@@ -53,6 +53,12 @@ class _Host(Host):
             check_members(keras, model, ["ddp_model"])
         wrapper = getattr(model, "ddp_model", None)
         return None if wrapper is None else wrapper.process_group
+
+    def loss_scale(self, optimizer):
+        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            return None
+        scale = optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+        return float(self.read(scale))
 
     def make_sum_loss(self, dtype):
         return keras.losses.Loss(reduction="sum", dtype=dtype)

@@ -10,7 +10,8 @@ from keras_accum.convert import inner
 from keras_accum.engine.models import note
 from keras_accum.host import check_members
 from keras_accum.tensorflow import compare
-from keras_accum.tf_keras.library import StockOptimizer, keras, key_of, legacy
+from keras_accum.tf_keras.host import HOST
+from keras_accum.tf_keras.imports import StockOptimizer, keras, key_of, legacy
 from keras_accum.tf_keras.optimizers import accumulating
 
 device_name, in_full_precision = compare.device_name, compare.in_full_precision
@@ -65,8 +66,7 @@ check_members(keras, keras.layers.Layer, ["_set_dtype_policy"])
 class Subject(subject.Subject):
     """A Keras 2 model on TensorFlow 2."""
 
-    kinds = compare.KINDS
-    read = staticmethod(keras.backend.get_value)
+    kinds, host = compare.KINDS, HOST
 
     def is_optimizer(self, each):
         return isinstance(each, _KINDS)
@@ -74,11 +74,8 @@ class Subject(subject.Subject):
     def get_name(self, variable):
         return variable.name.partition(":")[0]
 
-    def write(self, variable, value):
-        variable.assign(value)
-
     def loss_scale(self, optimizer):
-        return None if inner(optimizer) is optimizer else float(self.read(optimizer.loss_scale))
+        return HOST.loss_scale(optimizer)
 
     def make_recorder(self, optimizer, options, scale):
         kind = Recorder if isinstance(inner(optimizer), legacy.Optimizer) else NewStyleRecorder
@@ -94,7 +91,7 @@ class Subject(subject.Subject):
     def read_gradients(self, recorder):
         variables = self.model.trainable_variables
         found = map(recorder.find_gradient, variables)
-        found = [np.zeros(v.shape) if g is None else self.read(g) for v, g in zip(variables, found)]
+        found = [np.zeros(v.shape) if g is None else HOST.read(g) for v, g in zip(variables, found)]
         return [gradient.astype(np.result_type(gradient, "float64")) for gradient in found]
 
     def compute_in_float32(self, layer):

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_accum.host import check_members, is_named
 from keras_accum.host.description import Host
-from keras_accum.tf_keras.library import IMPORT_KERAS, keras
+from keras_accum.tf_keras.imports import IMPORT_KERAS, keras
 
 # TensorFlow's operations, by their names in Keras 3.
 _OPS = types.SimpleNamespace(
@@ -39,14 +39,18 @@ class _Host(Host):
     def loss_metrics(self, model):
         return model.compiled_loss.metrics
 
+    def loss_scale(self, optimizer):
+        scale = getattr(optimizer, "loss_scale", None)
+        return None if scale is None else float(self.read(scale))
+
     def make_sum_loss(self, dtype):
         return keras.losses.Loss(reduction="sum")
 
     def added_losses(self, model):
-        return sum(len(layer._eager_losses or layer._losses) for layer in model._flatten_layers())
+        return sum(len(layer._eager_losses or layer._losses) for layer in self.list_layers(model))
 
     def has_penalties(self, model):
-        return any(layer._callable_losses for layer in model._flatten_layers() if layer.trainable)
+        return any(layer._callable_losses for layer in self.list_layers(model) if layer.trainable)
 
     def list_kept(self, layer):
         return layer._non_trainable_weights

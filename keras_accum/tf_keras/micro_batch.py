@@ -2,7 +2,7 @@
 
 from keras_accum.engine.window import replace
 from keras_accum.mistakes import check_horovod
-from keras_accum.tf_keras.library import utilities
+from keras_accum.tf_keras.imports import utilities
 
 # For each summing method: the argument of `apply_gradients` for unsummed gradients.
 _FOR_UNSUMMED = {

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_accum.host import is_of_keras
 from keras_accum.tensorflow.replicas import TensorFlowReplicas
-from keras_accum.tf_keras.library import key_of, utilities
+from keras_accum.tf_keras.imports import key_of, utilities
 
 
 class TfKerasReplicas(TensorFlowReplicas):

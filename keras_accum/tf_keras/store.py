@@ -11,7 +11,8 @@ from keras_accum.engine.window import COUNTERS, MISSING, WEIGHT
 from keras_accum.host import check_members
 from keras_accum.tensorflow.replicas import write
 from keras_accum.tf_keras import models, slots
-from keras_accum.tf_keras.library import keras, key_of, legacy
+from keras_accum.tf_keras.host import HOST
+from keras_accum.tf_keras.imports import keras, key_of, legacy
 
 check_members(keras, legacy.Optimizer, ["_deferred_dependencies"])  # every trackable has it
 SUMS = "window_accumulator"  # the accumulators' name in checkpoints
@@ -28,7 +29,7 @@ class TfKerasStore(parts.Store):
     # True while the stock optimizer creates its variables.
     _is_creating = False
     key = staticmethod(key_of)
-    read = staticmethod(keras.backend.get_value)
+    read = staticmethod(HOST.read)
     write = staticmethod(write)
 
     def __init__(self, optimizer):

@@ -15,7 +15,7 @@ from keras_accum.engine.window import is_unconditional
 from keras_accum.host import find_user_classes, runs_code_of_keras
 from keras_accum.tensorflow import rules
 from keras_accum.tensorflow.values import TensorFlowValues, after
-from keras_accum.tf_keras.library import keras, legacy
+from keras_accum.tf_keras.imports import keras, legacy
 from keras_accum.tf_keras.replicas import TfKerasReplicas
 from keras_accum.tf_keras.store import LegacyStore, NewStyleStore, get_dtype
 
