@@ -94,9 +94,8 @@ class AccumulationMonitor(Callback):
     def _add_to(self, logs):
         accumulation = self._accumulation()
         logs["completed_updates"], logs["window_position"] = map(_Count, self._reached)
-        position, length, next_length = accumulation.counts()
         if accumulation.options.accum_iters is not None:
-            logs["window_length"] = _Count(length if position else next_length)
+            logs["window_length"] = _Count(accumulation.counts().length)
         logs["learning_rate"] = self._rate
         if accumulation.options.drops:
             logs["skipped_micro_batches"] = _Count(self._skipped)

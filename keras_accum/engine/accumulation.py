@@ -7,6 +7,7 @@ this list.
 
 import contextlib
 import functools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -125,6 +126,18 @@ class UndoneIfItFails:
         else:
             sums.undo(self._of_sums)
             update.undo(self._of_update)
+
+
+class Counts(NamedTuple):
+    """How far the window is, as ints.
+
+    length: of the open window, or of the next one if none is open.
+    next_length: of the window after the open one.
+    """
+
+    position: int
+    length: int
+    next_length: int
 
 
 class Accumulation:
@@ -307,9 +320,9 @@ class Accumulation:
         return self.state.counter("completed_updates"), self.state.counter("window_position")
 
     def counts(self):
-        """Return position, length and next length of the window, as ints."""
+        """Return the window's Counts."""
         updates, position = self.read_progress()
         stored = self.state.counter("accum_iters") if self.options.accumulates else 0
         next_length = int(self.options.next_length(np, stored, updates))
         length = self.state.counter("window_length") if position else next_length
-        return [position, length, next_length]
+        return Counts(position, length, next_length)

@@ -77,8 +77,8 @@ class EndsWindowsFirst(EndsWindows):
     def _ends(self, optimizer):
         if self._ends_all:
             return True
-        position, length, _ = optimizer._accumulation.counts()
-        ends = optimizer._accumulation.options.weighs and length < ENDLESS
-        if ends and position:
-            self.ended.append(Ended(optimizer, position, length))
+        counts = optimizer._accumulation.counts()
+        ends = optimizer._accumulation.options.weighs and counts.length < ENDLESS
+        if ends and counts.position:
+            self.ended.append(Ended(optimizer, counts.position, counts.length))
         return ends

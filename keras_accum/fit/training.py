@@ -12,7 +12,7 @@ from keras_accum.fit import closing, hooks, train_function, warnings
 from keras_accum.fit.callback import Callback
 from keras_accum.fit.weighing import WeighMicroBatches
 from keras_accum.host import find_own_methods, is_named, warn_once
-from keras_accum.terms import sums
+from keras_accum.terms import repeated
 
 
 def look_at_trainings(host):
@@ -33,7 +33,7 @@ def look_at_trainings(host):
                 optimizer._accumulation.store.start_training()
             _introduce(self.callbacks)
             if optimizers and model.built:
-                sums.refuse_means(model, optimizers, host)
+                repeated.refuse_means(model, optimizers, host)
             on_train_begin(self, logs)
             added = _find_weighing(weighs, self, optimizers, host)
             ends_all = any(map(_ends_windows, self.callbacks))
@@ -121,7 +121,7 @@ def _install(callbacks, optimizers, host, added):
 
         def check(*_):
             before["on_train_batch_end"].remove(check)
-            sums.refuse_means(model, optimizers, host)
+            repeated.refuse_means(model, optimizers, host)
 
         before["on_train_batch_end"].append(check)
     for name, function in warnings.find_hooks(callbacks, optimizers, host, added).items():

@@ -252,7 +252,7 @@ def _splitting(training):
     """List the optimizers for which batches of the user's are split."""
     if training.in_slices:
         return _compiled(training)
-    return [o for o in training.optimizers if o._accumulation.counts()[1] > 1]
+    return [o for o in training.optimizers if o._accumulation.counts().length > 1]
 
 
 def _with_fallen_scale(training):
@@ -302,7 +302,7 @@ def _find_large_slices(training, optimizer):
 def _find_slices_in_windows(training, optimizer):
     if not training.slices:
         return None
-    lengths = [(o, o._accumulation.counts()[1]) for o in training.optimizers]
+    lengths = [(o, o._accumulation.counts().length) for o in training.optimizers]
     of_keras = getattr(inner(optimizer), "gradient_accumulation_steps", None)
     lengths.append((inner(optimizer), of_keras or 1))
     for with_windows, length in lengths:
@@ -335,7 +335,7 @@ def _keeps(layer):
 
 
 def _find_fallen_scale(training, optimizer):
-    (before, now), length = training.scales, optimizer._accumulation.counts()[1]
+    (before, now), length = training.scales, optimizer._accumulation.counts().length
     if 1 < length < ENDLESS:
         return before, now, type(optimizer).__name__, min(now, before / length)
     return None
@@ -343,12 +343,13 @@ def _find_fallen_scale(training, optimizer):
 
 def _find_no_update(training, optimizer):
     updates, position = training.starts[optimizer]
-    position_now, length, _ = optimizer._accumulation.counts()
-    is_larger = optimizer.completed_updates == updates and position_now > position
+    now = optimizer._accumulation.counts()
+    is_larger = optimizer.completed_updates == updates and now.position > position
     if not is_larger or optimizer.reduction == "mean":
         return None
-    of_length, remedy = ("", _ENDLESS) if length == ENDLESS else (f" of {length}", _LONG)
-    return position_now, of_length, remedy
+    if now.length == ENDLESS:
+        return now.position, "", _ENDLESS
+    return now.position, f" of {now.length}", _LONG
 
 
 def _find_no_whole_window(training, optimizer):

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from keras_accum.host import warn_once
-from keras_accum.terms import sums, table
+from keras_accum.terms import repeated, table
 from keras_accum.terms.table import Way
 
 
@@ -33,7 +33,7 @@ class Problems:
                 continue
             if options.is_strict and strict:
                 raise ValueError(table.STRICT + strict)
-            if problem and not sums.are_scaled(self._model, optimizer, self._host):
+            if problem and not repeated.are_scaled(self._model, optimizer, self._host):
                 self._notes.append((optimizer, problem + table.UNTIL_THEN.format(start)))
 
     def _are_unequal(self, sizes):
@@ -50,7 +50,7 @@ class Problems:
         for optimizer in self._optimizers:
             if optimizer.reduction == "sum":
                 given = self._model, optimizer, self._host, self._has_own_code, adds
-                text = sums.describe(*given)
+                text = repeated.describe(*given)
                 if text:
                     self._notes.append((optimizer, text))
 

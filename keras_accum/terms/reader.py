@@ -1,7 +1,7 @@
 """Reads a model's loss in a train step: its terms, samples and divisor."""
 
 from keras_accum.host import find_own_methods
-from keras_accum.terms import sums, table
+from keras_accum.terms import repeated, table
 from keras_accum.terms.tap import find_own_losses
 from keras_accum.terms.term import find_divisor, read_shape
 
@@ -34,7 +34,7 @@ class LossReader:
             is_penalized=has_sum and host.has_penalties(model),
             own=own,
             kept=[(name, kind) for name, kind in kinds if kind is not None],
-            remedy=sums.make_remedy(model, self._optimizer, host) if has_sum else "",
+            remedy=repeated.make_remedy(model, self._optimizer, host) if has_sum else "",
         )
 
     def find_rows(self, *nested):

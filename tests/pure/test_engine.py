@@ -156,9 +156,9 @@ def test_a_new_length_begins_with_the_next_window(step):
     o = step.optimizer(w, accum_iters=2)
     step(o, 2.0)
     o.accum_iters = 3
-    assert o._accumulation.counts() == [1, 2, 3]
+    assert o._accumulation.counts() == (1, 2, 3)
     step(o, 4.0)  # this window keeps its length
-    assert float(w.array) == -3.0 and o._accumulation.counts() == [0, 3, 3]
+    assert float(w.array) == -3.0 and o._accumulation.counts() == (0, 3, 3)
     for gradient, expected in [(3.0, -3.0), (3.0, -3.0), (6.0, -7.0)]:
         step(o, gradient)
         assert float(w.array) == expected
@@ -221,7 +221,7 @@ def test_without_accumulation_each_micro_batch_is_an_update(step):
     step(o, 1.0)
     step(o, 2.0, decide=True)
     assert float(w.array) == -6.0 and o.completed_updates == 2
-    assert "window_position" not in o.get_state() and o._accumulation.counts() == [0, 1, 1]
+    assert "window_position" not in o.get_state() and o._accumulation.counts() == (0, 1, 1)
     with pytest.raises(ValueError, match="needs accumulators"):
         o.decide(False)
 
