@@ -6,11 +6,11 @@ import abc
 class Stock(abc.ABC):
     """The stock optimizers of a Keras: how `convert` reads, creates and writes them.
 
-    It keeps nothing, so each Keras has one for all of its optimizers.
+    An instance has no attributes, and all optimizers of a Keras, or of a style, share it.
     """
 
     def classes(self, stock_class):
-        """Return the stock classes that `from_optimizer` accepts for our class of this one."""
+        """Return the classes that `from_optimizer` accepts for our subclass of `stock_class`."""
         return {stock_class}
 
     # -- reading a stock optimizer -----------------------------------------------------------------

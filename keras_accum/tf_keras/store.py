@@ -109,7 +109,7 @@ class TfKerasStore(parts.Store):
         if position:
             raise StateError(
                 f"The checkpoint is {position} micro-batches into a window, and "
-                f"{accumulation.state.owner}, has no accumulators. Restore it with "
+                f"{accumulation.state.variables.owner}, has no accumulators. Restore it with "
                 "accum_iters > 1, or call `apply_partial_window()` before you save it."
             )
         self.forget_checkpoints()

@@ -15,6 +15,8 @@
     weight_names              (bytes,)  the weights' names, as numbers, see `names`
 
 No Keras is imported here, and nothing runs in a train step: a `parts.Store` has the variables.
+`given` parses what a user or a file gives, `matching` finds the variable of each array, and
+`variables` writes them.
 """
 
 from keras_accum.engine.state.checks import StateError, parse_index

@@ -1,0 +1,95 @@
+"""Matching a state with an optimizer: which array is for which variable. No Keras here.
+
+In each function, `named` is a `given.Named` and `own` the optimizer's `variables.NamedVariables`.
+"""
+
+import functools
+
+import numpy as np
+
+from keras_accum.engine.models import name_weights
+from keras_accum.engine.state import checks, lists, names
+from keras_accum.engine.state.checks import is_of_window
+from keras_accum.engine.window import FORMAT, WEIGHT, layout
+
+
+def match(named, own, by_name=False):
+    """Return a state to write: complete, with a new window if it has none.
+
+    If it doesn't fit, raise a StateError.
+
+    by_name: True if weights that only one side has may be left out.
+    """
+    shapes, others = own.shapes(), None
+    if named.is_list and not by_name:
+        arrays = _name_list(named.arrays, own, shapes)
+    else:
+        places, others = match_weights(named, own, by_name)
+        arrays = _arrange(named, places, own)
+    if not own.has_window:
+        checks.check(arrays, own.owner)
+        arrays = checks.drop_window(arrays, own.owner)
+    if own.store.rate() is not None:
+        shapes.setdefault("learning_rate", ())
+    checks.check(arrays, own.owner, shapes, own.is_fresh, others=others)
+    state = {name: np.zeros(shapes[name]) for name in filter(is_of_window, shapes)}
+    if WEIGHT in state:  # micro-batches without weights count as 1 each
+        state[WEIGHT] = np.asarray(arrays.get("window_position", 0), "float64")
+    state.update(arrays)
+    if own.has_window:
+        state.update(_without_loss_scale(arrays, own.store.optimizer))
+        state["state_format"] = np.asarray(FORMAT)
+    return {n: a.astype("int64") if n in checks.INTEGERS else a for n, a in state.items()}
+
+
+def match_weights(named, own, by_name=False):
+    """Return each weight's place in a state by names, None if it isn't there.
+
+    And which other trainable variables the state is for, in words, or None.
+    """
+    keys = list(map(own.store.key, own.store.variables))
+    if set(named.keys) & set(keys):  # otherwise another model's, in the same order
+        places = {key: place for place, key in enumerate(named.keys)}
+        return [places.get(key) for key in keys], None
+    if by_name:
+        return names.match_by_name(named.weights, name_weights(own.store)), None
+    in_order = list(range(len(keys)))
+    for number in (_count_sums(named.arrays), len(named.weights or ())):
+        if number not in (0, len(keys)):
+            text = f"{number} trainable variables, and the optimizer has {len(keys)}"
+            return in_order, text
+    if named.weights is None:
+        return in_order, None
+    here = name_weights(own.store)
+    places, others = names.match(named.weights, here, named.by_order)
+    pairs = [f"{named.weights[place]} ({here.own[place]} here)" for place in others]
+    return places, f"other trainable variables: {checks.shorten(pairs)}" if pairs else None
+
+
+def _count_sums(state):
+    return sum(isinstance(key, str) and key.startswith("accumulator.") for key in state)
+
+
+def _name_list(arrays, own, shapes):
+    """Return a list's arrays by the names in these shapes, also a window's that isn't here."""
+    of_weights = [tuple(map(int, v.shape)) for v in own.store.variables]
+    in_list = shapes if own.has_window else {**shapes, **layout(of_weights, weighs=False)}
+    return lists.fit(arrays, in_list, of_weights, own.store.rule_name, own.owner)
+
+
+def _arrange(named, places, own):
+    """Return the arrays of a state by names in the optimizer's order, without others."""
+    number = len(named.weights or named.keys or places)
+    if places == list(range(number)):
+        return named.arrays
+    checks.check(named.arrays, own.owner)
+    current = {name: functools.partial(own.store.read, v) for name, v in own.by_name().items()}
+    return names.rearrange(named.arrays, places, current)
+
+
+def _without_loss_scale(arrays, optimizer):
+    """Return the accumulators of a state of format 1, which had Keras 3's `loss_scale_factor`."""
+    scale = getattr(optimizer, "loss_scale_factor", None)
+    if not scale or arrays.get("state_format", 1) != 1:
+        return {}
+    return {n: array / scale for n, array in arrays.items() if n.startswith("accumulator.")}
