@@ -32,6 +32,7 @@ def test_the_parts_of_an_engine():
 
 @pytest.mark.once
 def test_a_part_that_lacks_a_member():
+    """Python refuses to create it."""
     lacks_one = type("LacksOne", (Values,), dict.fromkeys(Values.__abstractmethods__ - {"cast"}))
     with pytest.raises(TypeError, match="abstract method.* '?cast"):
         lacks_one()
