@@ -75,7 +75,7 @@ DECISIONS = [
     ([], {"own": OWN_STEP}, SAMPLES, None, None),
     ([unknown], {"own": OWN_STEP}, SAMPLES, None, None),
     ([masked], {"own": OWN_STEP}, SAMPLES, "own `train_step` is divided.*optimizer.weigh", BOTH),
-    ([mean, values], OWN_SIX, SAMPLES, None, None, [6, 18, 6], "mean over samples"),
+    ([mean, values], OWN_SIX, SAMPLES, None, None, [6, 18, 6], "mean over values"),
     ([mean, term("values", ("id",), None)], {"own": OWN_LOSS}, SAMPLES, "is a mean over", BOTH),
     ([], {"own": OWN_LOSS, "kept": [("kept", Divisor.NONE_SUM)]}, SAMPLES, "'kept' is a sum", BOTH),
 ]
