@@ -132,7 +132,7 @@ def pure(session):
 
 @nox.session
 def mutations(session):
-    """How many small mistakes in the engine the first tier notices: at least 80% in each file."""
+    """How many small mistakes in a file the first tier notices: at least 80% in each."""
     session.install("numpy", "pytest>=7")
     session.run("python", str(TESTS / "support" / "mutate.py"), "--least", "0.8", *session.posargs)
 

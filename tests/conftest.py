@@ -16,7 +16,7 @@ BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow") if HOST == "keras3" else
 # Only `nox -s works_with` has the packages of these tests, and gives the file for their rows.
 collect_ignore = [] if os.environ.get("KERAS_ACCUM_TEST_WORKS_WITH") else ["works_with"]
 
-# Warnings are errors in the tests, except for these. Most come from the hosts' own code.
+# Warnings are errors in the tests, except for these of the hosts' own code.
 IGNORED = [
     r"__array__ implementation doesn't accept a copy keyword:DeprecationWarning",  # Keras on torch
     r"non-integer arguments to randrange:DeprecationWarning",  # Keras 2.15's seeds
@@ -24,12 +24,6 @@ IGNORED = [
     r"You are saving your model as an HDF5 file:UserWarning",  # Keras, which still does so
     r"Explicitly requested dtype int64:UserWarning",  # Keras on JAX 0.11
     r"Error reading persistent compilation cache:UserWarning",  # another process is writing
-    # Ours, when a training ends inside a window. (A colon would end the text of a filter.)
-    r"keras_accum. This training ends with no update:UserWarning",
-    # Ours, of what test_caveats.py is about.
-    r"keras_accum. (Batch normalization trains|Layers keep values):UserWarning",
-    r"keras_accum. \w+ has accum_iters=1, the default:UserWarning",
-    r"keras_accum. `fit` can't weigh micro-batches in TensorFlow 2.8:UserWarning",
 ]
 if HOST == "keras2":  # from TensorFlow 1 and Keras on Python 3.7
     IGNORED += [":DeprecationWarning", ":FutureWarning", ":PendingDeprecationWarning"]

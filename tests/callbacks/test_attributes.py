@@ -1,4 +1,4 @@
-"""Optimizers that a model keeps as attributes, as GANs in Keras's guides do."""
+"""Optimizers that a model keeps as attributes, in lists and dictionaries: `fit` finds each one."""
 
 import warnings
 

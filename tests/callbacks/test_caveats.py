@@ -229,6 +229,7 @@ KINDS = "a short micro-batch", "batch normalization"
 
 @pytest.mark.parametrize("row", over(ROWS, KINDS))
 def test_what_is_said_once(row):
+    """Batch normalization, values that layers keep, metrics of layers, and sizes of slices."""
     expected, build, data, options, arguments = row
     model = eager(build(), sgd(**options))
     found = said(model, data, **arguments)

@@ -79,6 +79,7 @@ def mark(name):
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=mark(name)) for name in ROWS])
 def test_verdict(name):
+    """It finds each cause, and isn't fooled by random draws, half precision or rounding."""
     found, (verdicts, text, *_) = compare_row(name), ROWS[name]
     said = str(found)
     assert found.verdict in verdicts, said
@@ -161,6 +162,7 @@ def find(model, kind):
 @pytest.mark.parametrize("is_interrupted", [pytest.param(False, marks=thorough), True])
 @pytest.mark.parametrize("epochs", [pytest.param(0, marks=thorough), LENGTH + 1])
 def test_nothing_moves(epochs, is_interrupted):
+    """Weights, states, seeds, metrics and Python's attributes, also after an interruption."""
     model = fitted(epochs=epochs)
     counts, dropout = find(model, Counts), find(model, layers.Dropout)
     arrays, objects = values(model)

@@ -14,6 +14,7 @@ if not (hosts.IS_KERAS3 and hosts.IS_TENSORFLOW):
 
 @pytest.mark.parametrize("compiles", [False, True])
 def test_leftovers_of_a_layer_that_was_frozen_without_compiling(compiles):
+    """A partial window leaves it out, but the traced step would train it: a warning says so."""
     model = compiled(dense_model(), hosts.ours("SGD", learning_rate=0.125, accum_iters=5))
     fit(model, MICRO, epochs=1, callbacks=[accum.ApplyPartialWindow()])
     model.get_layer("hidden").trainable = False

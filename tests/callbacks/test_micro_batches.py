@@ -481,6 +481,7 @@ def test_a_window_weighs_whole_and_sliced_batches(name):
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
 @each_of({**COUPLED, **DIVIDED, **READING})
 def test_any_loss_of_the_whole_batch(name):
+    """Also one that reads weights of the model, and a model's own `compute_loss`."""
     case = {**COUPLED, **DIVIDED, **READING}[name]
     assert_same(case, sgd, "batch")
     if name == "contrastive":  # no average of slices has this gradient
@@ -714,6 +715,7 @@ if hosts.IS_TENSORFLOW:
 
 @quick_first("name", ["no seed"] * ("no seed" in DRAWS) + [n for n in DRAWS if n != "no seed"])
 def test_both_passes_draw_the_same(name):
+    """By each generator that can be put back."""
     layer, in_compile = DRAWS[name]
     np.testing.assert_allclose(gradient_by_loss(layer(), **in_compile), 1, rtol=1e-3)
 
@@ -823,6 +825,7 @@ HERE = [name for name in REFUSED if hosts.IS_TORCH or re.search(TRACES, name)]
 
 @quick_first("message", [name for name in HERE if REFUSED[name][1]])
 def test_refused_at_the_start(message):
+    """Models, losses and metrics that slices would change."""
     arguments, case, *optimizer = REFUSED[message]
     with pytest.raises(ValueError, match=f"MicroBatches.*{message}"):
         callback = MicroBatches(**{"size": SIZE, "loss": "sample", **arguments})
@@ -1151,6 +1154,7 @@ def test_convolutions_in_the_order_that_is_fast_in_a_loop():
 @on_jax  # only JAX tells what a program will need
 @pytest.mark.parametrize("loss", ["auto", "batch"])
 def test_the_memory_is_that_of_a_slice(loss, optimized):
+    """Neither the program nor its memory grows with the number of slices."""
     batch, parts = 2048, 16
     x, y = np.ones((batch, 8), "float32"), np.ones((batch, 1), "float32")
     hidden = [layers.Dense(64, "tanh") for _ in range(4)]

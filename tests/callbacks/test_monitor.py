@@ -50,6 +50,7 @@ def monitored(optimizer, **arguments):
 
 @every_gate
 def test_what_is_logged():
+    """Updates, positions in the window, and rates."""
     _, history, each = monitored(sgd())
     micro_batches = range(1, UPDATES * LENGTH + 1)
     assert each.column("completed_updates") == [i // LENGTH for i in micro_batches]

@@ -36,6 +36,7 @@ FAILING = {
 @pytest.mark.parametrize("make, callbacks, loss", FAILING.values(), ids=FAILING)
 @pytest.mark.parametrize("is_fit", [True, False])
 def test_a_model_keeps_its_weights(make, callbacks, loss, is_fit):
+    """You can follow the error's remedy in the next line."""
     if callbacks and not is_fit:
         pytest.skip("`train_on_batch` has no callbacks")
     model = compiled(dense_model(), make(), loss)

@@ -40,6 +40,7 @@ if hosts.HAS_EMA:
 @tensorflow_only
 @quick_first("gated", {"select": {}, "conditional": {"gate": "conditional"}})
 def test_mirrored_strategy(strategy, gated):
+    """With both gates and everything that acts on an update."""
     expected = replicas.single_device(OPTIONS)
     assert_equal(replicas.in_strategy(strategy, OPTIONS, **gated), expected)
 
@@ -91,6 +92,7 @@ def test_mirrored_strategy_with_mixed_precision(strategy):
 @thorough
 @tensorflow_only
 def test_reductions_in_two_windows():
+    """Each micro-batch reduces its gradients once."""
     def reductions(**gate):
         strategy, executed = replicas.counting()
         with strategy.scope():

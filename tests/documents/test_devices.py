@@ -84,6 +84,7 @@ def programs(name, processes, path):
 @thorough
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row[0] == HOST])
 def test_it_equals_one_device_at_the_big_batch(name, tmp_path):
+    """With as many reductions in an update as its row says, where they are counted."""
     _, processes, reductions = ROWS[name]
     run_together(programs(name, processes, tmp_path))
     model = compiled(dense_model(), hosts.stock("Adam"))

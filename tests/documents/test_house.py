@@ -27,8 +27,6 @@ def test_the_parts_of_an_engine():
         ours = [cls for cls in type(part).__mro__ if cls.__module__.startswith("keras_accum.")]
         assert ours == [*ours[: ours.index(interface)], interface] and len(ours) <= 3
         assert all(len(cls.__bases__) == 1 for cls in ours)  # composed, not mixed
-        names = {name for cls in ours for name in vars(cls)} | {*vars(part)}
-        assert len([name for name in names if not name.startswith("_")]) <= 40
 
 
 @pytest.mark.once
@@ -36,6 +34,7 @@ def test_the_parts_of_an_engine():
     "interface, member", [(Values, "cast"), (Store, "updates"), (Stock, "state")]
 )
 def test_a_part_that_lacks_a_member(interface, member):
+    """Python refuses to create it."""
     members = dict.fromkeys(interface.__abstractmethods__ - {member})
     lacks_one = type("LacksOne", (interface,), members)
     with pytest.raises(TypeError, match=f"abstract method.* '?{member}"):

@@ -104,6 +104,7 @@ if hosts.IS_LEGACY:
 
 @pytest.mark.parametrize("arguments, said", REFUSED, ids=[str(bad) for bad, _ in REFUSED])
 def test_refused(arguments, said):
+    """Wrong arguments raise an error at construction, with the words that help."""
     with pytest.raises((TypeError, ValueError)) as refusal:
         hosts.ours("Adam", **arguments)
     for words in said:

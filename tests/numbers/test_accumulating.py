@@ -442,6 +442,7 @@ def test_nadam_keeps_the_decay_of_its_momentum():
 
 
 def test_the_class():
+    """It has a signature, a config and a name, and is made once."""
     assert accum.accumulating(First) is FirstAccumulate
     assert issubclass(FirstAccumulate, First) and FirstAccumulate.__module__ == First.__module__
     assert FirstAccumulate.__name__ == f"{First.__name__}Accumulate"

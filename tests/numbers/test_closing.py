@@ -65,6 +65,7 @@ WAYS += ["apply_partial_window"]
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.usefixtures("every_gate")
 def test_windows_equal_big_batches(case, accum_iters, way):
+    """By a method between train steps, a tensor in a train step, or a decision in Python."""
     ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=accum_iters))
     stock, theirs = made(hosts.stock(case.name, **case.arguments))
     step, windows = stepper_by(way, ours, mine), gradients([2, 1, 3, 2])
@@ -261,6 +262,7 @@ def test_one_of_two_ways():
 @pytest.mark.skipif(hosts.IS_TORCH, reason="PyTorch is eager")
 @pytest.mark.parametrize("way", ["close_window", "decide"])
 def test_outside_of_the_traced_function(way):
+    """Where no train step would see the call, it raises an error."""
     ours, mine = made(endless())
     getattr(ours, way)(True)
     with pytest.raises(ValueError, match=f"`{way}` was called outside of the traced function"):
@@ -378,6 +380,7 @@ def test_callbacks_that_change_windows_in_fit():
 
 
 def test_none_can_be_set_and_replaced():
+    """With None, only the caller closes windows."""
     model = go_on(compiled(dense_model(), endless(accum_iters=2)), stop=1)
     optimizer = model.optimizer
     with pytest.warns(UserWarning, match="only `close_window`"):

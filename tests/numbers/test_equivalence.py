@@ -30,6 +30,7 @@ pytestmark = pytest.mark.usefixtures("grappler")
 @pytest.mark.usefixtures("every_gate")
 @cases.on_each_rule
 def test_plain(case):
+    """Each optimizer, by each gate."""
     assert_same_training(train(in_windows(case), MICRO), big_batch(case))
 
 

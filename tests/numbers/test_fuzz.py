@@ -945,6 +945,7 @@ def processes(request, tmp_path):
 @pytest.mark.parametrize("processes", DISTRIBUTED, indirect=True, ids=lambda d: f"group={d}")
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_random_trainings(machine, processes):
+    """After each step of any sequence, ours equals the stock optimizer."""
     share = len(MACHINES) * len(DISTRIBUTED)
     options = {"max_examples": CASES_OF_A_CHANGE, "stateful_step_count": STEPS, "derandomize": True}
     if NEW_CASES:

@@ -73,6 +73,7 @@ NONE = {
 @quick_first("where", NONE)
 @pytest.mark.parametrize("name", GIVEN)
 def test_no_conditional(case, where, name):
+    """With any option, length, constraint or sparse gradient, where the default selects."""
     arguments = {**where, **GIVEN[name]}
     if name == "every_micro_batch":
         arguments["gate"] = "conditional"

@@ -182,6 +182,7 @@ PROGRAMS = {
 
 @quick_first("program, steps, options", PROGRAMS)
 def test_programs(program, steps, options):
+    """Each step reads the weights of the last update, in whatever threads, loops and graphs."""
     mine = players(accumulating, **options)
     program(mine, tf.constant(factors(steps)))
     assert_equal(arrays(mine), by_stock(steps, **options))
@@ -207,6 +208,7 @@ if hosts.HAS_EMA:
 
 @quick_first("options, how", OPTIONS)
 def test_many_steps_in_one_graph(options, how):
+    """With clipping, transforms, NaN, constraints, and sparse or missing gradients."""
     mine, theirs = players(accumulating, **options), players(stock, **options)
     values = factors(6)
     one_by_one(theirs, values, **how)

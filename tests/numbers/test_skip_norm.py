@@ -32,6 +32,7 @@ SKIPPED = {
 @quick_first("length, argument, dropped", SKIPPED)
 @pytest.mark.usefixtures("every_gate")
 def test_a_skipped_micro_batch_leaves_no_trace(case, length, argument, dropped):
+    """It isn't added or counted, whatever its number is, and no window closes early."""
     ours, mine = made(hosts.ours(case.name, **case.arguments, accum_iters=length, **argument))
     stock, theirs = made(hosts.stock(case.name, **case.arguments))
     step, windows = stepper(ours, mine), gradients([length, length])

@@ -21,6 +21,7 @@ def models(case, **compile):
 @pytest.mark.usefixtures("every_gate")
 @on_adam_and_amsgrad
 def test_a_bad_micro_batch_spoils_its_own_window_only(case):
+    """Inside a window nothing moves, to the bit; a NaN or an infinity shows at its end."""
     model, reference = models(case)
     first, second, third = batches(BIG)
     go_on(model, arrays=first)
@@ -94,6 +95,7 @@ GIVEN = {
 @on_each_rule
 @pytest.mark.parametrize("floatx, windows, arguments, tolerance", GIVEN.values(), ids=GIVEN)
 def test_given_gradients(case, floatx, windows, arguments, tolerance):
+    """Of other data types, and bad ones, which clipping treats as it treats the big batch's."""
     assert_equal_to_averages(case, floatx, windows, arguments, tolerance)
 
 

@@ -208,6 +208,7 @@ def fails(*arguments):
 @once_by_torch
 @pytest.mark.parametrize("name", ["__init__", "_read_kept", "_count_samples", "a row"])
 def test_no_training_ends_because_of_a_warning(name, monkeypatch):
+    """Code that only warns may fail."""
     model = hosts.sequential((3,), [keras.layers.BatchNormalization(), keras.layers.Dense(2)])
     compiled(model, hosts.ours("SGD", accum_iters=2), run_eagerly=True)
     failing = mock.Mock(side_effect=fails)
@@ -223,6 +224,7 @@ def test_no_training_ends_because_of_a_warning(name, monkeypatch):
 
 @keras2_has_no("hooks")
 def test_a_warning_that_a_user_has_raised():
+    """A user may turn warnings into errors, which do end a training."""
     model = compiled(dense_model(), hosts.ours("SGD"), run_eagerly=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

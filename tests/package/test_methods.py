@@ -128,6 +128,7 @@ ROWS = [(when, name) for when in list(WHEN)[:-1] for name in sorted(WHEN[when])]
 @pytest.mark.parametrize("how", ["subclass", "accumulating"])
 @pytest.mark.parametrize("when, name", ROWS)
 def test_when_an_overridden_method_is_called(when, name, how):
+    """Once per update, in each micro-batch, or it is refused by name."""
     calls, stock = [], type(hosts.stock("Adam"))
 
     def overriding_class():

@@ -88,6 +88,7 @@ def imports_of(name):
 
 
 def test_no_import_runs_up():
+    """A module imports from its own layer and lower ones, as keras_accum/README.md has them."""
     found = {*imports_of("engine/accumulation.py")}
     assert {"engine/window", "engine/pending", "engine/state/__init__"} <= found
     found = [

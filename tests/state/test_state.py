@@ -92,6 +92,7 @@ if hosts.IS_KERAS3:
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_options_change_what_it_holds(option):
+    """The names of its arrays depend on the options."""
     more, added, missing = OPTIONS[option]
     assert set(trained(**more).get_state()) == (set(trained().get_state()) | added) - missing
 

@@ -291,6 +291,7 @@ NEVER = {
 
 @pytest.mark.parametrize("message", NEVER)
 def test_a_state_that_fits_no_variables_is_refused_at_once(message):
+    """Before `build`."""
     optimizer = hosts.ours("Adam", accum_iters=LENGTH)
     with pytest.raises(accum.StateError, match=re.escape(message)):
         optimizer.set_state(NEVER[message])

@@ -202,6 +202,7 @@ TREES = {
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="trees of Keras 3")
 @pytest.mark.parametrize("arguments, said", TREES.values(), ids=TREES)
 def test_a_state_tree_that_does_not_fit(arguments, said):
+    """`set_state_tree` makes the checks of `set_state`."""
     tree = go_on(model_of(_named()), 0, STOP).get_state_tree(value_format="numpy_array")
     model = model_of(_named(**arguments))
     with pytest.raises(ValueError, match=r"`set_state_tree` before.*optimizer\.build"):

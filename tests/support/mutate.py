@@ -1,9 +1,10 @@
-"""How many small mistakes in the engine the quick tests notice: `python tests/support/mutate.py`.
+"""How many small mistakes the quick tests notice: `python tests/support/mutate.py`.
 
 Makes one mistake at a time in a copy of the package (a changed comparison, operator, number,
 condition or a statement that is left out), and runs the tests in `tests/pure` that need a second.
 Prints each mistake that no test noticed, and the share of those that were. `--least 0.8` exits with
-an error below this share; files are named as in `keras_accum/engine`.
+an error below this share. Name a file or a folder of the package, such as `terms` or
+`engine/window.py`, to see it alone.
 """
 
 import argparse
@@ -18,8 +19,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-FILES = "accumulation", "gradients", "pending", "sums", "window"
-TESTS = "test_engine.py", "test_mathematics.py"
+PACKAGE = PROJECT / "keras_accum"
+# What should notice a mistake, by file or folder; all of `tests/pure` for others. Not here is what
+# needs a framework: `engine/models.py` and `engine/parts.py`, which each Keras implements, and
+# `terms/tap.py`, which stands in for the losses of a compiled model.
+ENGINE = "test_engine.py", "test_mathematics.py"
+TERMS = ("test_terms.py",)
+TESTS = {
+    "engine/accumulation.py": ENGINE,
+    "engine/gradients.py": ENGINE,
+    "engine/pending.py": ENGINE,
+    "engine/sums.py": ENGINE,
+    "engine/window.py": ENGINE,
+    "engine/state": ("test_state_names.py", "test_names_of_weights.py", "test_engine.py"),
+    "terms/sums.py": TERMS,
+    "terms/table.py": TERMS,
+    "terms/term.py": TERMS,
+    "terms/trial.py": TERMS,
+}
 OPPOSITES = {
     **{ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Lt: ast.LtE, ast.LtE: ast.Lt},
     **{ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is},
@@ -55,17 +72,33 @@ def find_mistakes(source):
             yield node.lineno, what, ast.unparse(ast.fix_missing_locations(changed))
 
 
+def find_files(names):
+    """Yield the modules of the package with these names, and those in folders."""
+    for name in names:
+        path = PACKAGE / name
+        if not path.exists():
+            sys.exit(f"There is no {path}.")
+        yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def find_tests(file):
+    """Return the paths of the tests that should notice a mistake in a module."""
+    found = {PACKAGE / name: tests for name, tests in TESTS.items()}
+    tests = found.get(file) or found.get(file.parent) or ("",)
+    return [str(PROJECT / "tests" / "pure" / name) for name in tests]
+
+
 def is_noticed(file, source):
-    """Return True if the tests fail with this source of a file."""
+    """Return True if the tests fail with this source of a module."""
     with tempfile.TemporaryDirectory() as folder:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(PROJECT / "keras_accum", Path(folder, "keras_accum"), ignore=ignored)
-        Path(folder, "keras_accum", "engine", f"{file}.py").write_text(source, encoding="utf-8")
-        tests = [str(PROJECT / "tests" / "pure" / name) for name in TESTS]
-        command = sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests
+        copied = Path(folder, PACKAGE.name)
+        shutil.copytree(PACKAGE, copied, ignore=shutil.ignore_patterns("__pycache__"))
+        (copied / file.relative_to(PACKAGE)).write_text(source, encoding="utf-8")
+        pytest = "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"
         environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             hidden = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            command = sys.executable, *pytest, *find_tests(file)
             ran = subprocess.run(command, cwd=folder, env=environment, timeout=60, **hidden)
         except subprocess.TimeoutExpired:
             return True
@@ -74,23 +107,27 @@ def is_noticed(file, source):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("files", nargs="*", default=FILES)
+    parser.add_argument("names", nargs="*", default=list(TESTS), help="files or folders")
     parser.add_argument("--least", type=float, default=0.0, help="the least share of each file")
+    parser.add_argument("--every", type=int, default=1, help="make every n-th mistake only")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
     options = parser.parse_args()
     is_low = False
-    for file in options.files:
-        source = (PROJECT / "keras_accum" / "engine" / f"{file}.py").read_text("utf-8")
+    for file in find_files(options.names):
+        source, name = file.read_text("utf-8"), file.relative_to(PACKAGE).as_posix()
+        found = list(find_mistakes(source))[:: options.every]
+        if not found:
+            continue
         if is_noticed(file, ast.unparse(ast.parse(source))):
-            sys.exit("The tests fail without a mistake.")
-        found = list(find_mistakes(source))
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            sys.exit(f"The tests of {name} fail without a mistake.")
+        with ThreadPoolExecutor(options.workers) as pool:
             changed = [mistake[2] for mistake in found]
             noticed = list(pool.map(is_noticed, [file] * len(found), changed))
         for (line, what, _), is_seen in zip(found, noticed):
             if not is_seen:
-                print(f"{file}.py:{line}: {what}, {source.splitlines()[line - 1].strip()}")
+                print(f"{name}:{line}: {what}, {source.splitlines()[line - 1].strip()}")
         share = sum(noticed) / len(noticed)
-        print(f"{file}.py: {sum(noticed)} of {len(noticed)} noticed, {share:.0%}", flush=True)
+        print(f"{name}: {sum(noticed)} of {len(noticed)} noticed, {share:.0%}", flush=True)
         is_low = is_low or share < options.least
     sys.exit(is_low)
 

@@ -106,6 +106,7 @@ def assert_losses_of_big_batches(losses):
     "logs each update once, with the logs of the big batch",
 )
 def test_mlflow_on_updates(tmp_path, monkeypatch):
+    """Each update is logged once."""
     import mlflow
 
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -144,6 +145,7 @@ def test_wandb_on_updates(tmp_path, monkeypatch):
     "each trial has its own windows; the best model loads",
 )
 def test_search(tmp_path):
+    """Each trial has its own windows."""
     import keras_tuner
 
     def build(hp):

@@ -1,0 +1,383 @@
+"""What a loss is divided by, and what a window does with it, without a framework.
+
+`numbers/test_right_by_default.py` has the same decisions in trainings.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from keras_accum.terms import sums
+from keras_accum.terms.table import OWN_LOSS, OWN_STEP, Loss, Way
+from keras_accum.terms.term import Divisor, Term, are_means, find_divisor, read_shape
+from keras_accum.terms.trial import compares_samples, values_of
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+def term(divisor, key=1, size=6, masked=False, leaves_out=False, name="it"):
+    """A term as the table reads it, by default of six samples with a value each."""
+    kind = Divisor[divisor.upper()]
+    found = SimpleNamespace(name=name, divisor=kind, key=key, size=size, shape=(6, key))
+    found.depends_on_data, found.leaves_out = masked, leaves_out
+    return found
+
+
+mean, values, masked = term("samples"), term("values", 3, 18), term("unmasked", ("a",), masked=True)
+sum_, unknown, compares = term("none_sum"), term("unknown"), term("compares")
+other = term("unmasked", ("b",), masked=True, name="other")
+BY, AS_SUM, SAMPLES = Way.BY_DIVISOR, Way.AS_SUM, Way.BY_SAMPLES
+SIX = {"rows": 6}
+OWN_SIX = {"own": OWN_LOSS, "rows": 6}
+BOTH = object()  # the problem of "weighted" is the same
+
+# Terms, and what else is known of a loss; the way; the problem, and that of "weighted"; numbers
+# whose ratios must stay the same, and the problem if they don't.
+DECISIONS = [
+    ([mean], {}, BY, None, None),
+    ([values], {}, BY, None, None),
+    ([masked], {}, BY, None, None),
+    ([masked], {"is_penalized": True}, BY, None, None),
+    ([sum_], {}, AS_SUM, None, None),
+    ([sum_, sum_], {}, AS_SUM, None, None),
+    ([sum_], {"is_penalized": True, "remedy": "Do so."}, SAMPLES, "it' is a sum.*Do so", BOTH),
+    ([sum_], {"adds": True}, SAMPLES, "sum beside terms", BOTH),
+    ([mean, sum_], {}, SAMPLES, "sum beside terms", BOTH),
+    ([compares], {}, SAMPLES, "'it' isn't a mean over samples.*MicroBatches", BOTH),
+    ([mean, compares], {"own": OWN_LOSS}, SAMPLES, "isn't a mean over samples", BOTH),
+    # several means: their numbers of values, where they are known
+    ([mean, values], {}, BY, None, None, [6, 18], "Several losses.*of values .6, 1., .*6, 3"),
+    ([mean, values], {"rows": 6}, BY, None, None, [6, 18], "Several losses"),
+    ([mean, term("values", 3, None)], {}, BY, None, None, [1, 3], "Several losses"),
+    ([mean, masked], {}, SAMPLES, "Several losses", BOTH),
+    ([masked, masked], {}, BY, None, None),
+    ([masked, other], {}, SAMPLES, "Several losses.*'it' of values.*'other' of values", BOTH),
+    # beside losses that layers add, which are means over samples
+    ([mean], {"adds": True, "rows": 6}, BY, None, None, [6, 6], "Layers add losses"),
+    ([values], {"adds": True, "rows": 6}, BY, None, None, [18, 6], "Layers add.* mean over values"),
+    ([values], {"adds": True}, BY, None, None, [3, 1], "Layers add losses"),
+    ([masked], {"adds": True}, SAMPLES, "Layers add.*aren't masked", BOTH),
+    ([mean, values], {"adds": True, "rows": 6}, BY, None, None, [6, 18, 6], "Layers add losses"),
+    # what `fit` can't read
+    ([], {}, SAMPLES, None, "the model's loss is divided by.*no compiled loss"),
+    ([unknown], {}, SAMPLES, None, "the loss 'it' is divided.*MicroBatchWeights"),
+    ([unknown, mean], SIX, SAMPLES, None, "the loss 'it' is divided", [6, 6], "mean over values"),
+    ([unknown, values], SIX, SAMPLES, None, "'it' is divided", [18, 6], "mean over values"),
+    ([unknown, masked], {}, SAMPLES, "loss 'it' is divided.*aren't masked", BOTH),
+    ([unknown, sum_], {}, SAMPLES, "the loss 'it' is a sum", BOTH),
+    ([term("unknown", masked=True)], {}, SAMPLES, "aren't masked", BOTH),
+    ([term("unknown", leaves_out=True)], {}, SAMPLES, "mean over values", BOTH),
+    ([term("samples", leaves_out=True)], OWN_SIX, SAMPLES, None, None, [6, 6], "mean"),
+    ([mean], OWN_SIX, SAMPLES, None, None, [6, 6], "compute_loss.*MicroBatchWeights"),
+    ([unknown], {"own": OWN_LOSS}, SAMPLES, None, "own `compute_loss` is divided"),
+    ([], {"own": OWN_LOSS}, SAMPLES, None, "own `compute_loss` is divided"),
+    ([], {"own": OWN_STEP}, SAMPLES, None, None),
+    ([unknown], {"own": OWN_STEP}, SAMPLES, None, None),
+    ([masked], {"own": OWN_STEP}, SAMPLES, "own `train_step` is divided.*optimizer.weigh", BOTH),
+    ([mean, values], OWN_SIX, SAMPLES, None, None, [6, 18, 6], "mean over values"),
+    ([mean, term("values", ("id",), None)], {"own": OWN_LOSS}, SAMPLES, "is a mean over", BOTH),
+    ([], {"own": OWN_LOSS, "kept": [("kept", Divisor.NONE_SUM)]}, SAMPLES, "'kept' is a sum", BOTH),
+]
+
+
+@pytest.mark.parametrize("row", DECISIONS)
+def test_what_a_window_does_with_a_loss(row):
+    terms, more, way, problem, strict, *unequal = row
+    sizes, if_unequal = unequal or ([], None)
+    found = Loss(terms, **more).decide()
+    assert (found.way, list(found.sizes)) == (way, sizes)
+    assert_says(found.problem, problem)
+    assert_says(found.strict_problem, problem if strict is BOTH else strict)
+    assert_says(found.if_unequal, if_unequal)
+
+
+def assert_says(text, pattern):
+    assert (text is None) == (pattern is None)
+    if pattern:
+        with pytest.raises(ValueError, match=pattern):
+            raise ValueError(text)
+
+
+# -- a term ----------------------------------------------------------------------------------------
+
+
+class Array(np.ndarray):
+    """An array with a mask."""
+
+    mask = None
+
+
+def array(*shape, mask=None):
+    found = np.ones(shape).view(Array)
+    found.mask = mask
+    return found
+
+
+class SumLoss:
+    """Keras's reduction "sum": values times weights, where nothing is masked, added up."""
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        values = np.asarray(self.call(y_true, y_pred))
+        for mask in (y_pred.mask, self.call(y_true, y_pred).mask):
+            values = values if mask is None else values * mask
+        return (values if sample_weight is None else values * sample_weight).sum()
+
+
+def set_mask(x, mask):
+    x.mask = mask
+
+
+# A Keras of NumPy arrays, as far as `Term` needs one.
+LIBRARY = SimpleNamespace(
+    flatten=lambda x: x if isinstance(x, list) else [x],
+    get_mask=lambda x: getattr(x, "mask", None),
+    set_mask=set_mask,
+    make_sum_loss=lambda dtype: SumLoss(),
+    ops=SimpleNamespace(
+        size=np.size,
+        cast=lambda x, dtype: np.asarray(x, dtype),
+        ones_like=lambda x, dtype=None: np.ones(x.shape, dtype).view(Array),
+    ),
+)
+
+
+def loss(reduction="sum_over_batch_size", name="it", fn=None, ignore_class=None):
+    more = {} if fn is None else {"fn": fn}
+    config = {} if ignore_class is None else {"ignore_class": ignore_class}
+    return SimpleNamespace(reduction=reduction, name=name, get_config=lambda: config, **more)
+
+
+def made(values, targets=(6, 2), weights=None, output_mask=None, **more):
+    output = array(*targets, mask=output_mask)
+    return Term(LIBRARY, loss(**more), values, np.ones(targets), output, weights)
+
+
+def of_keras(name="dice"):
+    def function():
+        pass
+
+    function.__module__, function.__name__ = "keras.src.losses.losses", name
+    return function
+
+
+WITHOUT = {"reduction": "mean_with_sample_weight"}
+WEIGHTED = {**WITHOUT, "weights": np.full(6, 0.5)}
+half = np.array([1, 1, 1, 0, 0, 0])
+# Values, and more; the divisor; whether data are in it; the key; the count.
+TERMS = {
+    "samples": (array(6), {}, "SAMPLES", False, 1, 6),
+    "several values": (array(6, 4), {}, "VALUES", False, 4, 24),
+    "three dimensions": (array(6, 4, 5), {}, "VALUES", False, 20, 120),
+    "a sum": (array(6), {"reduction": "sum"}, "NONE_SUM", False, 1, 6),
+    "no reduction": (array(6), {"reduction": None}, "NONE_SUM", False, 1, 6),
+    "none": (array(6), {"reduction": "none"}, "NONE_SUM", False, 1, 6),
+    "none of a scalar": (array(), {"reduction": "none"}, "UNKNOWN", False, 1, 1),
+    "another reduction": (array(6), {"reduction": "product"}, "UNKNOWN", False, 1, 6),
+    "a scalar": (array(), {}, "UNKNOWN", False, 1, 1),
+    "others than samples": (array(3), {}, "UNKNOWN", False, 1, 3),
+    "a scalar of Keras": (array(), {"fn": of_keras()}, "COMPARES", False, 1, 1),
+    "circle": (array(6), {"fn": of_keras("circle")}, "COMPARES", False, 1, 6),
+    "a user's circle": (array(6), {"fn": lambda: 0}, "SAMPLES", False, 1, 6),
+    "of Keras": (array(6), {"fn": of_keras("mse")}, "SAMPLES", False, 1, 6),
+    "masked values": (array(6, mask=half), {}, "UNMASKED", True, (id(half),), 3),
+    "a masked output": (array(6), {"output_mask": half}, "UNMASKED", True, (id(half),), 3),
+    "weights": (array(6), WEIGHTED, "SAMPLE_WEIGHTS", True, (id(WEIGHTED["weights"]),), 3),
+    "weights without their reduction": (array(6), {"weights": half}, "SAMPLES", False, 1, 6),
+    "their reduction without weights": (array(6), WITHOUT, "SAMPLES", False, 1, 6),
+    "weights of steps": (array(6, 1), {"weights": np.ones((6, 4))}, "VALUES", False, 1, 24),
+    "weights of rows": (array(6, 4), {"weights": np.ones((6, 1))}, "VALUES", False, 4, 24),
+    "a weight for each": (array(6, 4), {"weights": np.ones((6, 4))}, "VALUES", False, 4, 24),
+}
+
+
+@pytest.mark.parametrize("values, more, divisor, in_data, key, count", TERMS.values(), ids=TERMS)
+def test_what_a_call_is_divided_by(values, more, divisor, in_data, key, count):
+    found = made(values, **more)
+    assert (found.divisor, found.depends_on_data) == (Divisor[divisor], in_data)
+    assert (found.key, found.count("float64")) == (key, count)
+    assert (found.name, found.size) == ("it", np.size(values))
+
+
+def test_a_graph_that_does_not_know_the_lengths():
+    found = made(SimpleNamespace(shape=(None, 4)))
+    assert found.divisor is Divisor.VALUES and not found.leaves_out
+    assert (found.size, found.key) == (None, 4)
+    longer = SimpleNamespace(shape=(6, None))
+    assert made(longer).key == (id(longer),)
+    assert made(longer).divisor is Divisor.VALUES
+
+
+def test_a_size_that_only_the_framework_knows():
+    values = array(6, 4)
+    found = made(values)
+    found.shape = (6, None)
+    assert found.count("float32") == 24
+
+
+def test_a_loss_that_leaves_out_samples():
+    assert [made(array(n)).leaves_out for n in (1, 3, 6)] == [False, True, False]
+    assert not made(array()).leaves_out and not made(None).leaves_out
+
+
+def test_a_loss_that_is_not_called_yet():
+    assert find_divisor(loss("sum")) is Divisor.NONE_SUM
+    assert find_divisor(loss("mean_with_sample_weight")) is Divisor.SAMPLE_WEIGHTS
+    assert find_divisor(loss(ignore_class=0)) is Divisor.UNMASKED
+    assert find_divisor(loss()) is None
+    assert are_means([loss(), "mse", loss("mean")]) and not are_means([loss(), loss("sum")])
+
+
+def test_a_name_and_a_shape():
+    assert made(array(6), name=None).name == "SimpleNamespace"
+    assert read_shape(None) == () and read_shape(array(2, 3)) == (2, 3)
+    assert read_shape(SimpleNamespace(shape=SimpleNamespace(rank=None))) == ()
+
+
+# -- a trial ---------------------------------------------------------------------------------------
+
+drawn = np.random.default_rng(0)
+COMPARES = {
+    "a mean for each sample": (lambda y, p: ((y - p) ** 2).mean(-1), False),
+    "a mean": (lambda y, p: ((y - p) ** 2).mean(), False),
+    "a scalar for all": (lambda y, p: p.sum() / y.sum(), True),
+    "an average that is taken away": (lambda y, p: (p - p.mean(0)).max(-1), True),
+    "random draws": (lambda y, p: drawn.normal() * p.mean(0), False),
+    "neighbours": (lambda y, p: p[1:] - p[:-1], True),
+    "an error": (lambda y, p: y.no_such_member, None),
+    "classes alone": (lambda y, p: classes_alone(y).mean(-1) + p.mean(-1), False),
+    "classes that are compared": (lambda y, p: classes_alone(y).mean(0)[:1] + 0 * p[:, 0], True),
+}
+
+
+def classes_alone(y):
+    assert np.isin(y, [0, 1]).all()
+    return y
+
+
+@pytest.mark.parametrize("name", COMPARES)
+def test_a_trial(name):
+    """Five samples together and apart: a loss that is a mean over them is the same."""
+    function, expected = COMPARES[name]
+    evaluate = values_of(function, np.asarray)
+    for shape in [(None, 3), (None, None), (5, 3)]:
+        assert compares_samples(np.asarray, evaluate, [shape] * 2, ["float32"] * 2) is expected
+
+
+@pytest.mark.parametrize("shape, dtype", [((None, 2**19), "float32"), ((None, 2), "bfloat16")])
+def test_the_samples_of_a_trial(shape, dtype):
+    """Not longer than the test of a large loss needs, and in a data type that NumPy knows."""
+    seen = []
+
+    def evaluate(*batches):
+        seen.extend(array for arrays in batches for array in arrays)
+        return np.ones(5)
+
+    assert compares_samples(np.asarray, evaluate, [shape] * 2, [dtype] * 2) is False
+    assert {array.shape[1] for array in seen} == {min(shape[1], 8)}
+    assert [len(array) for array in seen[::2]] == [5, 5, 3, 2] * 2
+    assert {str(array.dtype) for array in seen} == {"float32"}
+    assert all(0 <= array.min() and array.max() <= 1 for array in seen)
+    scales = [np.abs(row).max() for row in seen[1]]
+    assert scales[0] > 3 * scales[-1]  # the samples aren't alike
+
+
+# -- sums ------------------------------------------------------------------------------------------
+
+
+class Model:
+    def train_step(self):
+        pass
+
+    def compute_loss(self):
+        pass
+
+
+class OwnStep(Model):
+    def train_step(self):
+        pass
+
+
+def model_of(*losses, cls=Model, weights=None):
+    model = cls()
+    model.loss, model.weights = list(losses), weights
+    return model
+
+
+def library(name="keras3", has_penalties=False):
+    def find_losses(model):
+        return SimpleNamespace(_user_loss_weights=model.weights), "losses", None
+
+    def flatten(found):
+        return found if isinstance(found, list) else [found]
+
+    return SimpleNamespace(
+        name=name,
+        keras=SimpleNamespace(Model=Model),
+        flatten=flatten,
+        find_losses=find_losses,
+        has_penalties=lambda model: has_penalties,
+    )
+
+
+def optimizer(reduction="sum", accum_iters=4):
+    options = SimpleNamespace(accum_iters=accum_iters, accumulates=accum_iters != 1)
+    return SimpleNamespace(reduction=reduction, _accumulation=SimpleNamespace(options=options))
+
+
+def test_sums_beside_means():
+    mixed, penalized = model_of(loss("sum"), "mse"), model_of(loss("sum"))
+    assert sums.find_means(mixed, library()) == "losses that are means"
+    assert "kernel_regularizer" in sums.find_means(penalized, library(has_penalties=True))
+    assert " and " in sums.find_means(mixed, library(has_penalties=True))
+    for alone in (model_of("mse"), model_of(loss("sum"), None), model_of(loss("none"))):
+        assert sums.find_means(alone, library()) == ""
+
+
+def test_which_sums_are_refused():
+    mixed = model_of(loss("sum"), "mse")
+    with pytest.raises(ValueError, match="would count losses that are means once per micro-batch"):
+        sums.refuse_means(mixed, [optimizer("mean"), optimizer()], library())
+    for model, one in (
+        (model_of("mse"), optimizer()),
+        (model_of(loss("sum"), "mse", cls=OwnStep), optimizer()),
+        (mixed, optimizer("mean")),
+        (mixed, optimizer(accum_iters=1)),
+    ):
+        sums.refuse_means(model, [one], library())
+
+
+def test_the_line_to_write_instead():
+    mixed, one = model_of(loss("sum"), "mse"), model_of(loss("sum"))
+    said = sums.make_remedy(mixed, optimizer(), library())
+    assert "MicroBatches" in said and "loss_weights=[4.0, 1.0])` for a sum and a mean;" in said
+    said = sums.make_remedy(one, optimizer(), library("tf_keras"))
+    assert said.startswith("Construct") and "loss_weights=[4.0])`;" in said
+    assert "loss_weights=[n])`" in sums.make_remedy(one, optimizer(accum_iters=None), library())
+
+
+def test_what_is_said_of_a_sum():
+    mixed, one = model_of(loss("sum"), "mse"), model_of(loss("sum"))
+    for model, is_own, adds, words in (
+        (mixed, True, False, ["losses that are means once"]),
+        (one, True, True, ["losses that layers add, such as activity penalties, once"]),
+        (mixed, True, True, ["penalties, and losses that are means once"]),
+        (mixed, False, True, ["activity penalties, once"]),
+    ):
+        said = sums.describe(model, optimizer(), library(), is_own, adds)
+        assert all(word in said for word in words) and "once per micro-batch" in said
+    assert sums.describe(mixed, optimizer(), library(), False, False) == ""
+    assert sums.describe(one, optimizer(), library(), True, False) == ""
+
+
+def test_sums_that_are_scaled():
+    def are_scaled(*losses, weights):
+        return sums.are_scaled(model_of(*losses, weights=weights), optimizer(), library())
+
+    total = loss("sum")
+    assert are_scaled(total, weights=[4.0])
+    assert are_scaled(total, "mse", weights=[4.0, 1.0])
+    assert not are_scaled(total, "mse", weights=[1.0, 1.0])
+    assert not are_scaled(total, loss("sum"), weights=[4.0, 1.0])
+    assert not are_scaled("mse", weights=[4.0])
+    assert not are_scaled(total, weights=None)
