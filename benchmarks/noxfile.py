@@ -68,6 +68,7 @@ def report(session):
     """Make the table and the plot from the files in `benchmarks/results`."""
     session.install("matplotlib")
     session.run("python", str(HERE / "report.py"))
+    session.run("python", str(HERE / "ratios.py"))
 
 
 @nox.session

@@ -71,7 +71,7 @@ def default(host):
 def ranges_table(found):
     """The default in `fit` on each Keras: the least and the most."""
     lines = [
-        "| network | over the floor | over a step of stock Adam | over a share of the big batch |",
+        "| network | over the floor | over a step of stock Adam | a window over the big batch |",
         "| --- | ---: | ---: | ---: |",
     ]
     for network in networks(found)[:-1]:  # the last one is the optimizer alone

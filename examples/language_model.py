@@ -122,14 +122,12 @@ def train(file, *callbacks):
         model = make_model()
         model.compile(make_optimizer(), loss)
     optimizer = model.optimizer
-    first, updates = divmod(optimizer.completed_updates, UPDATES // EPOCHS)
-    seen = MICRO_BATCH * (ACCUM_ITERS * updates + optimizer.window_position)  # in that epoch
-    if seen >= SENTENCES:  # saved after the epoch's last micro-batch, before its window ended
+    first, seen = optimizer.position_in_data(SENTENCES, MICRO_BATCH)
+    if seen == SENTENCES:  # saved after the epoch's last micro-batch, before its window ended
         optimizer.apply_partial_window()
         first, seen = first + 1, 0
     if seen:
-        position = optimizer.window_position
-        print(f"from epoch {first + 1}, after {updates} updates and {position} micro-batches")
+        print(f"from epoch {first + 1}, sentence {seen + 1}")
     for epoch in range(first, EPOCHS):
         x, y = shuffled(epoch)
         history = model.fit(

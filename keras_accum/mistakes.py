@@ -1,4 +1,4 @@
-"""Calls that people make by mistake: errors that name the remedy. No Keras is imported here."""
+"""Errors for calls by mistake, with the remedy. No Keras is imported here."""
 
 import difflib
 import inspect
@@ -18,7 +18,7 @@ _ARGUMENTS = {
     "`skip_norm`, which drops micro-batches",
 }
 _TO_COMPILE = "{} is an optimizer: give it to `compile`, and not to `callbacks`"
-# Attributes that people and `fit` look for on an optimizer, and the error's text.
+# Attributes looked for on an optimizer by mistake, and the error's text.
 ATTRIBUTES = {
     "set_model": _TO_COMPILE,  # `fit` looks for these two on its callbacks
     "on_batch_end": _TO_COMPILE,
@@ -81,7 +81,7 @@ def _check_positions(cls, places, args):
 
 
 def _is_small(cls, place):
-    """Return True for a Keras argument that is a fraction, a flag, a clip or a decay."""
+    """Return True if a Keras argument is a fraction, a flag, a clip or a decay."""
     default, is_named = place.default, any(part in place.name for part in _SMALL)
     is_fraction = isinstance(default, float) and 0 <= default < 1
     return is_of_keras(cls._stock_class) and (is_named or is_fraction or isinstance(default, bool))
@@ -117,7 +117,7 @@ def check_horovod(optimizer):
 
 
 def check_attribute(optimizer, name, names):
-    """Raise an AttributeError for a new attribute that looks like one of our arguments, `names`."""
+    """Raise an AttributeError if a new attribute looks like one of our arguments, `names`."""
     cls = type(optimizer)
     is_new = not (name.startswith("_") or name in vars(optimizer) or hasattr(cls, name))
     if is_new and name not in cls._signature.parameters and not find_user_classes(cls):
@@ -130,7 +130,7 @@ def check_attribute(optimizer, name, names):
 
 
 class NoAttribute:
-    """An attribute that an optimizer hasn't, with an error that says what to write.
+    """An attribute missing from an optimizer: an error with the line to write.
 
     Another base class or the instance may have it: then that one is found. A `__getattr__` in its
     place would end the graphs of `torch.compile`.

@@ -1,4 +1,4 @@
-"""Everything that can be reached from a model: remember it, replace parts of it, put it back."""
+"""Remember everything reachable from a model, replace parts of it, put it back."""
 
 import contextlib
 import functools
@@ -8,13 +8,13 @@ from collections import OrderedDict, deque, namedtuple
 
 import numpy as np
 
-# What isn't looked into: frameworks, and what runs beside this thread.
+# Not searched: frameworks, and objects of other threads.
 _OTHERS = {
     *("tensorflow", "jax", "jaxlib", "torch", "numpy", "ml_dtypes", "builtins", "logging"),
     *("threading", "_thread", "queue", "concurrent", "multiprocessing", "asyncio", "weakref"),
 }
 _ATOMS = int, float, str, bytes, type(None)
-_SMALL = 2**22  # elements of a NumPy array that is copied: larger ones are data
+_SMALL = 2**22  # elements: larger NumPy arrays are data, and aren't copied
 _CONTAINERS = OrderedDict, dict, list, set, deque
 
 # A kind of object with a value: how to read and to write it, if random draws change it, and a
@@ -46,13 +46,13 @@ OF_PYTHON = [
 
 
 class Kept:
-    """The attributes, containers and values that can be reached from `roots`, to put back.
+    """The attributes, containers and values reachable from `roots`, to put back.
 
     kinds: the kinds of objects with a value.
     is_optimizer: returns True for an optimizer. They are found, but not looked into.
-    inside: classes of frameworks that are looked into all the same.
+    inside: classes of frameworks to search all the same.
     more: pairs of a kind and an object, which may be None.
-    objects: all objects that have been looked into.
+    objects: all objects searched so far.
     optimizers: the optimizers, by id.
     """
 
@@ -81,7 +81,7 @@ class Kept:
                 self._values.append((kind, each, kind.read(each)))
 
     def _look_into(self, each):
-        """Remember an object, and return those that it refers to."""
+        """Remember an object, and return its references."""
         if self._is_optimizer(each):
             self.optimizers[id(each)] = each
             return []
@@ -108,7 +108,7 @@ class Kept:
         return [value for _, value in items]
 
     def list_unplaced(self):
-        """Return the optimizers that can't be replaced, as in a tuple."""
+        """Return the optimizers without a place to replace them, as in a tuple."""
         placed = {id(optimizer) for _, _, optimizer in self._places}
         return [optimizer for key, optimizer in self.optimizers.items() if key not in placed]
 
@@ -164,7 +164,7 @@ def _is_same(container, before):
 
 
 def _referred(each):
-    """Return what a function, a bound method or a partial refers to."""
+    """Return the references of a function, a bound method or a partial."""
     if isinstance(each, types.MethodType):
         return [each.__self__, each.__func__]
     if isinstance(each, functools.partial):

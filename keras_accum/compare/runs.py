@@ -15,7 +15,7 @@ from keras_accum.host import SAID_BY, find_own_methods, is_named
 from keras_accum.options import Options
 
 _NUDGES, _ORDERS, _PARTS = 3, 2, 8
-_SCALES = 0.6, 0.7, 0.9  # no powers of 2, which round nothing
+_SCALES = 0.6, 0.7, 0.9  # no powers of 2: they round nothing
 
 _UPDATES = (
     "A window must make one update, but `train_step` made {}: let it call `close_window` once, "
@@ -79,7 +79,7 @@ class Window:
         self._subject, self._kept, self._samples = subject, kept, samples
         self._optimizers = list(kept.optimizers.values())
         self._name = type(inner(subject.compiled)).__name__
-        self._smaller = 1  # what loss scales are divided by, so that none overflows
+        self._smaller = 1  # the divisor of loss scales, against overflow
         self._names = list(map(subject.get_name, subject.model.trainable_variables))
         self._precision = subject.precision()
         self._in_order = np.arange(samples.count)
@@ -140,7 +140,7 @@ class Window:
         run = self._install_big(change)
         size, order = self._samples.count, self._in_order
         found = run.train(order, size)
-        again = run.train(order, size, with_random=False)  # seeds continue, so that draws show
+        again = run.train(order, size, with_random=False)  # seeds continue, to show draws
         nudged = [run.train(order, size, nudge=seed) for seed in range(_NUDGES)]
         orders = [run.train(each, size) for each in self._orders]
         if not any(gradient.any() for gradient in found):
@@ -206,7 +206,7 @@ class Window:
         return None
 
     def _install_big(self, change, times=None):
-        # Of an optimizer's options, that about the weights which `train_step` may give.
+        # The option of an optimizer about weights from `train_step`.
         return self._install([Options(reduction=each.reduction) for each in change.options], times)
 
     def _install(self, options, times=None):
@@ -214,7 +214,7 @@ class Window:
 
         times: multiply losses by this, and divide the gradients.
 
-        A train step may be traced once, so each trace begins with what layers keep in Python.
+        A train step may be traced once, so each trace begins with the layers' values in Python.
         """
         self._kept.put_back()
         self._subject.prepare(self._kept.objects)
@@ -233,7 +233,7 @@ class Window:
 
 
 def _undo_scale(gradients, unscaled, scale):
-    """Return gradients without what a scale does to them beside rounding.
+    """Return gradients without the effects of a scale, except for its rounding.
 
     A `train_step` may not scale its loss, and tf_keras rounds a scale and its inverse to float32.
     """
@@ -275,7 +275,7 @@ class _Run:
         return [sum(each) for each in zip(*gradients)]
 
     def list_several(self):
-        """Return a text for each stock optimizer beside ours that made several updates."""
+        """Return a text for each stock optimizer with several updates beside ours."""
         return [
             _SEVERAL.format(type(inner(optimizer)).__name__, made)
             for optimizer, made in zip(self._optimizers, self._made)

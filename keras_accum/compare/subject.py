@@ -1,4 +1,4 @@
-"""A model that is compared. Each Keras has a subclass of `Subject`."""
+"""A model in a comparison. Each Keras has a subclass of `Subject`."""
 
 import contextlib
 import random
@@ -22,13 +22,13 @@ _HALVES = "float16", "bfloat16"
 
 
 def _find_drawing(each):
-    """Return the attributes that switch off an object's random draws."""
+    """Return the attributes to switch off an object's random draws."""
     kinds = [cls.__name__ for cls in type(each).__mro__ if is_of_keras(cls)]
     return [name for kind in kinds for name in _DRAWING.get(kind, ())]
 
 
 class Subject:
-    """A model that is compared. Each Keras has a subclass with these members.
+    """A model in a comparison. Each Keras has a subclass with these members.
 
     package: the module with the public names for this Keras.
     host: the Host of this Keras.
@@ -45,7 +45,7 @@ class Subject:
         factor, unless it is None.
     read_gradients(recorder): these gradients by NumPy, for all trainable variables.
     loss_scale(optimizer): the optimizer's factor for losses, or None.
-    compute_in_float32(layer): let a layer whose variables are float32 compute in it.
+    compute_in_float32(layer): let a layer with float32 variables compute in float32.
     draws(layer): True if a layer is known to draw random numbers.
     list_notes(optimizers, size): what to say of a model with an equal gradient, in micro-batches of
         this size.
@@ -69,7 +69,7 @@ class Subject:
         return contextlib.nullcontext() if strategy is None else strategy.scope()
 
     def keep(self):
-        """Return what can be reached from the model, to put it back."""
+        """Return everything reachable from the model, to put it back."""
         generators = random.getstate.__self__, np.random.get_state.__self__
         roots = [self.model, *generators, *self.list_roots()]
         return Kept(roots, self.kinds, self.is_optimizer, self.inside, self.list_generators())
@@ -86,7 +86,7 @@ class Subject:
     def prepare(self, objects):
         """Take random draws and half precision out of the model.
 
-        Return the names of the layers that are switched off, and True if others compute in float32.
+        Return the names of the layers switched off, and True if others compute in float32.
         """
         return self._switch_off(objects), self._use_float32()
 
@@ -116,7 +116,7 @@ class Subject:
         return self.host.list_layers(self.model)
 
     def list_random(self):
-        """Return the names of the layers that draw random numbers, as far as known."""
+        """Return the names of the layers with random draws, as far as known."""
         layers = [layer for layer in self._list_layers() if not _find_drawing(layer)]
         return [layer.name for layer in layers if self.draws(layer)]
 

@@ -9,8 +9,8 @@ import numpy as np
 _TIMES = 10  # a window's distance may be this many times the control
 _RANDOM = 1e-3  # a distance of two equal trainings above this isn't rounding
 _LARGE = 100  # another order may differ by this many times as much as one unit, and be rounding
-_SAME = 1e-5  # norms that differ by less are one number
-_ALONE = 0.1  # a control above this: the gradient is rounding alone, as one that is zero in theory
+_SAME = 1e-5  # norms closer than this are equal
+_ALONE = 0.1  # a control above this: the gradient is rounding alone, zero in theory
 _ORDER = 10  # elements whose gradients are within a factor of 2 ** 10 are judged together
 
 _DRAWS = (
@@ -46,7 +46,7 @@ class Precision:
     """What a data type can tell.
 
     unit: the relative size of one unit in the last place.
-    floor: a relative distance that is rounding in any case.
+    floor: a relative distance, rounding in any case.
     limit: a distance above this isn't called equal, whatever the control.
     """
 
@@ -127,7 +127,7 @@ class Big:
     def find_common_norm(self):
         """Return the norm of all gradients together, if it is the same in each batch, else None.
 
-        Gradients that were clipped before the optimizer got them have one norm.
+        Gradients clipped before the optimizer got them have one norm.
         """
         found = [norm(np.array(_norms(each))) for each in (self.gradients, *self.parts)]
         differ = [norm(np.array(_norms(each, self.gradients))) for each in self.parts]
@@ -153,7 +153,7 @@ class Judgement:
     draws: how far the big batch differs from itself by random draws. alone: the VariableDistances
     of gradients that are rounding alone.
 
-    A variable whose norm is equal may still differ in its small elements, so each order of
+    A variable with an equal norm may still differ in its small elements, so each order of
     magnitude is judged as a variable, too.
     """
 
@@ -211,7 +211,7 @@ def _rank(names, window, gradients, big, precision):
 
 
 def _find_small(index, judged, window, gradients, big, precision):
-    """Return the order of magnitude that differs most in a variable which is equal as a whole.
+    """Return the order of magnitude with the greatest difference, in a variable equal as a whole.
 
     That is its rank, its distance, and its mask with the variable's gradient; or None.
     """

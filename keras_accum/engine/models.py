@@ -1,4 +1,4 @@
-"""The models that an optimizer trains, and their weights' names. No Keras is imported here."""
+"""An optimizer's models, and their weights' names. No Keras is imported here."""
 
 import re
 import weakref
@@ -14,7 +14,7 @@ def note(optimizer, model):
 
 
 def list_models(optimizer):
-    """Return the models that train with this optimizer, in the order in which they came."""
+    """Return the models of this optimizer, the first one first."""
     return list(_models.get(optimizer, ()))
 
 
@@ -28,7 +28,7 @@ class Weights(NamedTuple):
 def name_weights(store):
     """Return the names of a store's weights in its order, and of the others in its models.
 
-    Names of layers around a weight stand before the name that Keras gave it, unless they are in it:
+    Names of layers around a weight stand before its name from Keras, unless they are in it:
     Keras leaves out a functional model's name, for one.
     """
     own, layers, others = set(map(id, store.variables)), {}, {}

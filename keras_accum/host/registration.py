@@ -8,9 +8,9 @@ from keras_accum import host
 
 
 def register():
-    """Register the classes for each Keras that is imported already.
+    """Register the classes for each Keras imported so far.
 
-    For a Keras that is imported later, the first import of a class does so.
+    For a Keras imported later, the first import of a class does so.
     """
     for name in ("keras", "tf_keras"):
         module = sys.modules.get(name)

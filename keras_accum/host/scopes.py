@@ -1,4 +1,4 @@
-"""Attributes that an object has within a scope, undone also if Ctrl-C comes in the scope's end."""
+"""Attributes of an object within a scope, undone also if Ctrl-C comes in the scope's end."""
 
 import functools
 import threading
@@ -7,7 +7,7 @@ _MISSING = object()
 
 
 def undone(function):
-    """Decorate a function that undoes, at its end, each `attribute` which is still set.
+    """Decorate a function to undo, at its end, each `attribute` still set.
 
     Ctrl-C may interrupt a scope's end. It comes once, so one of the two ends is complete.
     """

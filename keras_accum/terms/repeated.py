@@ -19,7 +19,7 @@ _IN_SLICES = "On Keras 3, use `MicroBatches` with the stock optimizer and whole 
 
 
 def refuse_means(model, optimizers, host):
-    """Raise a ValueError if Keras's own train step would add up terms that aren't sums."""
+    """Raise a ValueError if Keras's own train step would add up means."""
     found = [o for o in optimizers if o.reduction == "sum" and o._accumulation.options.accumulates]
     if found and not find_own_methods(model, host.keras.Model, "train_step", "compute_loss"):
         terms = find_means(model, host)

@@ -40,7 +40,7 @@ class Tap:
             yield self.terms
 
     def reset(self):
-        """Forget the calls, which have the tensors of a trace or step, also after Ctrl-C."""
+        """Forget the calls with the tensors of a trace or step, also after Ctrl-C."""
         self.terms = None
 
     def _install(self, stack):

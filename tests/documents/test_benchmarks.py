@@ -1,6 +1,7 @@
 """The figures in the documents are those that the benchmarks wrote, and all contenders exist."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -53,6 +54,37 @@ def test_tables_are_those_of_their_results(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "RESULTS", tmp_path)
     report.draw(found)  # the picture has bars
     assert len(pyplot.gca().containers) == 3 and all(pyplot.gca().containers)
+
+
+@once
+def test_ratios_are_those_of_their_results():
+    import ratios
+
+    found = ratios.load()
+    assert ratios.table(found) in read("docs/cost.md")
+    assert f"[{ratios.range_of_steps(found)}](docs/cost.md)" in read("README.md")
+    prose = re.sub(r"(?m)^[|!].*\n", "", read("docs/cost.md"))
+    assert re.findall(r"\d\.\d+ to \d", prose) == []  # a range is in a table
+
+
+@once
+def test_ranges_of_rounding_are_those_of_their_tables():
+    page = read("docs/exactness.md")
+    rows = re.findall(r"(?m)^\| `(mixed_\w+)` \| \w+ \| (\S+) ", page)
+    assert len(rows) == 4
+    half = [float(found) for _, found in rows]
+    bfloat16 = [float(found) for policy, found in rows if policy == "mixed_bfloat16"]
+    assert f"[{shown(half)}](exactness.md#half-precision)" in read("docs/why_different.md")
+    assert f"[{shown(bfloat16)}](exactness.md#half-precision)" in read("docs/train.md")
+    (worst,) = re.findall(r"(?m)^\| relu \| worst of 20 \| (\S+) ", page)
+    for name in ("exactness", "why_different", "language_model"):
+        assert shown([float(worst)]) in read(f"docs/{name}.md")
+
+
+def shown(figures):
+    """Return the least and the most of some distances, as prose has them."""
+    ends = dict.fromkeys((min(figures), max(figures)))
+    return " to ".join(f"{end:.0e}" for end in ends).replace("e-0", "e-")
 
 
 @once

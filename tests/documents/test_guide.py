@@ -128,26 +128,37 @@ class Stop(keras.callbacks.Callback):
 @thorough
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 @pytest.mark.filterwarnings("ignore:keras_accum. No window of this training was whole")
-@pytest.mark.parametrize("samples", [53, pytest.param(83, marks=pytest.mark.weekly), 100])
-def test_a_training_continues_at_each_position(samples, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "samples, arguments, updates",
+    [
+        (53, "accum_iters=5", 4),
+        pytest.param(83, "accum_iters=5", 4, marks=pytest.mark.weekly),
+        (100, "accum_iters=5", 4),
+        (53, "accum_iters=5, reduction='mean'", 2),
+        (53, "accum_iters=schedule", 5),  # of 2, 3, 1, 3 and 3 micro-batches
+    ],
+)
+def test_a_training_continues_at_each_position(samples, arguments, updates, tmp_path, monkeypatch):
     """Also after the last micro-batch of an epoch, with its window open or closed."""
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
     x, y = (random.uniform(0, 1, (samples, n)).astype("float32") for n in (3, 2))
     code = BLOCKS["save inside an epoch"]
-    assert 'EPOCHS, BATCH, ACCUM_ITERS = "train.keras", 4, 10, 5' in code
-    code = code.replace('"train.keras", 4, 10, 5', '"train.keras", 2, 10, 5')
+    for old, new in (('.keras", 4, 10', '.keras", 2, 10'), ("accum_iters=5", arguments)):
+        assert code.count(old) == 1
+        code = code.replace(old, new)
+    schedule = accum.AccumulationSchedule({0: 2, 1: 3})
     last = 2 * -(-samples // 10)
     expected = None
     for stop in (None, *range(1, last + 1)):
         model = initialize(dense_model(dtype="float32"))
-        names = {"model": model, "x": x, "y": y, "__name__": "page"}
+        names = {"model": model, "x": x, "y": y, "schedule": schedule, "__name__": "page"}
         if stop:
             stopped = code.replace("[Save()]", "[stop]")
             with pytest.raises(KeyboardInterrupt):
                 exec(stopped, {**names, "stop": Stop(stop)})
         exec(code.replace("[Save()]", "[]"), names)
-        assert names["optimizer"].completed_updates == 2 * -(-samples // 50)
+        assert names["model"].optimizer.completed_updates == updates
         found = names["model"].get_weights()
         expected = expected or found
         for weight, other in zip(found, expected):

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import hosts
+import numpy as np
 import pytest
 from cases import once_on_keras3, thorough
 from processes import python
@@ -275,3 +276,15 @@ def test_docstring_example(name):
     assert examples.examples, f"{name} has no example"
     failures, attempted = doctest.DocTestRunner().run(examples)
     assert attempted and not failures
+
+
+@pytest.mark.skipif(not hosts.IS_KERAS3, reason="the reference is of Keras 3")
+def test_the_example_of_position_in_data():
+    """Without a framework, `pure/test_engine.py` has each position."""
+    model = hosts.keras.Sequential([hosts.keras.Input((3,)), hosts.keras.layers.Dense(1)])
+    names = {"model": model, "x": np.ones((10, 3)), "y": np.ones((10, 1))}
+    names["AdamAccumulate"] = hosts.accum.AdamAccumulate
+    method = Accumulating.position_in_data
+    (examples,) = doctest.DocTestFinder(recurse=False).find(method, globs=names)
+    failures, attempted = doctest.DocTestRunner().run(examples)
+    assert attempted == 3 and not failures

@@ -179,6 +179,72 @@ def test_a_schedule_of_lengths(step):
     assert closed == [1, 3, 6, 9] and float(w.array) == -4.0
 
 
+# (samples, batch size): whole batches, a short last one, a single one. An epoch has 1 to 6.
+EPOCHS = [(50, 10), (53, 10), (60, 10), (21, 10), (7, 10), (6, 1)]
+LENGTHS = [1, 2, 3, 4, 5, 9, AccumulationSchedule({0: 2, 1: 1, 3: 4, 5: 3})]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("samples, batch_size", EPOCHS)
+@pytest.mark.parametrize("accum_iters", LENGTHS)
+def test_the_position_in_the_data(ends, samples, batch_size, accum_iters):
+    """After each micro-batch of four epochs, and after each window that ends with its epoch."""
+    reduction = "auto" if ends else "mean"
+    o = EAGER.optimizer(Variable(0.0, "w"), accum_iters=accum_iters, reduction=reduction)
+    for epoch in range(4):
+        for begin in range(0, samples, batch_size):
+            assert o.position_in_data(samples, batch_size) == (epoch, begin)
+            EAGER(o, 1.0)
+        if ends and o.window_position:
+            assert o.position_in_data(samples, batch_size) == (epoch, samples)
+            o.apply_partial_window()
+    assert o.position_in_data(samples=samples, batch_size=batch_size) == (4, 0)
+
+
+def test_the_position_in_the_data_where_a_callback_closes_windows():
+    o = EAGER.optimizer(Variable(0.0, "w"), accum_iters=5, reduction="mean")
+    for _ in range(2):  # epochs of 7 micro-batches
+        for _ in range(7):
+            EAGER(o, 1.0)
+        o.apply_partial_window()
+    EAGER(o, 1.0)
+    assert o.position_in_data(63, 10, ends_with_epoch=True) == (2, 10)
+
+
+def set_a_length(optimizer):
+    optimizer.accum_iters = 3
+
+
+@pytest.mark.parametrize(
+    "options, change, said",
+    [
+        ({"accum_iters": None}, None, "with `accum_iters=None`"),
+        ({"accum_iters": 5, "skip_nonfinite": True}, None, "dropped micro-batches"),
+        ({"accum_iters": 1, "skip_norm": 5.0}, None, "dropped micro-batches"),
+        ({"accum_iters": 5}, set_a_length, "`accum_iters` was set"),
+    ],
+)
+def test_the_position_in_the_data_that_counters_do_not_show(options, change, said):
+    o = EAGER.optimizer(Variable(0.0, "w"), **options)
+    if change:
+        assert o.position_in_data(50, 10) == (0, 0)
+        change(o)
+    with pytest.raises(ValueError, match=f"{said}.*Save at the end of epochs"):
+        o.position_in_data(50, 10)
+
+
+def test_the_position_in_other_data():
+    o = EAGER.optimizer(Variable(0.0, "w"), accum_iters=5)
+    for _ in range(4):
+        EAGER(o, 1.0)
+    with pytest.raises(ValueError, match="more micro-batches than its epoch, which has 3.*=30, b"):
+        o.position_in_data(30, 10)
+    with pytest.raises(ValueError, match="`batch_size` must be an integer >= 1.*batch_size=0"):
+        o.position_in_data(30, 0)
+    with pytest.raises(ValueError, match="`samples` must be an integer.*samples=30.0"):
+        o.position_in_data(30.0, 10)
+
+
 def test_a_window_without_a_length_is_closed_by_the_caller(step):
     w = Variable(0.0, "w")
     o = step.optimizer(w, accum_iters=None)
