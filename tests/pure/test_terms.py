@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from keras_accum.terms import sums
+from keras_accum.terms import repeated
 from keras_accum.terms.table import OWN_LOSS, OWN_STEP, Loss, Way
 from keras_accum.terms.term import Divisor, Term, are_means, find_divisor, read_shape
 from keras_accum.terms.trial import compares_samples, values_of
@@ -304,7 +304,7 @@ def model_of(*losses, cls=Model, weights=None):
     return model
 
 
-def library(name="keras3", has_penalties=False):
+def a_host(name="keras3", has_penalties=False):
     def find_losses(model):
         return SimpleNamespace(_user_loss_weights=model.weights), "losses", None
 
@@ -327,33 +327,33 @@ def optimizer(reduction="sum", accum_iters=4):
 
 def test_sums_beside_means():
     mixed, penalized = model_of(loss("sum"), "mse"), model_of(loss("sum"))
-    assert sums.find_means(mixed, library()) == "losses that are means"
-    assert "kernel_regularizer" in sums.find_means(penalized, library(has_penalties=True))
-    assert " and " in sums.find_means(mixed, library(has_penalties=True))
+    assert repeated.find_means(mixed, a_host()) == "losses that are means"
+    assert "kernel_regularizer" in repeated.find_means(penalized, a_host(has_penalties=True))
+    assert " and " in repeated.find_means(mixed, a_host(has_penalties=True))
     for alone in (model_of("mse"), model_of(loss("sum"), None), model_of(loss("none"))):
-        assert sums.find_means(alone, library()) == ""
+        assert repeated.find_means(alone, a_host()) == ""
 
 
 def test_which_sums_are_refused():
     mixed = model_of(loss("sum"), "mse")
     with pytest.raises(ValueError, match="would count losses that are means once per micro-batch"):
-        sums.refuse_means(mixed, [optimizer("mean"), optimizer()], library())
+        repeated.refuse_means(mixed, [optimizer("mean"), optimizer()], a_host())
     for model, one in (
         (model_of("mse"), optimizer()),
         (model_of(loss("sum"), "mse", cls=OwnStep), optimizer()),
         (mixed, optimizer("mean")),
         (mixed, optimizer(accum_iters=1)),
     ):
-        sums.refuse_means(model, [one], library())
+        repeated.refuse_means(model, [one], a_host())
 
 
 def test_the_line_to_write_instead():
     mixed, one = model_of(loss("sum"), "mse"), model_of(loss("sum"))
-    said = sums.make_remedy(mixed, optimizer(), library())
+    said = repeated.make_remedy(mixed, optimizer(), a_host())
     assert "MicroBatches" in said and "loss_weights=[4.0, 1.0])` for a sum and a mean;" in said
-    said = sums.make_remedy(one, optimizer(), library("tf_keras"))
+    said = repeated.make_remedy(one, optimizer(), a_host("tf_keras"))
     assert said.startswith("Construct") and "loss_weights=[4.0])`;" in said
-    assert "loss_weights=[n])`" in sums.make_remedy(one, optimizer(accum_iters=None), library())
+    assert "loss_weights=[n])`" in repeated.make_remedy(one, optimizer(accum_iters=None), a_host())
 
 
 def test_what_is_said_of_a_sum():
@@ -364,15 +364,15 @@ def test_what_is_said_of_a_sum():
         (mixed, True, True, ["penalties, and losses that are means once"]),
         (mixed, False, True, ["activity penalties, once"]),
     ):
-        said = sums.describe(model, optimizer(), library(), is_own, adds)
+        said = repeated.describe(model, optimizer(), a_host(), is_own, adds)
         assert all(word in said for word in words) and "once per micro-batch" in said
-    assert sums.describe(mixed, optimizer(), library(), False, False) == ""
-    assert sums.describe(one, optimizer(), library(), True, False) == ""
+    assert repeated.describe(mixed, optimizer(), a_host(), False, False) == ""
+    assert repeated.describe(one, optimizer(), a_host(), True, False) == ""
 
 
 def test_sums_that_are_scaled():
     def are_scaled(*losses, weights):
-        return sums.are_scaled(model_of(*losses, weights=weights), optimizer(), library())
+        return repeated.are_scaled(model_of(*losses, weights=weights), optimizer(), a_host())
 
     total = loss("sum")
     assert are_scaled(total, weights=[4.0])

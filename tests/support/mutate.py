@@ -32,7 +32,7 @@ TESTS = {
     "engine/sums.py": ENGINE,
     "engine/window.py": ENGINE,
     "engine/state": ("test_state_names.py", "test_names_of_weights.py", "test_engine.py"),
-    "terms/sums.py": TERMS,
+    "terms/repeated.py": TERMS,
     "terms/table.py": TERMS,
     "terms/term.py": TERMS,
     "terms/trial.py": TERMS,
