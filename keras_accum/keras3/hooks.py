@@ -32,14 +32,14 @@ class Hooks(Convertible):
     _keras_name, _stock_optimizers = "keras3", Keras3Stock()
     _in_custom_objects = staticmethod(keras.saving.get_registered_object)
 
-    def _stock_arguments(self, kwargs):
+    def _stock_arguments(self, given):
         store = self._accumulation.store
         if "name" in inspect.signature(self._stock_class.__init__).parameters:
-            kwargs.setdefault("name", None)  # Keras derives it from the class
-        store.decay = kwargs.pop("decay", 0.0)
+            given.setdefault("name", None)  # Keras derives it from the class
+        store.decay = given.pop("decay", 0.0)
         if not (schedule.is_number(store.decay) and store.decay >= 0):
             raise ValueError(f"`decay` must be a number >= 0. Received: decay={store.decay!r}")
-        steps = kwargs.get("gradient_accumulation_steps")
+        steps = given.get("gradient_accumulation_steps")
         self._check_one_accumulation(steps)
         if steps:
             name = type(self).__name__
@@ -48,7 +48,7 @@ class Hooks(Convertible):
                 "and `completed_updates` count micro-batches. For this package's, write "
                 f"{name}(accum_iters={steps})."
             )
-        return kwargs
+        return given
 
     def _check_one_accumulation(self, steps):
         if steps and not self._is_stock:
