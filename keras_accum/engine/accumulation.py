@@ -49,12 +49,12 @@ class WindowUpdate:
 
     variables: those of the step. absent: indices of others, without a gradient in this micro-batch,
     which the update covers if they had one in the window. frozen: variables whose sums are dropped.
+    batch: the micro-batch if its gradients aren't in the sums.
     """
 
-    def __init__(self, accumulation, sums, variables, absent=(), frozen=(), gradients=()):
-        self._accumulation, self._sums = accumulation, sums
+    def __init__(self, accumulation, sums, variables, absent=(), frozen=(), batch=None):
+        self._accumulation, self._sums, self._batch = accumulation, sums, batch
         self._variables, self._absent, self._frozen = variables, absent, frozen
-        self._gradients = gradients
 
     def branch(self, step):
         """Make the update in a branch that runs if the switch is 1."""
@@ -68,9 +68,9 @@ class WindowUpdate:
         if others:
             variables = [*variables, *(accumulation.store.variables[index] for index in others)]
         if accumulation.window is None:
-            totals = list(map(accumulation.values.dense, self._gradients))
+            totals = list(map(accumulation.values.dense, self._batch.gradients))
         else:
-            totals = self._sums.totals(variables)
+            totals = self._sums.totals(variables, self._batch)
         if variables:  # a partial window may cover only frozen variables
             average = functools.partial(self._average, totals, variables, steps)
             switches = [each.switch for each in steps]
@@ -210,10 +210,9 @@ class Accumulation:
         batch = self.receive(batch)
         step, sums = self.decide(batch), self.sums.in_step()
         absent, frozen = self.split_frozen(batch.absent)
-        update = WindowUpdate(self, sums, batch.variables, absent, frozen, batch.gradients)
         with UndoneIfItFails(self, step, sums) as writes:
-            if self.window is not None:
-                sums.add(step, batch)
+            left = batch if self.window is None else sums.add(step, batch)
+            update = WindowUpdate(self, sums, batch.variables, absent, frozen, left)
             self.choose_gate(step)(step, update)
             writes.are_complete = True
             self.count(step)

@@ -29,13 +29,16 @@ class Sums(abc.ABC):
 
     @abc.abstractmethod
     def add(self, step, batch):
-        """Add a micro-batch's gradients. Nothing but their own gradients may delay additions."""
+        """Add a micro-batch's gradients. Nothing but their own gradients may delay additions.
+
+        Return None, or the micro-batch if `totals` is to add it.
+        """
 
     @abc.abstractmethod
-    def totals(self, variables):
-        """Return the gradient sums for an update, after `add`.
+    def totals(self, variables, batch=None):
+        """Return the gradient sums for an update, with the micro-batch that `add` returned.
 
-        The variables begin with those of the micro-batch, if one was added.
+        The variables begin with those of the step's micro-batch, if it has one.
         """
 
     @abc.abstractmethod
@@ -85,7 +88,7 @@ class TracedSums(Sums):
 
         self.replicas.on_each(totals, add, batch.gradients)
 
-    def totals(self, variables):
+    def totals(self, variables, batch=None):
         return list(map(self.values.value, self.store.list_sums(variables)))
 
     def averages(self, totals, variables, steps):

@@ -179,7 +179,6 @@ class EagerSums(Sums):
         super().__init__(*arguments)
         self._traced = TracedSums(*arguments)
         self._of_model = None  # Tensors of all sums: Keras takes a microsecond for each `value`
-        self._closing = None  # the micro-batch that closes its window, until `totals`
         self._added = None  # the first sum that the step adds to, and its version before
 
     def in_step(self):
@@ -205,8 +204,7 @@ class EagerSums(Sums):
 
     def add(self, step, batch):
         if step.switch:
-            self._closing = batch
-            return
+            return batch
         tensors = self._find(batch.variables)
         gradients = tensors.as_summed(batch.gradients)
         summed = tensors.values
@@ -218,9 +216,9 @@ class EagerSums(Sums):
         if summed:
             self._added = summed[0], summed[0]._version
             torch._foreach_add_(summed, gradients, alpha=batch.factor)
+        return None
 
-    def totals(self, variables):
-        batch, self._closing = self._closing, None  # it would keep the gradients in memory
+    def totals(self, variables, batch=None):
         if batch is None:
             return [total.clone() for total in self._find(variables).values]
         tensors = self._find(batch.variables)
@@ -246,7 +244,7 @@ class EagerSums(Sums):
         torch._foreach_zero_(self._find(variables).values)
 
     def mark(self):
-        self._closing = self._added = None
+        self._added = None
         return {i: self._of_model.values[i].clone() for i in self._of_model.replaced}
 
     def is_added(self, mark):
