@@ -95,7 +95,6 @@ REST = {
     "tf_keras": ALL,
     "tf_keras_new": SECOND_STYLE,
     "keras3_torch": ALL,
-    "tf_keras_2_15": REPRESENTATIVE,
 }
 # The arguments of each session of `weekly`.
 WEEKLY = {
@@ -103,6 +102,7 @@ WEEKLY = {
     "tf_keras_2_15": SECOND_VERSION,
     "keras3_jax": ("-m", "weekly"),
     "keras3_tensorflow": ("-m", "weekly"),
+    "keras3_torch": ("-m", "weekly"),
     "tf_keras": ("-m", "weekly"),
     "package": ("sdist",),
     "mutations": (),
@@ -414,5 +414,5 @@ def summary(session):
             session.log(f"    {line}")
         file.unlink()
     if session.posargs != ["rest"]:
-        session.log("Not run: other hosts, versions and rows; several processes, kills, notebooks.")
+        session.log("Not run: other hosts, versions and rows; several processes, kills.")
         session.log("To run these in about 14 minutes: .venv/bin/nox -r -s rest")

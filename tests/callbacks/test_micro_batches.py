@@ -1043,7 +1043,7 @@ def test_auto_gives_up(in_the_update):
     callback = MicroBatches("auto")
     undone = not in_the_update or hosts.BACKEND == "jax"
     with pytest.raises(Exception) as raised:
-        train((build, (X, Y), {}, {}), [callback])
+        train((build, (X, Y), {}, {}), [callback], batch_size=2)
     assert is_out_of_memory(raised.value) == undone
     assert ("had begun to update the weights" in str(raised.value)) != undone
     assert callback.size == (1 if undone else None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import hosts
 import numpy as np
 import pytest
-from cases import keras2_has_no, thorough
+from cases import keras2_has_no, once_by_torch, thorough
 from hosts import accum, keras
 from training import compiled, data, dense_model, go_on, initialize
 
@@ -126,6 +126,7 @@ class Stop(keras.callbacks.Callback):
 
 
 @thorough
+@once_by_torch  # it compiles nothing
 @pytest.mark.skipif(not hosts.IS_KERAS3, reason="for Keras 3")
 @pytest.mark.filterwarnings("ignore:keras_accum. No window of this training was whole")
 @pytest.mark.parametrize(

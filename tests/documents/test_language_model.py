@@ -31,8 +31,6 @@ SMALL = {
     SIZES: "SENTENCES, VALIDATION, EPOCHS = 136, 64, 2",
     "KILLED_IN = 2, 37": "KILLED_IN = 2, 13",
 }
-# On JAX and TensorFlow, three processes compile for nearly a minute.
-once_a_week = thorough if hosts.IS_TORCH else pytest.mark.weekly
 
 
 def form(printed):
@@ -43,7 +41,7 @@ def form(printed):
 
 
 @thorough
-@once_a_week
+@pytest.mark.weekly  # three processes, for nearly a minute
 def test_the_program_prints_what_the_page_shows(tmp_path):
     """A second process continues to the bit, and the last check finds the big batch's weights."""
     script = PROGRAM

@@ -6,7 +6,7 @@ import pytest
 from cases import keras2_has_no
 from hosts import keras
 from steps import interrupted_at, lines_run_by
-from training import BIG, LENGTH, MICRO, assert_equal, compiled, data, fit, weights
+from training import MICRO, assert_equal, compiled, data, fit, weights
 
 pytestmark = keras2_has_no("eager steps")
 
@@ -184,10 +184,11 @@ def test_a_fit_that_is_interrupted_anywhere(option):
         layers = [keras.layers.Dense(2, use_bias=False, name="out")]
         return compiled(hosts.sequential((3,), layers), optimizer)
 
-    rate, arrays = 2**-4, [array[:BIG] for array in data()]
-    big = model_with(hosts.stock("SGD", learning_rate=rate * (LENGTH if option else 1)))
-    model = model_with(hosts.ours("SGD", learning_rate=rate, accum_iters=LENGTH, **option))
-    fit(big, BIG, arrays, epochs=1)
+    rate, length = 2**-4, 2
+    batch, arrays = length * MICRO, [array[: length * MICRO] for array in data()]
+    big = model_with(hosts.stock("SGD", learning_rate=rate * (length if option else 1)))
+    model = model_with(hosts.ours("SGD", learning_rate=rate, accum_iters=length, **option))
+    fit(big, batch, arrays, epochs=1)
     hosts.build(model)
     start, optimizer = model.get_weights(), model.optimizer
 

@@ -52,6 +52,7 @@ def test_what_may_be_left_out():
     arrays = [name for name in LAYOUT if parse_index(name) is not None]
     fresh = state(*arrays, MISSING, completed_updates=0, window_position=0)
     check(fresh, is_fresh=True)
+    check({"completed_updates": np.asarray(0)}, is_fresh=True)
     later = [{**fresh, name: np.asarray(1)} for name in ("completed_updates", "window_position")]
     for taken, is_fresh in (fresh, False), (later[0], True), (later[1], True):
         with pytest.raises(StateError, match=r"Missing: Adam\.momentum\.0"):
@@ -114,6 +115,24 @@ def test_every_misfit_is_named():
         assert name in str(refusal.value)
 
 
+def test_many_misfits_are_shortened():
+    strange = {f"strange_{i}": np.zeros(()) for i in range(9)}
+    with pytest.raises(StateError, match="strange_7, and 1 more. Nothing"):
+        check({**state(), **strange})
+    del strange["strange_8"]
+    with pytest.raises(StateError, match="strange_6, strange_7. Nothing"):
+        check({**state(), **strange})
+
+
+def test_an_open_window_with_weights():
+    """Micro-batches that count as 1 each fit an optimizer without weights."""
+    check(state(window_weight=2))
+    check(state(window_weight=1.5, window_position=0))
+    check(state(window_weight=1.5), WEIGHED)
+    with pytest.raises(StateError, match="weights: load it with reduction='auto'"):
+        check(state(window_weight=1.5))
+
+
 NO_COUNTS = [np.nan, np.inf, -np.inf, 2.5, 2**31, 2**62, 2.0**31, -1, True, 1j, "1", b"1", None]
 NO_COUNTS += [object(), 2**70, np.zeros(0), [1], [[1]], np.ones(2)]
 
@@ -167,7 +186,21 @@ def test_a_list_without_a_count():
     assert [array.tolist() for array in arrays] == [0, [1, 1, 1]]
 
 
+def test_a_list_of_a_loss_scale_optimizer():
+    """Its iterations, a rate of zero, its steps and its scale come first."""
+    own = [np.asarray(7), np.asarray(0.5), np.ones(3), np.ones(2)]
+    of_scale = [np.asarray(9), np.asarray(0.0), np.asarray(4), np.asarray(2.0**15)]
+    with pytest.warns(UserWarning, match="the loss scale is ignored, everything else is loaded"):
+        assert lists.prepare(of_scale + own, "Adam") == own
+    of_scale[1] = np.asarray(0.5)
+    for arrays in (own, of_scale + own, [], own[2:]):
+        assert lists.prepare(arrays, "Adam") is arrays
+
+
 def test_a_list_that_counts_micro_batches():
+    assert lists.count_updates([], 5) == []
+    updates = [np.asarray(n) for n in (13, 1, 3, 5, 5)]  # its window's counters say so
+    assert lists.count_updates(updates, 5) is updates
     assert lists.count_updates([np.asarray(10)], 5) == [2]
     with pytest.warns(UserWarning, match="3 of 5 micro-batches into a window"):
         assert lists.count_updates([np.asarray(13)], 5) == [2]
@@ -179,6 +212,8 @@ FTRL = ["Ftrl.accumulator.0", "Ftrl.linear.0", "Ftrl.accumulator.1", "Ftrl.linea
 MOMENTA = ["SGD.momentum.0", "SGD.momentum.1"]
 UNUSED = ["Adam.velocity_hat.0", "Adam.velocity_hat.1"]
 HERE = ["completed_updates", "learning_rate", *BY_VARIABLE, *WINDOW]
+AFTER = HERE.index("accum_iters") + 1
+WITH_WEIGHT = [*HERE[:AFTER], WEIGHT, *HERE[AFTER:]]
 WRITTEN_BY = {
     "this Keras": (HERE, HERE),
     "a stock optimizer": (HERE, HERE[:6]),
@@ -190,6 +225,9 @@ WRITTEN_BY = {
     "a stock SGD of Keras 2": ([*HERE[:2], *WINDOW], [HERE[0], *MOMENTA]),
     "a stock momentum of Keras 2": ([*HERE[:2], *MOMENTA, *WINDOW], [HERE[0], *MOMENTA]),
     "an optimizer without a schedule": ([HERE[0], *HERE[2:]], HERE),
+    "an optimizer with weights": (HERE, WITH_WEIGHT),
+    "an optimizer without weights": (WITH_WEIGHT, HERE),
+    "tf_keras with weights": (HERE, [HERE[0], *SLOTS, *WITH_WEIGHT[6:]]),
 }
 
 
@@ -203,7 +241,7 @@ def test_the_order_of_a_file(here, order):
     rule = "Ftrl" if FTRL[0] in here else "SGD" if MOMENTA[0] in order else "Adam"
     found = lists.fit(arrays, shapes, [(2,)] * 2, rule, "it")
     assert {name: array.flat[0] for name, array in found.items()} == {
-        name: number for name, number in numbers.items() if name in here
+        name: number for name, number in numbers.items() if name in (*here, WEIGHT)
     }
     counters = {name: numbers[name] for name in COUNTERS if name in numbers}
     assert lists.find_counters(arrays) == counters
