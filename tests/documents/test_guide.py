@@ -136,7 +136,8 @@ class Stop(keras.callbacks.Callback):
         pytest.param(83, "accum_iters=5", 4, marks=pytest.mark.weekly),
         (100, "accum_iters=5", 4),
         (53, "accum_iters=5, reduction='mean'", 2),
-        (53, "accum_iters=schedule", 5),  # of 2, 3, 1, 3 and 3 micro-batches
+        # windows of 2, 3, 1, 3 and 3 micro-batches
+        pytest.param(53, "accum_iters=schedule", 5, marks=pytest.mark.weekly),
     ],
 )
 def test_a_training_continues_at_each_position(samples, arguments, updates, tmp_path, monkeypatch):
