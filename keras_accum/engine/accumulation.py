@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_accum.engine.gradients import MicroBatch, drop_bad, transform, weigh
+from keras_accum.engine.gradients import MicroBatch, apply_weight, drop_bad, transform
 from keras_accum.engine.pending import OF_SUM, Pending
 from keras_accum.engine.state import State
 from keras_accum.engine.window import (
@@ -195,7 +195,7 @@ class Accumulation:
         if weight is None or weight is OF_SUM:
             summed = self.replicas.reduce(gradients, variables)
             return self.unweighted(summed, variables, is_sum=weight is OF_SUM)
-        batch = weigh(self, weight, gradients, variables)
+        batch = apply_weight(self, weight, gradients, variables)
         given = batch.gradients, variables, batch.weight, self.window.weight
         gradients, weight = self.replicas.reduce_weighted(*given)
         return replace(batch, gradients=gradients, weight=weight)
@@ -208,7 +208,7 @@ class Accumulation:
     def process(self, batch):
         """Process a micro-batch, its gradients already summed over replicas."""
         batch = self.receive(batch)
-        step, sums = self.decide(batch), self.sums.in_step()
+        step, sums = self.next_step(batch), self.sums.in_step()
         absent, frozen = self.split_frozen(batch.absent)
         with UndoneIfItFails(self, step, sums) as writes:
             left = batch if self.window is None else sums.add(step, batch)
@@ -229,10 +229,10 @@ class Accumulation:
         if self.options.drops:
             counted, gradients = drop_bad(self, batch)
         else:
-            counted, gradients = self.values.one_after(batch.gradients), batch.gradients
+            counted, gradients = self.values.one_when_computed(batch.gradients), batch.gradients
         return replace(batch, gradients=gradients, counted=counted, absent=absent)
 
-    def decide(self, batch):
+    def next_step(self, batch):
         """Return the micro-batch's step. What Python knows of it decides the gate."""
         is_update = self.pending.take("decide")
         closes = self._closes(is_update)
@@ -295,7 +295,7 @@ class Accumulation:
         always = np.flatnonzero(self.store.read(self.window.named[MISSING])[:-1] == 0).tolist()
         return [self.store.get_name(variable) for variable in self.split_frozen(always)[1]]
 
-    def close_window(self):
+    def apply_partial_window(self):
         """Update now, from the micro-batches in the open window.
 
         The update covers the trainable variables with a gradient in the window.

@@ -23,7 +23,7 @@ class MicroBatch(NamedTuple):
     absent: Sequence = ()  # indices of the model's variables without a gradient
 
 
-def weigh(accumulation, given, gradients, variables):
+def apply_weight(accumulation, given, gradients, variables):
     """Return the micro-batch, its gradients multiplied by the given weight.
 
     Some sums multiply by themselves when they add. The factor includes the number of replicas,
@@ -51,7 +51,7 @@ def weigh(accumulation, given, gradients, variables):
 def drop_bad(accumulation, batch):
     """Return 1 and the gradients, or 0 and zeros if the micro-batch is dropped."""
     values, options, gradients = accumulation.values, accumulation.options, batch.gradients
-    counted = (values.all_finite if options.skip_nonfinite else values.one_after)(gradients)
+    counted = (values.all_finite if options.skip_nonfinite else values.one_when_computed)(gradients)
     if options.skip_norm is not None:
         summed = compress(gradients, accumulation.store.are_summed(batch.variables))
         norm = values.norm(list(summed))

@@ -7,7 +7,7 @@ three; values and replicas know no other part.
 
 In a micro-batch the engine calls, in this order:
 
-1. `Replicas.reduce`, then `Values.one_after` (if micro-batches may be dropped, others);
+1. `Replicas.reduce`, then `Values.one_when_computed` (if micro-batches may be dropped, others);
 2. `Sums.in_step`, which chooses the sums, and `Update.mark`, then `Sums.mark` if Python runs the
    step;
 3. `Sums.add`;
@@ -15,6 +15,7 @@ In a micro-batch the engine calls, in this order:
    `Sums.averages`, then `Sums.keep`;
 5. `Update.assign` for each counter, and `Update.count_updates`.
 
+For a micro-batch with a weight, it begins with `Sums.as_summed` and `Replicas.reduce_weighted`.
 After an error, it asks `is_made` and `is_added`, and calls `undo` of both, or completes the step.
 
 Each optimizer has its own parts, put together by a function `make_parts` of its Keras.
@@ -82,7 +83,7 @@ class Values(abc.ABC):
         """Add to a variable, and return the operation in a graph of TensorFlow 1."""
 
     @abc.abstractmethod
-    def one_after(self, gradients):
+    def one_when_computed(self, gradients):
         """Return a count of 1 that exists only once all gradients do."""
 
     @abc.abstractmethod
@@ -227,15 +228,15 @@ class Store(abc.ABC):
         """Return the layers that a layer or model has itself, not those inside of them."""
         return layer._flatten_layers(recursive=False, include_self=False)
 
-    def overwrites(self, variable):
-        """Return True if a gradient is the variable's next value; such gradients aren't summed."""
-        return False
+    def is_summed(self, variable):
+        """Return False if a gradient is the variable's next value: a window keeps their maximum."""
+        return True
 
     def are_summed(self, variables):
-        """Return for each variable False if it `overwrites`."""
+        """Return `is_summed` for each variable."""
         if variables is self.variables and self.sums:
             return self._are_summed
-        return [not self.overwrites(variable) for variable in variables]
+        return list(map(self.is_summed, variables))
 
     def has_all(self, variables):
         """Return True for the model's variables, all and in their order."""
@@ -271,7 +272,7 @@ class Store(abc.ABC):
     def create_sums(self):
         """Create an accumulator for each variable, and return them."""
         self.sums = list(map(self.add_sum, self.variables))
-        self._are_summed = [not self.overwrites(variable) for variable in self.variables]
+        self._are_summed = list(map(self.is_summed, self.variables))
         self._sum_by_key = dict(zip(map(self.key, self.variables), self.sums))
         return self.sums
 

@@ -95,7 +95,7 @@ class TracedSums(Sums):
         values, found = self.values, []
 
         def average(total, variable, step):
-            if self.store.overwrites(variable):
+            if not self.store.is_summed(variable):
                 return total
             # Equal steps are neighbours: each scale is computed once. A key with the step's `id`
             # would make `torch.compile` compile each step again.

@@ -54,7 +54,7 @@ class Keras2Values(TensorFlowValues):
         with self._order.after_writes():  # otherwise TensorFlow 1 may read too early
             return variable.read_value()
 
-    def one_after(self, gradients):
+    def one_when_computed(self, gradients):
         # Writes wait for gradients anyway. Waiting values would change the order in which
         # TensorFlow adds parts of a gradient, and so its rounding.
         return tf.ones([], tf.int64)

@@ -20,7 +20,7 @@ class Keras3Values(parts.Values):
         total = self.value(variable)
         variable.assign(total + ops.cast(value, total.dtype))
 
-    def one_after(self, gradients):
+    def one_when_computed(self, gradients):
         return 1
 
     def count_if(self, condition):

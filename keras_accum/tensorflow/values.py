@@ -33,7 +33,7 @@ class TensorFlowValues(parts.Values):
     def add_in_place(self, variable, value):
         return add_in_place(variable, value)
 
-    def one_after(self, gradients):
+    def one_when_computed(self, gradients):
         with after(gradients):  # all counters and switches depend on this number
             return tf.ones([], tf.int64)
 

@@ -718,15 +718,22 @@ def test_decide_and_dropped_micro_batches():
         o.decide(True)
 
 
-def test_only_an_unconditional_switch_is():
-    """A Python 1: `decide(False)` is 0, and an eager switch is NumPy's."""
-    assert list(map(is_unconditional, (1, 0, np.int64(1), 1.0))) == [True, False, False, False]
+def test_an_unconditional_switch():
+    """A 1 that Python knows: `decide(False)` is 0, and an eager switch is NumPy's."""
+    assert list(map(is_unconditional, (1, 0, np.int64(1), np.int64(0)))) == [1, 0, 1, 0]
+    assert not is_unconditional(object())
 
 
-def test_the_order_in_which_the_engine_calls_the_parts():
+ORDER = parts.__doc__.partition("in this order:")[2].partition("After an error")[0]
+WITHOUT_WEIGHT, WITH_WEIGHT = (
+    re.findall(r"`(Replicas|Values|Sums|Update)\.(\w+)`", text)
+    for text in ORDER.split("For a micro-batch with a weight")
+)
+
+
+@pytest.mark.parametrize("weight", [None, 3.0])
+def test_the_order_in_which_the_engine_calls_the_parts(weight):
     """It is the order that `engine.parts` tells whoever writes a port."""
-    text = parts.__doc__.partition("in this order:")[2].partition("After an error")[0]
-    names = re.findall(r"`(Replicas|Values|Sums|Update)\.(\w+)`", text)
     o = EAGER.optimizer(Variable(0.0, "w"), accum_iters=2)
     EAGER(o, 1.0)
     called = []
@@ -741,11 +748,14 @@ def test_the_order_in_which_the_engine_calls_the_parts():
         kind = next(c for c in ("Replicas", "Values", "Sums", "Update") if is_a(part, c))
         return call_and_note
 
-    for kind, name in names:
+    for kind, name in [*WITHOUT_WEIGHT, *WITH_WEIGHT]:
         part = getattr(o._accumulation, kind.lower())
         setattr(part, name, recorded(part, name))
+    if weight is not None:
+        o.weigh(weight)
     EAGER(o, 3.0)
-    assert list(dict.fromkeys(called)) == names and len(names) > 10
+    expected = WITHOUT_WEIGHT if weight is None else [*WITH_WEIGHT, *WITHOUT_WEIGHT]
+    assert list(dict.fromkeys(called)) == expected and len(WITHOUT_WEIGHT) > 10
 
 
 def is_a(part, name):

@@ -135,7 +135,7 @@ class NumPyValues(parts.Values):
     def add_in_place(self, variable, value):
         variable.assign(self.value(variable) + value)
 
-    def one_after(self, gradients):
+    def one_when_computed(self, gradients):
         return Unknown(np.int64(1)) if TRACES else 1
 
     def count_if(self, condition):
