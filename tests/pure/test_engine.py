@@ -735,6 +735,8 @@ WITHOUT_WEIGHT, WITH_WEIGHT = (
 def test_the_order_in_which_the_engine_calls_the_parts(weight):
     """It is the order that `engine.parts` tells whoever writes a port."""
     o = EAGER.optimizer(Variable(0.0, "w"), accum_iters=2)
+    if weight is not None:
+        o.weigh(weight)
     EAGER(o, 1.0)
     called = []
 
