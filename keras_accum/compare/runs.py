@@ -96,14 +96,12 @@ class Experiment:
         self._orders = [rng.permutation(samples.count) for _ in range(_ORDERS)]
 
     def compare(self, settings, notes):
-        """Return the Comparison for a window with these settings.
-
-        notes: more notes for it.
-        """
+        """Return the Comparison for a window with these settings. It also has these notes."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             (window,), several = self._train_window(settings, self._in_order)
-            warned, caught[:] = self._list_texts(caught), []
+            warned = self._list_texts(caught)
+            caught.clear()
             trainer, big = self._train_big(settings)
             warned_in_both = self._list_texts(caught)
             warned = [text for text in warned if text not in warned_in_both] + several

@@ -4,12 +4,13 @@ import dataclasses
 import enum
 import math
 from collections import namedtuple
+from typing import NamedTuple, Optional, Tuple
 
 import numpy as np
 
 _TIMES = 10  # a window's distance may be this many times the control
 _RANDOM = 1e-3  # a distance of two equal trainings above this isn't rounding
-_LARGE = 100  # another order may differ by this many times as much as one unit, and be rounding
+_LARGE = 100  # rounding in another order may be this many times the distance of a nudged batch
 _SAME = 1e-5  # norms that differ by less are one number
 _ONLY_ROUNDING = 0.1  # a control above this: the gradient may be zero in theory
 _MAGNITUDE = 10  # elements whose gradients are within a factor of 2 ** 10 are judged together
@@ -48,9 +49,20 @@ class Rank(enum.IntEnum):
     DIFFERS, EQUAL, ONLY_ROUNDING = range(3)
 
 
+class Ranked(NamedTuple):
+    """A variable with its rank.
+
+    small: (mask, gradient) if only small elements differ, where the mask is True for these.
+    """
+
+    rank: Rank
+    variable: VariableDistance
+    small: Optional[Tuple[np.ndarray, np.ndarray]] = None
+
+
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """What a data type can tell.
+    """How precisely a data type can tell gradients apart.
 
     unit: the relative size of one unit in the last place.
     floor: a relative distance that is rounding in any case.
@@ -181,18 +193,17 @@ class Judgement:
     """
 
     def __init__(self, names, window, gradients, big, precision):
-        judged = []
-        ranked = _rank(names, window, gradients, big, precision)
-        for index, (rank, variable) in enumerate(ranked):
+        ranked = []
+        for index, whole in enumerate(_rank(names, window, gradients, big, precision)):
             small = None
-            if rank == Rank.EQUAL:
-                small = _find_small(index, variable.name, window, gradients, big, precision)
-            judged.append(small or (rank, variable, None))
-        judged.sort(key=lambda row: (row[0], -row[1].distance))
-        self.by_variable = [variable for _, variable, _ in judged]
-        self.only_rounding = [variable for r, variable, _ in judged if r == Rank.ONLY_ROUNDING]
+            if whole.rank == Rank.EQUAL:
+                small = _find_small(index, whole.variable.name, window, gradients, big, precision)
+            ranked.append(small or whole)
+        ranked.sort(key=lambda row: (row.rank, -row.variable.distance))
+        self.by_variable = [row.variable for row in ranked]
+        self.only_rounding = [row.variable for row in ranked if row.rank == Rank.ONLY_ROUNDING]
         self.draws = big.draws(precision)
-        worst_rank, worst, self._small = judged[0]
+        worst_rank, worst, self._small = ranked[0]
         if self.draws:
             self.verdict = "undecided"
         elif worst_rank == Rank.DIFFERS:
@@ -231,34 +242,30 @@ class Judgement:
 
 
 def _rank(names, window, gradients, big, precision):
-    """Yield the Rank and the VariableDistance of each variable."""
+    """Yield each variable as Ranked."""
     sizes, distances = _norms(gradients), _norms(window, gradients)
     for name, size, distance, control in zip(names, sizes, distances, big.controls(precision)):
         variable = VariableDistance(name, _ratio(distance, size), _ratio(control, size))
         if distance > max(_TIMES * control, precision.floor * size):
-            yield Rank.DIFFERS, variable
+            yield Ranked(Rank.DIFFERS, variable)
         elif variable.control < _ONLY_ROUNDING:
-            yield Rank.EQUAL, variable
+            yield Ranked(Rank.EQUAL, variable)
         else:
-            yield Rank.ONLY_ROUNDING, variable
+            yield Ranked(Rank.ONLY_ROUNDING, variable)
 
 
 def _find_small(index, name, window, gradients, big, precision):
-    """Return the order of magnitude that differs most in a variable that is equal as a whole.
-
-    That is Rank.DIFFERS, a VariableDistance, and (its mask, the variable's gradient). If none
-    differs, return None.
-    """
+    """Return a variable's order of magnitude that differs most, as Ranked. None if none differs."""
     masks = big.find_magnitudes(index)
     names, big = [name] * len(masks), big.select(index, masks)
     elements = _select(window, index, masks), _select(gradients, index, masks)
     ranked = _rank(names, *elements, big, precision)
     differing = [
-        (rank, variable, (mask, gradients[index]))
-        for (rank, variable), mask in zip(ranked, masks)
-        if rank == Rank.DIFFERS
+        row._replace(small=(mask, gradients[index]))
+        for row, mask in zip(ranked, masks)
+        if row.rank == Rank.DIFFERS
     ]
-    return max(differing, key=lambda row: row[1].distance, default=None)
+    return max(differing, key=lambda row: row.variable.distance, default=None)
 
 
 def _select(gradients, index, masks):
