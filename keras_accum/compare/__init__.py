@@ -1,7 +1,7 @@
 """`compare_with_big_batch`: is a window equal to the big batch on your model? No Keras here.
 
-`samples` are those of one window, `subject` is the model, `put_back` remembers all of it, `runs`
-trains it with controls, `verdict` compares the gradients, and `remedies` are what to try then.
+`samples` are those of one window, `subject` is the model, `put_back` takes a snapshot of it, `runs`
+trains it with controls, `verdict` compares the gradients, and `remedies` lists changes to try.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib
 import numbers
 from typing import Any, Sequence
 
-from keras_accum.compare.runs import Change, Window
+from keras_accum.compare.runs import Experiment, Settings
 from keras_accum.compare.samples import Samples, check_window
 from keras_accum.compare.verdict import Comparison, list_some
 from keras_accum.convert import accumulating_in, list_accumulating
@@ -63,20 +63,20 @@ def compare_with_big_batch(
     """Compare a window's gradient with the big batch's, on your own model and samples.
 
     `fit` trains your model as you compiled it: in micro-batches, and with all samples in one batch.
-    Each variable is judged by itself, beside a control: the big batch with weights that differ by
-    one unit in the last place, and with its samples in another order, which is rounding alone. A
+    Each variable is judged by itself, beside a control that only differs by rounding: the big batch
+    with weights moved by one unit in the last place, and with its samples in another order. A
     variable's small elements are also judged by themselves, as Adam scales each element.
-    Optimizers that only keep gradients take the places of yours, so learning rate, clipping, decay,
-    moving averages and `window_transforms` take no part: they act once per update. If the window
+    Optimizers that only keep gradients replace yours, so learning rate, clipping, decay, moving
+    averages and `window_transforms` have no effect: they act once per update. If the window
     differs, this package's other options are tried.
 
-    Dropout and noise layers of Keras are off meanwhile, and a model with a mixed policy computes in
-    float32. What is printed says so.
+    Keras's dropout and noise layers are off meanwhile, and a model with a mixed policy computes in
+    float32. The printed notes say so.
 
     Then everything that can be reached from the model is put back, to the bit: weights, states of
-    layers, losses and metrics, seeds, attributes, and your optimizers. What can't be reached isn't:
-    globals, files, and what a layer of yours keeps elsewhere. TensorFlow's global generator goes
-    on, if a layer of yours draws from it.
+    layers, losses and metrics, seeds, attributes, and your optimizers. Globals, files, and what
+    your layers keep elsewhere can't be. If your layers draw from TensorFlow's global generator, it
+    continues from where the comparison left it.
 
     The big batch must fit in memory. If it doesn't, compare `x[:10]` with `batch_size=2`.
 
@@ -101,23 +101,23 @@ def compare_with_big_batch(
     >>> model = keras.Sequential([keras.layers.Dense(1)])
     >>> model.compile(optimizer=AdamAccumulate(accum_iters=5), loss="mse")
     >>> x, y = np.random.rand(50, 3), np.ones((50, 1))
-    >>> found = compare_with_big_batch(model, x, y, batch_size=10)
-    >>> print(found)  # doctest: +SKIP
+    >>> comparison = compare_with_big_batch(model, x, y, batch_size=10)
+    >>> print(comparison)  # doctest: +SKIP
     equal: 1.9e-07 (rounding: 1.4e-07).
     Compared: the gradients of one window of 50 samples, 2 of 2 variables.
-    >>> found.verdict
+    >>> comparison.verdict
     'equal'
     """
     batch_size = _check_arguments(batch_size, callbacks)
     subject = _find_subject(model)
     samples = Samples(x, y, sample_weight)
     _build(subject, samples)
-    kept = subject.keep()
-    options = _find_options(model, kept, callbacks)
-    options = check_window(options, samples.count, batch_size, callbacks)
-    with _prepared(subject, kept) as notes:
-        change = Change(options, list(callbacks), batch_size)
-        return Window(subject, kept, samples).compare(change, notes)
+    snapshot = subject.take_snapshot()
+    option_sets = _find_options(model, snapshot, callbacks)
+    option_sets = check_window(option_sets, samples.count, batch_size, callbacks)
+    with _prepared(subject, snapshot) as notes:
+        settings = Settings(option_sets, list(callbacks), batch_size)
+        return Experiment(subject, snapshot, samples).compare(settings, notes)
 
 
 def _check_arguments(batch_size, callbacks):
@@ -125,13 +125,14 @@ def _check_arguments(batch_size, callbacks):
     is_integer = isinstance(batch_size, numbers.Integral) and not isinstance(batch_size, bool)
     if not is_integer or batch_size < 1:
         raise ValueError(f"`batch_size` must be an integer >= 1. Received: {batch_size!r}")
-    ours = [each for each in callbacks if isinstance(each, Callback)]
-    ours = [each for each in ours if any(is_named(each, name) for name in _CALLBACKS)]
-    others = [each for each in callbacks if each not in ours]
+    others = [type(callback).__name__ for callback in callbacks if not _is_accepted(callback)]
     if others:
-        names = [type(callback).__name__ for callback in others]
-        raise ValueError(_OTHER_CALLBACKS.format(", ".join(_CALLBACKS), ", ".join(names)))
+        raise ValueError(_OTHER_CALLBACKS.format(", ".join(_CALLBACKS), ", ".join(others)))
     return int(batch_size)
+
+
+def _is_accepted(callback):
+    return isinstance(callback, Callback) and any(is_named(callback, name) for name in _CALLBACKS)
 
 
 def _find_subject(model):
@@ -145,27 +146,27 @@ def _find_subject(model):
 
 
 def _build(subject, samples):
-    """Create the model's weights if some are missing. Raise a ValueError if none is to train."""
+    """Create the model's missing weights. Raise a ValueError if none is trainable."""
     subject.build(samples.take(slice(1))["x"])
     if not subject.model.trainable_variables:
         raise ValueError(_FROZEN.format(subject.model))
 
 
-def _find_options(model, kept, callbacks):
-    """Return the options of each optimizer that can be reached from the model."""
-    if kept.list_unplaced():
-        raise ValueError(_UNPLACED.format(kept.list_unplaced()))
-    found, has_ours = [], False
-    for optimizer in kept.optimizers.values():
+def _find_options(model, snapshot, callbacks):
+    """Return the Options of each optimizer that can be reached from the model."""
+    if snapshot.list_unplaced():
+        raise ValueError(_UNPLACED.format(snapshot.list_unplaced()))
+    option_sets, has_ours = [], False
+    for optimizer in snapshot.optimizers.values():
         ours = accumulating_in(optimizer)
-        options = [_options_now(each) for each in ours] or [Options()]
-        if any(each != options[0] for each in options):
+        first, *others = [_options_now(inner) for inner in ours] or [Options()]
+        if any(options != first for options in others):
             raise ValueError(_SEVERAL.format(ours))
-        found.append(dataclasses.replace(options[0], window_transforms=None))
+        option_sets.append(dataclasses.replace(first, window_transforms=None))
         has_ours = has_ours or bool(ours)
     if not has_ours and not any(is_named(callback, "MicroBatches") for callback in callbacks):
         raise ValueError(_NOT_OURS.format(model.optimizer))
-    return found
+    return option_sets
 
 
 def _options_now(optimizer):
@@ -182,19 +183,19 @@ def _options_now(optimizer):
 
 
 @contextlib.contextmanager
-def _prepared(subject, kept):
-    """Scope of a comparison, in which the model draws no numbers. Then all of it is put back.
+def _prepared(subject, snapshot):
+    """Scope in which the model draws no random numbers, and after which all of it is put back.
 
     Its value is the notes on what was changed.
     """
     try:
         with subject.running():
-            yield _list_notes(*subject.prepare(kept.objects))
+            yield _list_notes(*subject.prepare(snapshot.objects))
     finally:
-        kept.put_back()
+        snapshot.put_back()
 
 
-def _list_notes(off, is_in_float32):
-    """Return what to say of what was changed for the comparison."""
-    notes = [_OFF.format(list_some(off))] if off else []
+def _list_notes(layers_off, is_in_float32):
+    """Return notes on what was changed for the comparison."""
+    notes = [_OFF.format(list_some(layers_off))] if layers_off else []
     return notes + [_IN_FLOAT32] * is_in_float32

@@ -1,26 +1,37 @@
-"""Remember everything reachable from a model, replace parts of it, put it back."""
+"""Everything that can be reached from a model: remember it, replace optimizers, put it back."""
 
 import contextlib
 import functools
 import random
 import types
-from collections import OrderedDict, deque, namedtuple
+from collections import OrderedDict, deque
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
-# Not searched: frameworks, and objects of other threads.
-_OTHERS = {
+# Modules whose objects aren't looked into: frameworks, and what runs beside this thread.
+_SKIPPED_MODULES = {
     *("tensorflow", "jax", "jaxlib", "torch", "numpy", "ml_dtypes", "builtins", "logging"),
     *("threading", "_thread", "queue", "concurrent", "multiprocessing", "asyncio", "weakref"),
 }
 _ATOMS = int, float, str, bytes, type(None)
-_SMALL = 2**22  # elements: larger NumPy arrays are data, and aren't copied
+_LARGEST_COPY = 2**22  # elements of a NumPy array: larger ones are data
 _CONTAINERS = OrderedDict, dict, list, set, deque
 
-# A kind of object with a value: how to read and to write it, if random draws change it, and a
-# function that returns what the object holds of another kind, such as a framework's own variable.
-Kind = namedtuple("Kind", "cls read write is_random holds")
-Kind.__new__.__defaults__ = False, lambda each: ()
+
+class Accessor(NamedTuple):
+    """How to read and write the value that each object of a class has.
+
+    is_random: True if random draws change the value.
+    holds: returns the objects within this one that are written with it, such as the framework's
+        own variable in a Keras variable.
+    """
+
+    cls: type
+    read: Callable[[Any], Any]
+    write: Callable[[Any, Any], None]
+    is_random: bool = False
+    holds: Callable[[Any], Any] = lambda obj: ()
 
 
 def _write_state(generator, state):
@@ -28,7 +39,7 @@ def _write_state(generator, state):
 
 
 def _read_array(array):
-    return array.copy() if array.size <= _SMALL and array.flags.writeable else None
+    return array.copy() if array.size <= _LARGEST_COPY and array.flags.writeable else None
 
 
 def _write_array(array, value):
@@ -37,66 +48,70 @@ def _write_array(array, value):
 
 
 _Legacy = np.random.RandomState
-OF_PYTHON = [
-    Kind(random.Random, random.Random.getstate, random.Random.setstate, True),
-    Kind(_Legacy, _Legacy.get_state, _Legacy.set_state, True),
-    Kind(np.random.Generator, lambda each: each.bit_generator.state, _write_state, True),
-    Kind(np.ndarray, _read_array, _write_array),
+_OF_PYTHON = [
+    Accessor(random.Random, random.Random.getstate, random.Random.setstate, True),
+    Accessor(_Legacy, _Legacy.get_state, _Legacy.set_state, True),
+    Accessor(np.random.Generator, lambda rng: rng.bit_generator.state, _write_state, True),
+    Accessor(np.ndarray, _read_array, _write_array),
 ]
 
 
-class Kept:
-    """The attributes, containers and values reachable from `roots`, to put back.
+class Snapshot:
+    """The attributes, containers and values that can be reached from `roots`, to put back.
 
-    kinds: the kinds of objects with a value.
-    is_optimizer: returns True for an optimizer. They are found, but not looked into.
-    inside: classes of frameworks to search all the same.
-    more: pairs of a kind and an object, which may be None.
-    objects: all objects searched so far.
+    accessors: an Accessor for each class of objects with a value.
+    is_optimizer: returns True for an optimizer. Optimizers are found, but not looked into.
+    searched: classes of frameworks that are looked into all the same.
+    generators: pairs of an Accessor and its object, None for a framework's own generators.
+    objects: all objects that have been looked into.
     optimizers: the optimizers, by id.
     """
 
-    def __init__(self, roots, kinds, is_optimizer, inside=(), more=()):
-        self._kinds, self._is_optimizer = [*kinds, *OF_PYTHON], is_optimizer
-        self._inside = inside
+    def __init__(self, roots, accessors, is_optimizer, searched=(), generators=()):
+        self._accessors, self._is_optimizer = [*accessors, *_OF_PYTHON], is_optimizer
+        self._searched = searched
         self.objects, self.optimizers = [], {}
         self._places = []  # (dict or list, key, optimizer)
         self._attributes = []  # (object's dict, its copy)
         self._contents = []  # (container, its copy)
-        self._values = []  # (kind, object, value)
-        valued = {}  # {id: (kind, object)}
+        self._values = []  # (accessor, object, value)
+        with_value = {}  # {id: (accessor, object)}
         seen, waiting = set(), list(roots)
         while waiting:  # no recursion, as models may be deep
-            each = waiting.pop()
-            if not isinstance(each, _ATOMS) and id(each) not in seen:
-                seen.add(id(each))
-                kind = next((kind for kind in self._kinds if isinstance(each, kind.cls)), None)
-                if kind is None:
-                    waiting += self._look_into(each)
+            obj = waiting.pop()
+            if not isinstance(obj, _ATOMS) and id(obj) not in seen:
+                seen.add(id(obj))
+                accessor = self._find_accessor(obj)
+                if accessor is None:
+                    waiting += self._look_into(obj)
                 else:
-                    valued[id(each)] = kind, each
-        held = {id(inner) for kind, each in valued.values() for inner in kind.holds(each)}
-        for kind, each in [*more, *valued.values()]:
-            if each is None or id(each) not in held:
-                self._values.append((kind, each, kind.read(each)))
+                    with_value[id(obj)] = accessor, obj
+        held = {id(inner) for access, obj in with_value.values() for inner in access.holds(obj)}
+        for accessor, obj in [*generators, *with_value.values()]:
+            if obj is None or id(obj) not in held:
+                self._values.append((accessor, obj, accessor.read(obj)))
 
-    def _look_into(self, each):
-        """Remember an object, and return its references."""
-        if self._is_optimizer(each):
-            self.optimizers[id(each)] = each
+    def _find_accessor(self, obj):
+        """Return the Accessor for an object, None if it has no value."""
+        return next((access for access in self._accessors if isinstance(obj, access.cls)), None)
+
+    def _look_into(self, obj):
+        """Remember an object, and return those that it refers to."""
+        if self._is_optimizer(obj):
+            self.optimizers[id(obj)] = obj
             return []
-        found = _referred(each)
-        if isinstance(each, (tuple, frozenset)):
-            found += each
-        elif isinstance(each, _CONTAINERS):
-            plain = _unwrap(each)
-            self._contents.append((plain, _copy(plain)))
-            found += self._note_places(plain)
-        if isinstance(each, self._inside) or _has_attributes(each):
-            self.objects.append(each)
-            self._attributes.append((vars(each), dict(vars(each))))
-            found += self._note_places(vars(each))
-        return found
+        references = _list_references(obj)
+        if isinstance(obj, (tuple, frozenset)):
+            references += obj
+        elif isinstance(obj, _CONTAINERS):
+            container = _unwrap(obj)
+            self._contents.append((container, _copy(container)))
+            references += self._note_places(container)
+        if isinstance(obj, self._searched) or _has_attributes(obj):
+            self.objects.append(obj)
+            self._attributes.append((vars(obj), dict(vars(obj))))
+            references += self._note_places(vars(obj))
+        return references
 
     def _note_places(self, container):
         """Return a container's values, and note where optimizers are."""
@@ -104,7 +119,9 @@ class Kept:
             return list(container)
         is_dict = isinstance(container, dict)
         items = list(container.items() if is_dict else enumerate(container))
-        self._places += [(container, key, v) for key, v in items if self._is_optimizer(v)]
+        self._places += [
+            (container, key, value) for key, value in items if self._is_optimizer(value)
+        ]
         return [value for _, value in items]
 
     def list_unplaced(self):
@@ -112,18 +129,18 @@ class Kept:
         placed = {id(optimizer) for _, _, optimizer in self._places}
         return [optimizer for key, optimizer in self.optimizers.items() if key not in placed]
 
-    def replace_optimizers(self, by_id):
-        """Put these in the places of the optimizers, without Keras's tracking."""
+    def replace_optimizers(self, replacements):
+        """Replace the optimizers by these, {id: replacement}, without Keras's tracking."""
         for container, key, optimizer in self._places:
-            if id(optimizer) in by_id:
-                base = dict if isinstance(container, dict) else list
-                base.__setitem__(container, key, by_id[id(optimizer)])
+            if id(optimizer) in replacements:
+                cls = dict if isinstance(container, dict) else list
+                cls.__setitem__(container, key, replacements[id(optimizer)])
 
     def write_values(self, with_random=True):
         """Put back the values of variables, generators and arrays."""
-        for kind, each, value in self._values:
-            if with_random or not kind.is_random:
-                kind.write(each, value)
+        for accessor, obj, value in self._values:
+            if with_random or not accessor.is_random:
+                accessor.write(obj, value)
 
     def put_back(self):
         for attributes, before in self._attributes:
@@ -132,9 +149,9 @@ class Kept:
                 attributes.update(before)
         for container, before in self._contents:
             if not _is_same(container, before):
-                base = next(base for base in _CONTAINERS if isinstance(container, base))
-                base.clear(container)
-                fill = base.extend if base in (list, deque) else base.update
+                cls = _plain_class(container)
+                cls.clear(container)
+                fill = cls.extend if cls in (list, deque) else cls.update
                 fill(container, before)
         self.write_values()
 
@@ -146,9 +163,13 @@ def _unwrap(container):
     return container
 
 
+def _plain_class(container):
+    """Return Python's own class of a container, whose methods Keras's tracking doesn't see."""
+    return next(cls for cls in _CONTAINERS if isinstance(container, cls))
+
+
 def _copy(container):
-    base = next(base for base in _CONTAINERS if isinstance(container, base))
-    return base(container)
+    return _plain_class(container)(container)
 
 
 def _is_same(container, before):
@@ -160,23 +181,23 @@ def _is_same(container, before):
         return all(container.get(key, missing) is value for key, value in before.items())
     if isinstance(container, set):
         return container == before
-    return all(a is b for a, b in zip(container, before))
+    return all(now is then for now, then in zip(container, before))
 
 
-def _referred(each):
-    """Return the references of a function, a bound method or a partial."""
-    if isinstance(each, types.MethodType):
-        return [each.__self__, each.__func__]
-    if isinstance(each, functools.partial):
-        return [each.func, *each.args, *each.keywords.values()]
-    found = []
-    for cell in each.__closure__ or () if isinstance(each, types.FunctionType) else ():
+def _list_references(obj):
+    """Return what a function, a bound method or a partial refers to."""
+    if isinstance(obj, types.MethodType):
+        return [obj.__self__, obj.__func__]
+    if isinstance(obj, functools.partial):
+        return [obj.func, *obj.args, *obj.keywords.values()]
+    contents = []
+    for cell in obj.__closure__ or () if isinstance(obj, types.FunctionType) else ():
         with contextlib.suppress(ValueError):  # an empty cell
-            found.append(cell.cell_contents)
-    return found
+            contents.append(cell.cell_contents)
+    return contents
 
 
-def _has_attributes(each):
-    if isinstance(each, type) or type(each).__module__.partition(".")[0] in _OTHERS:
+def _has_attributes(obj):
+    if isinstance(obj, type) or type(obj).__module__.partition(".")[0] in _SKIPPED_MODULES:
         return False
-    return isinstance(getattr(each, "__dict__", None), dict)
+    return isinstance(getattr(obj, "__dict__", None), dict)

@@ -1,4 +1,4 @@
-"""What may make a window equal: a list of changes to try, the first to recommend first."""
+"""Changes that may make a window equal, in the order in which to recommend them."""
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence
 
@@ -6,12 +6,12 @@ _REDUCTIONS = "auto", "mean", "sum"
 
 
 class Remedy(NamedTuple):
-    """A change of what the user has.
+    """A change to the user's settings.
 
-    text: what it is called, after "It is equal with".
-    options: of the optimizers that accumulate or drop, such as their reduction.
-    callbacks: in place of MicroBatchWeights; None leaves all callbacks as they are.
-    in_slices: True for stock optimizers, whole batches and no other callbacks.
+    text: its name, after "It is equal with".
+    options: new options for the optimizers that accumulate or drop, such as their reduction.
+    callbacks: to use in place of MicroBatchWeights; None leaves all callbacks as they are.
+    in_slices: True to train stock optimizers on whole batches, with these callbacks alone.
     """
 
     text: str
@@ -24,15 +24,15 @@ def list_remedies(package, size, drops):
     """Return the Remedies for a window of this model.
 
     package: the module with the public names for this Keras.
-    size: of micro-batches and slices.
+    size: the size for micro-batches and slices.
     drops: True if an optimizer may drop micro-batches.
     """
-    found = []
+    remedies = []
     if drops:
         options = {"skip_norm": None, "skip_nonfinite": False}
-        found.append(Remedy("skip_norm=None and skip_nonfinite=False", options, None))
-    found += [Remedy(f"reduction={name!r}", {"reduction": name}) for name in _REDUCTIONS]
+        remedies.append(Remedy("skip_norm=None and skip_nonfinite=False", options, None))
+    remedies += [Remedy(f"reduction={name!r}", {"reduction": name}) for name in _REDUCTIONS]
     if hasattr(package, "MicroBatches"):
         text = f"MicroBatches({size}), the stock optimizer and whole batches"
-        found.append(Remedy(text, {}, [package.MicroBatches(size)], True))
-    return found
+        remedies.append(Remedy(text, {}, [package.MicroBatches(size)], True))
+    return remedies

@@ -41,13 +41,17 @@ class Samples:
             raise ValueError(_LENGTHS.format(counts))
         self.count = counts[0]
 
-    def take(self, which):
-        """Return arguments of `fit` with these samples, in this order."""
-        return {name: _map(lambda array: _take(array, which), d) for name, d in self._data.items()}
+    def take(self, indices):
+        """Return arguments of `fit` with the samples at these indices, an array or a slice."""
+
+        def take(array):
+            return _take(array, indices)
+
+        return {name: _map(take, data) for name, data in self._data.items()}
 
 
 def _as_arrays(name, data):
-    """Return arrays of NumPy, or RaggedTensors, in the same dicts, lists and tuples."""
+    """Return NumPy arrays or RaggedTensors in the same dicts, lists and tuples."""
 
     def convert(array):
         if hasattr(array, "nested_row_splits"):
@@ -72,23 +76,28 @@ def _count(array):
     return len(array) if isinstance(array, np.ndarray) else int(array.nrows())
 
 
-def _take(array, which):
-    if isinstance(array, np.ndarray) or isinstance(which, slice):
-        return array[which]
-    return importlib.import_module("tensorflow").gather(array, which)
+def _take(array, indices):
+    if isinstance(array, np.ndarray) or isinstance(indices, slice):
+        return array[indices]
+    return importlib.import_module("tensorflow").gather(array, indices)
 
 
-def check_window(options, samples, batch_size, callbacks):
-    """Return the options of each optimizer for one window with these samples.
+def list_slice_sizes(callbacks):
+    """Return the sizes of slices in MicroBatches: None where it finds one by itself."""
+    return [callback.size for callback in callbacks if is_named(callback, "MicroBatches")]
+
+
+def check_window(option_sets, samples, batch_size, callbacks):
+    """Return the Options of each optimizer for one window with this number of samples.
 
     If they aren't one window, raise a ValueError.
     """
-    slices = [c.size for c in callbacks if is_named(c, "MicroBatches")]
-    is_split = any(size is None or size < samples for size in slices)
-    if not slices and not any(each.accumulates for each in options):
+    slice_sizes = list_slice_sizes(callbacks)
+    is_split = any(size is None or size < samples for size in slice_sizes)
+    if not slice_sizes and not any(options.accumulates for options in option_sets):
         raise ValueError(_STOCK)
     count = math.ceil(samples / batch_size)
-    lengths = {each.accum_iters for each in options if each.accumulates}
+    lengths = {options.accum_iters for options in option_sets if options.accumulates}
     for length in lengths or {1}:
         if isinstance(length, int) and length != count:
             most = batch_size * length
@@ -96,7 +105,7 @@ def check_window(options, samples, batch_size, callbacks):
             raise ValueError(_NO_WINDOW.format(least, most, length, batch_size, samples))
     if count == 1 and not is_split:
         raise ValueError(_WHOLE.format(samples, batch_size))
-    return [
-        dataclasses.replace(each, accum_iters=count) if each.is_scheduled else each
-        for each in options  # a schedule's: any of its windows
+    return [  # with a schedule, samples may be any of its windows
+        dataclasses.replace(options, accum_iters=count) if options.is_scheduled else options
+        for options in option_sets
     ]

@@ -1,17 +1,19 @@
 """The verdict on a window, variable by variable. No Keras here, and no training."""
 
 import dataclasses
+import enum
 import math
 from collections import namedtuple
+from typing import NamedTuple, Optional, Tuple
 
 import numpy as np
 
 _TIMES = 10  # a window's distance may be this many times the control
 _RANDOM = 1e-3  # a distance of two equal trainings above this isn't rounding
-_LARGE = 100  # another order may differ by this many times as much as one unit, and be rounding
-_SAME = 1e-5  # norms closer than this are equal
-_ALONE = 0.1  # a control above this: the gradient is rounding alone, zero in theory
-_ORDER = 10  # elements whose gradients are within a factor of 2 ** 10 are judged together
+_LARGE = 100  # rounding in another order may be this many times the distance of a nudged batch
+_SAME = 1e-5  # norms that differ by less are one number
+_ONLY_ROUNDING = 0.1  # a control above this: the gradient may be zero in theory
+_MAGNITUDE = 10  # elements whose gradients are within a factor of 2 ** 10 are judged together
 
 _DRAWS = (
     "The big batch differs from itself in the same order ({:.2g}), so the model draws random "
@@ -41,9 +43,26 @@ _IS_HALF = (
 VariableDistance = namedtuple("VariableDistance", "name distance control")
 
 
+class Rank(enum.IntEnum):
+    """The verdict on one variable, the worst first."""
+
+    DIFFERS, EQUAL, ONLY_ROUNDING = range(3)
+
+
+class Ranked(NamedTuple):
+    """A variable with its rank.
+
+    small: (mask, gradient) if only small elements differ, where the mask is True for these.
+    """
+
+    rank: Rank
+    variable: VariableDistance
+    small: Optional[Tuple[np.ndarray, np.ndarray]] = None
+
+
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """What a data type can tell.
+    """How precisely a data type can tell gradients apart.
 
     unit: the relative size of one unit in the last place.
     floor: a relative distance, rounding in any case.
@@ -67,119 +86,141 @@ def precision_of(dtype):
 
 
 @dataclasses.dataclass(frozen=True)
-class Big:
-    """The big batch's gradients, each a list of one array per variable.
+class BigBatch:
+    """The big batch's gradients, with trainings that show how far rounding moves them.
 
-    again: the same samples in the same order, trained once more.
-    nudged: a list of such lists, with weights that differ by one unit in the last place.
-    orders: the same of other orders of the samples, which long sums round otherwise.
-    parts: the same of parts of the samples; a gradient that is far smaller than theirs is a
-        difference of rounded numbers.
-    scaled: the same as gradients, with a multiplied loss and divided gradients. Divisors are
-        rounded otherwise, as in batches of other sizes.
+    The first two are lists of an array per variable, the others are lists of such lists.
+
+    gradients: in the window's order of samples.
+    again: in the same order, trained once more.
+    nudged: with weights that differ by one unit in the last place.
+    reordered: in other orders of the samples, because long sums round differently in each.
+    parts: for parts of the samples. A gradient that is far smaller than theirs is a difference of
+        rounded numbers.
+    scaled: with multiplied losses, divided again. This rounds the divisors of means differently, as
+        batches of other sizes do.
     """
 
     gradients: list
     again: list
     nudged: list
-    orders: list
+    reordered: list
     parts: list = ()
     scaled: list = ()
 
     def controls(self, precision):
         """Return for each variable how far rounding moves its gradient."""
-        found = self._most([self.again, *self.nudged, *self.scaled])
+        controls = self._largest_distances([self.again, *self.nudged, *self.scaled])
         sizes = map(max, zip(*map(_norms, [self.gradients, *self.parts])))
-        most = [max(_LARGE * each, precision.limit * size) for each, size in zip(found, sizes)]
-        for order in self.orders:
-            moved = _norms(order, self.gradients)  # far more if the loss depends on the order
-            moved = [distance if distance <= m else 0.0 for distance, m in zip(moved, most)]
-            found = list(map(max, found, moved))
-        for part in self.parts:
-            rounded = [size * precision.floor / _TIMES for size in _norms(part)]
-            found = list(map(max, found, rounded))
-        return found
+        limits = [max(_LARGE * c, precision.limit * size) for c, size in zip(controls, sizes)]
+        for gradients in self.reordered:
+            distances = _norms(gradients, self.gradients)
+            # Above the limit, the loss depends on the order.
+            distances = [d if d <= limit else 0.0 for d, limit in zip(distances, limits)]
+            controls = list(map(max, controls, distances))
+        for gradients in self.parts:
+            rounded = [size * precision.floor / _TIMES for size in _norms(gradients)]
+            controls = list(map(max, controls, rounded))
+        return controls
 
-    def _most(self, lists):
-        return list(map(max, zip(*(_norms(each, self.gradients) for each in lists))))
+    def _largest_distances(self, runs):
+        """Return for each variable its largest distance in these runs."""
+        distances = [_norms(gradients, self.gradients) for gradients in runs]
+        return list(map(max, zip(*distances)))
 
-    def find_orders(self, index):
+    def find_magnitudes(self, index):
         """Return a mask for each order of magnitude in a variable with several, else nothing.
 
         An element counts by its largest gradient, because the whole batch's may be a difference of
         large ones.
         """
-        lists = self.gradients, *self.parts
-        sizes = np.max([np.abs(each[index]).astype("float64") for each in lists], axis=0)
-        orders = np.frexp(np.where(sizes > 0, sizes, np.max(sizes)))[1] // _ORDER
-        masks = [orders == order for order in range(orders.min(), orders.max() + 1)]
+        arrays = [gradients[index] for gradients in (self.gradients, *self.parts)]
+        sizes = np.max([np.abs(array).astype("float64") for array in arrays], axis=0)
+        exponents = np.frexp(np.where(sizes > 0, sizes, np.max(sizes)))[1] // _MAGNITUDE
+        masks = [exponents == e for e in range(exponents.min(), exponents.max() + 1)]
         return list(filter(np.any, masks)) if len(masks) > 1 else []
 
-    def cut(self, index, masks):
-        """Return the same of the elements in these masks, as if each were a variable."""
+    def select(self, index, masks):
+        """Return the BigBatch of one variable's elements in these masks, each as a variable."""
 
-        def cut(gradients):
-            return _cut(gradients, index, masks)
+        def select(gradients):
+            return _select(gradients, index, masks)
 
-        several = self.nudged, self.orders, self.parts, self.scaled
-        return Big(cut(self.gradients), cut(self.again), *(list(map(cut, s)) for s in several))
+        return BigBatch(
+            select(self.gradients),
+            select(self.again),
+            list(map(select, self.nudged)),
+            list(map(select, self.reordered)),
+            list(map(select, self.parts)),
+            list(map(select, self.scaled)),
+        )
 
     def find_common_norm(self):
         """Return the norm of all gradients together, if it is the same in each batch, else None.
 
         Gradients clipped before the optimizer got them have one norm.
         """
-        found = [norm(np.array(_norms(each))) for each in (self.gradients, *self.parts)]
-        differ = [norm(np.array(_norms(each, self.gradients))) for each in self.parts]
-        is_common = max(found) - min(found) < _SAME * max(found)
-        return found[0] if is_common and differ and min(differ) > _RANDOM * found[0] else None
+        norms = [_global_norm(gradients) for gradients in (self.gradients, *self.parts)]
+        distances = [_global_norm(gradients, self.gradients) for gradients in self.parts]
+        is_common = max(norms) - min(norms) < _SAME * max(norms)
+        differ = distances and min(distances) > _RANDOM * norms[0]
+        return norms[0] if is_common and differ else None
 
     def draws(self, precision):
         """Return how far the gradient differs in the same order, 0 if no more than by rounding."""
-        again, sizes = _norms(self.again, self.gradients), _norms(self.gradients)
-        whole = _ratio(norm(again), norm(sizes))
-        found = [
-            _ratio(a, size)
-            for a, n, size in zip(again, self._most(self.nudged), sizes)
-            if a > _TIMES * n and a > precision.floor * size
+        distances, sizes = _norms(self.again, self.gradients), _norms(self.gradients)
+        nudged = self._largest_distances(self.nudged)
+        overall = _ratio(norm(distances), norm(sizes))
+        ratios = [
+            _ratio(distance, size)
+            for distance, rounding, size in zip(distances, nudged, sizes)
+            if distance > _TIMES * rounding and distance > precision.floor * size
         ]
-        return max([*found, whole if whole > max(_RANDOM, precision.floor) else 0.0])
+        return max([*ratios, overall if overall > max(_RANDOM, precision.floor) else 0.0])
 
 
 class Judgement:
-    """The verdict on one window beside its big batch, with these gradients in the window's order.
+    """The verdict on a window beside its big batch.
 
-    verdict: "equal", "differs" or "undecided". by_variable: VariableDistances, the worst first.
-    draws: how far the big batch differs from itself by random draws. alone: the VariableDistances
-    of gradients that are rounding alone.
+    window, gradients: the window's gradients, and the big batch's in the same order of samples.
+    verdict: "equal", "differs" or "undecided".
+    by_variable: VariableDistances, the worst first.
+    only_rounding: those of gradients that are nothing but rounding.
+    draws: how far the big batch differs from itself by random draws.
 
-    A variable with an equal norm may still differ in its small elements, so each order of
-    magnitude is judged as a variable, too.
+    A variable whose norm is equal may still differ in its small elements, so each order of
+    magnitude is also judged as a variable.
     """
 
     def __init__(self, names, window, gradients, big, precision):
         ranked = []
-        for index, each in enumerate(_rank(names, window, gradients, big, precision)):
-            small = _find_small(index, each, window, gradients, big, precision)
-            ranked.append(small or (*each, None))
-        ranked.sort(key=lambda each: (each[0], -each[1].distance))
-        self.by_variable = [found for _, found, _ in ranked]
-        self.alone = [found for rank, found, _ in ranked if rank == 2]
+        for index, whole in enumerate(_rank(names, window, gradients, big, precision)):
+            small = None
+            if whole.rank == Rank.EQUAL:
+                small = _find_small(index, whole.variable.name, window, gradients, big, precision)
+            ranked.append(small or whole)
+        ranked.sort(key=lambda row: (row.rank, -row.variable.distance))
+        self.by_variable = [row.variable for row in ranked]
+        self.only_rounding = [row.variable for row in ranked if row.rank == Rank.ONLY_ROUNDING]
         self.draws = big.draws(precision)
         worst_rank, worst, self._small = ranked[0]
         if self.draws:
             self.verdict = "undecided"
-        elif worst_rank == 0:
+        elif worst_rank == Rank.DIFFERS:
             self.verdict = "differs"
-        elif worst_rank == 2 or worst.distance > precision.limit:
+        elif worst_rank == Rank.ONLY_ROUNDING or worst.distance > precision.limit:
             self.verdict = "undecided"
         else:
             self.verdict = "equal"
 
-    def advise(self, precision, random):
-        """Return the next step, if the verdict doesn't stand. random: names of layers."""
+    def advise(self, precision, random_layers):
+        """Return the next step if the verdict needs one, else "".
+
+        random_layers: the names of layers that draw random numbers.
+        """
         if self.draws:
-            return _DRAWS.format(self.draws, f" in {list_some(random)}" if random else "")
+            layers = f" in {list_some(random_layers)}" if random_layers else ""
+            return _DRAWS.format(self.draws, layers)
         if self.verdict == "undecided":
             return _ROUNDS
         return _IS_HALF if precision.is_half else ""
@@ -187,44 +228,48 @@ class Judgement:
     def list_notes(self, samples):
         """Return what the verdict covers."""
         count = len(self.by_variable)
-        notes = [_COVERS.format(samples, count - len(self.alone), count)]
+        notes = [_COVERS.format(samples, count - len(self.only_rounding), count)]
         if self._small is not None:
             mask, gradient = self._small
-            most = np.abs(gradient[mask]).max(), np.abs(gradient).max()
+            largest = np.abs(gradient[mask]).max(), np.abs(gradient).max()
             name = self.by_variable[0].name
-            notes.append(_OF_SMALL.format(name, mask.sum(), mask.size, *most))
-        if self.alone and len(self.alone) < count:
-            names = list_some([found.name for found in self.alone])
-            notes.append(_NOT_COMPARED.format(max(f.control for f in self.alone), names))
+            notes.append(_OF_SMALL.format(name, mask.sum(), mask.size, *largest))
+        if self.only_rounding and len(self.only_rounding) < count:
+            names = list_some([variable.name for variable in self.only_rounding])
+            control = max(variable.control for variable in self.only_rounding)
+            notes.append(_NOT_COMPARED.format(control, names))
         return notes
 
 
 def _rank(names, window, gradients, big, precision):
-    """Yield for each variable 0 if it differs, 2 if it is rounding alone, else 1; and how far."""
+    """Yield each variable as Ranked."""
     sizes, distances = _norms(gradients), _norms(window, gradients)
     for name, size, distance, control in zip(names, sizes, distances, big.controls(precision)):
-        found = VariableDistance(name, _ratio(distance, size), _ratio(control, size))
+        variable = VariableDistance(name, _ratio(distance, size), _ratio(control, size))
         if distance > max(_TIMES * control, precision.floor * size):
-            yield 0, found
+            yield Ranked(Rank.DIFFERS, variable)
+        elif variable.control < _ONLY_ROUNDING:
+            yield Ranked(Rank.EQUAL, variable)
         else:
-            yield 1 if found.control < _ALONE else 2, found
+            yield Ranked(Rank.ONLY_ROUNDING, variable)
 
 
-def _find_small(index, judged, window, gradients, big, precision):
-    """Return the order of magnitude with the greatest difference, in a variable equal as a whole.
+def _find_small(index, name, window, gradients, big, precision):
+    """Return a variable's order of magnitude that differs most, as Ranked. None if none differs."""
+    masks = big.find_magnitudes(index)
+    names, big = [name] * len(masks), big.select(index, masks)
+    elements = _select(window, index, masks), _select(gradients, index, masks)
+    ranked = _rank(names, *elements, big, precision)
+    differing = [
+        row._replace(small=(mask, gradients[index]))
+        for row, mask in zip(ranked, masks)
+        if row.rank == Rank.DIFFERS
+    ]
+    return max(differing, key=lambda row: row.variable.distance, default=None)
 
-    That is its rank, its distance, and its mask with the variable's gradient; or None.
-    """
-    rank, found = judged
-    masks = big.find_orders(index) if rank == 1 else []
-    cut = [_cut(each, index, masks) for each in (window, gradients)]
-    judged = _rank([found.name] * len(masks), *cut, big.cut(index, masks), precision)
-    small = [(*each, (mask, gradients[index])) for each, mask in zip(judged, masks)]
-    small = [each for each in small if each[0] == 0]
-    return max(small, key=lambda each: each[1].distance) if small else None
 
-
-def _cut(gradients, index, masks):
+def _select(gradients, index, masks):
+    """Return one variable's gradient elements for each mask."""
     return [gradients[index][mask] for mask in masks]
 
 
@@ -232,14 +277,14 @@ def _cut(gradients, index, masks):
 class Comparison:
     """The result of `compare_with_big_batch`. Print it.
 
-    window: the distance between a variable's gradients by the window, a, and by the big batch, b:
-        ||a - b|| / ||b||. Of the variable that differs most, or if it only differs there, of its
-        elements whose gradients are of one order of magnitude.
-    control: how far rounding moves this gradient in the big batch: the same, with samples in
+    window: the distance ||a - b|| / ||b|| between the window's gradient a and the big batch's
+        gradient b of the variable that differs most. If a variable only differs in elements of one
+        order of magnitude, the distance is that of these elements.
+    control: how far rounding moves this gradient in the big batch: the distance with samples in
         another order, weights that differ by one unit in the last place, or a multiplied loss.
     by_variable: (name, distance, control) for each variable, the worst first.
     verdict: "equal", "differs" or "undecided".
-    warnings: what `fit` warned of in the window, but not with the big batch.
+    warnings: the warnings that `fit` gave for the window, but not for the big batch.
     notes: what the verdict covers, and what was changed for the comparison.
     advice: the next step, "" if there is none.
     """
@@ -253,13 +298,15 @@ class Comparison:
     advice: str
 
     def __str__(self):
-        found = f"{self.verdict}: {self.window:.2g} (rounding: {self.control:.2g})"
+        result = f"{self.verdict}: {self.window:.2g} (rounding: {self.control:.2g})"
         if self.verdict != "equal":
-            found = f"{found}, most in {self.by_variable[0].name}"
-        return "\n".join([f"{found}.", *self.warnings, *filter(None, [self.advice]), *self.notes])
+            result = f"{result}, most in {self.by_variable[0].name}"
+        advice = [self.advice] if self.advice else []
+        return "\n".join([f"{result}.", *self.warnings, *advice, *self.notes])
 
 
 def list_some(names):
+    """Return the names as text, with a number in place of those after the fifth."""
     names = list(dict.fromkeys(names))
     more = [f"{len(names) - 5} more"] if len(names) > 6 else []
     return ", ".join(names[:5] + more if more else names)
@@ -273,10 +320,16 @@ def norm(array):
     return math.sqrt(float(np.sum(np.abs(array).astype("float64") ** 2)))
 
 
-def _norms(gradients, others=None):
-    if others is None:
+def _norms(gradients, subtracted=None):
+    """Return each variable's norm, or distance from the gradients that are subtracted."""
+    if subtracted is None:
         return list(map(norm, gradients))
-    return [norm(a - b) for a, b in zip(gradients, others)]
+    return [norm(a - b) for a, b in zip(gradients, subtracted)]
+
+
+def _global_norm(gradients, subtracted=None):
+    """Return the norm or distance of all variables together."""
+    return norm(np.array(_norms(gradients, subtracted)))
 
 
 def _ratio(distance, size):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_accum.compare import subject
-from keras_accum.compare.put_back import Kind
+from keras_accum.compare.put_back import Accessor
 from keras_accum.compare.verdict import list_some
 from keras_accum.convert import accumulating_in
 from keras_accum.keras3.generators import remember_generators
@@ -18,12 +18,12 @@ def to_dense(gradient):
     return gradient
 
 
-KINDS, INSIDE = [], ()
+ACCESSORS, SEARCHED = [], ()
 
 if keras.backend.backend() == "tensorflow":
     from tensorflow import convert_to_tensor as to_dense
 
-    from keras_accum.tensorflow.compare import KINDS, device_name, in_full_precision, running
+    from keras_accum.tensorflow.compare import ACCESSORS, device_name, in_full_precision, running
 
 elif keras.backend.backend() == "jax":
     import jax
@@ -43,22 +43,23 @@ else:
     def _write_tensor(tensor, value):
         tensor.data.copy_(value)
 
-    INSIDE = (torch.nn.Module,)
-    KINDS = [
-        Kind(torch.Tensor, lambda each: each.detach().clone(), _write_tensor),
-        Kind(torch.Generator, torch.Generator.get_state, torch.Generator.set_state, True),
+    SEARCHED = (torch.nn.Module,)
+    ACCESSORS = [
+        Accessor(torch.Tensor, lambda tensor: tensor.detach().clone(), _write_tensor),
+        Accessor(torch.Generator, torch.Generator.get_state, torch.Generator.set_state, True),
     ]
 
     @contextlib.contextmanager
     def in_full_precision():
-        matmul, convolves = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        precision = torch.get_float32_matmul_precision()
+        allows_tf32 = torch.backends.cudnn.allow_tf32
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
         try:
             yield
         finally:
-            torch.set_float32_matmul_precision(matmul)
-            torch.backends.cudnn.allow_tf32 = convolves
+            torch.set_float32_matmul_precision(precision)
+            torch.backends.cudnn.allow_tf32 = allows_tf32
 
     running = in_full_precision
 
@@ -82,8 +83,8 @@ class Recorder(keras.optimizers.Optimizer):
             self.gradients = [add(variable, name="gradient") for variable in variables]
 
     def update_step(self, gradient, variable, learning_rate):
-        kept = self.gradients[self._get_variable_index(variable)]
-        self.assign(kept, keras.ops.cast(to_dense(gradient), kept.dtype))
+        last = self.gradients[self._get_variable_index(variable)]
+        self.assign(last, keras.ops.cast(to_dense(gradient), last.dtype))
 
 
 _SPARSE = (
@@ -106,29 +107,29 @@ def _restore(_, functions):
         function()
 
 
-_GENERATORS = Kind(object, lambda _: remember_generators(), _restore, True)
+_GENERATORS = Accessor(object, lambda _: remember_generators(), _restore, True)
 
 
 class Subject(subject.Subject):
     """A Keras 3 model."""
 
-    kinds = [
-        Kind(keras.Variable, _read, _write, False, lambda each: [each.value]),
-        Kind(
+    accessors = [
+        Accessor(keras.Variable, _read, _write, holds=lambda variable: [variable.value]),
+        Accessor(
             keras.random.SeedGenerator,
-            lambda each: _read(each.state),
-            lambda each, value: _write(each.state, value),
-            True,
-            lambda each: [each.state, each.state.value],
+            lambda generator: _read(generator.state),
+            lambda generator, value: _write(generator.state, value),
+            is_random=True,
+            holds=lambda generator: [generator.state, generator.state.value],
         ),
-        *KINDS,
+        *ACCESSORS,
     ]
-    inside, host = INSIDE, HOST
+    searched, host = SEARCHED, HOST
     # Only TensorFlow computes float64 in float64: the divisors of means are float32 elsewhere.
-    of_parts = () if keras.backend.backend() == "tensorflow" else ("float32",)
+    internal_dtypes = () if keras.backend.backend() == "tensorflow" else ("float32",)
 
-    def is_optimizer(self, each):
-        return isinstance(each, keras.optimizers.Optimizer)
+    def is_optimizer(self, obj):
+        return isinstance(obj, keras.optimizers.Optimizer)
 
     def get_name(self, variable):
         return variable.path
@@ -145,10 +146,10 @@ class Subject(subject.Subject):
             return recorder
 
     def read_gradients(self, recorder):
-        trained = recorder._accumulation.store.variables
-        found = {id(v): g for v, g in zip(trained, getattr(recorder, "gradients", []))}
+        ids = map(id, recorder._accumulation.store.variables)
+        gradients = dict(zip(ids, getattr(recorder, "gradients", [])))
         return [
-            _as_float64(_read(found[id(v)]) if id(v) in found else np.zeros(v.shape))
+            _as_float64(_read(gradients[id(v)]) if id(v) in gradients else np.zeros(v.shape))
             for v in self.model.trainable_variables
         ]
 
@@ -156,8 +157,8 @@ class Subject(subject.Subject):
         layer.dtype_policy = keras.DTypePolicy("float32")
 
     def draws(self, layer):
-        kind = keras.random.SeedGenerator
-        return any(isinstance(value, kind) for value in vars(layer).values())
+        values = vars(layer).values()
+        return any(isinstance(value, keras.random.SeedGenerator) for value in values)
 
     def list_generators(self):
         return [(_GENERATORS, None)]
@@ -165,10 +166,11 @@ class Subject(subject.Subject):
     def list_notes(self, optimizers, size):
         if keras.backend.backend() != "tensorflow":
             return []
-        layers = [each for each in self._list_layers() if isinstance(each, keras.layers.Embedding)]
-        names = [layer.name for layer in layers if layer.trainable_weights]
-        ours = [each for optimizer in optimizers for each in accumulating_in(optimizer)]
-        if not names or all(_is_linear(each) for each in ours):
+        layers = self._list_layers()
+        embeddings = [layer for layer in layers if isinstance(layer, keras.layers.Embedding)]
+        names = [layer.name for layer in embeddings if layer.trainable_weights]
+        ours = [inner for optimizer in optimizers for inner in accumulating_in(optimizer)]
+        if not names or all(map(_is_linear, ours)):
             return []
         return [_SPARSE.format(list_some(names), type(ours[0])._stock_class.__name__, size)]
 

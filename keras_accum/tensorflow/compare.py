@@ -1,4 +1,4 @@
-"""What `compare_with_big_batch` and the demonstration need on TensorFlow, for every Keras."""
+"""Helpers of `compare_with_big_batch` and the demonstration on TensorFlow, for every Keras."""
 
 import contextlib
 import logging
@@ -6,21 +6,21 @@ import logging
 import numpy as np
 import tensorflow as tf
 
-from keras_accum.compare.put_back import Kind
+from keras_accum.compare.put_back import Accessor
 
 
 def _write(variable, value):
     variable.assign(value)
 
 
-KINDS = [
-    Kind(tf.Variable, lambda each: np.array(each.numpy()), _write),
-    Kind(
+ACCESSORS = [
+    Accessor(tf.Variable, lambda variable: np.array(variable.numpy()), _write),
+    Accessor(
         tf.random.Generator,
-        lambda each: np.array(each.state.numpy()),
-        lambda each, value: _write(each.state, value),
-        True,
-        lambda each: [each.state],
+        lambda generator: np.array(generator.state.numpy()),
+        lambda generator, value: _write(generator.state, value),
+        is_random=True,
+        holds=lambda generator: [generator.state],
     ),
 ]
 

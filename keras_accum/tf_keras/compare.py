@@ -52,24 +52,30 @@ if _HAS_NEW_STYLE:
                 self.gradients = [add(variable, "gradient") for variable in var_list]
 
         def find_gradient(self, variable):
-            place = getattr(self, "_index_dict", {}).get(key_of(variable))
-            return None if place is None else self.gradients[place]
+            index = getattr(self, "_index_dict", {}).get(key_of(variable))
+            return None if index is None else self.gradients[index]
 
         def update_step(self, gradient, variable):
             self.find_gradient(variable).assign(tf.convert_to_tensor(gradient))
 
 
-_KINDS = tuple({StockOptimizer, legacy.Optimizer})
+def _read_gradient(recorder, variable):
+    """Return the variable's gradient, zeros if the recorder doesn't train it."""
+    gradient = recorder.find_gradient(variable)
+    return np.zeros(variable.shape) if gradient is None else HOST.read(gradient)
+
+
+_OPTIMIZERS = tuple({StockOptimizer, legacy.Optimizer})
 check_members(keras, keras.layers.Layer, ["_set_dtype_policy"])
 
 
 class Subject(subject.Subject):
     """A Keras 2 model on TensorFlow 2."""
 
-    kinds, host = compare.KINDS, HOST
+    accessors, host = compare.ACCESSORS, HOST
 
-    def is_optimizer(self, each):
-        return isinstance(each, _KINDS)
+    def is_optimizer(self, obj):
+        return isinstance(obj, _OPTIMIZERS)
 
     def get_name(self, variable):
         return variable.name.partition(":")[0]
@@ -78,9 +84,10 @@ class Subject(subject.Subject):
         return HOST.loss_scale(optimizer)
 
     def make_recorder(self, optimizer, options, scale):
-        kind = Recorder if isinstance(inner(optimizer), legacy.Optimizer) else NewStyleRecorder
+        is_legacy = isinstance(inner(optimizer), legacy.Optimizer)
+        recorder_class = Recorder if is_legacy else NewStyleRecorder
         with self.scope():
-            recorder = accumulating(kind)(**vars(options))
+            recorder = accumulating(recorder_class)(**vars(options))
             if optimizer is self.compiled:
                 note(recorder, self.model)
             if scale is None:
@@ -90,9 +97,8 @@ class Subject(subject.Subject):
 
     def read_gradients(self, recorder):
         variables = self.model.trainable_variables
-        found = map(recorder.find_gradient, variables)
-        found = [np.zeros(v.shape) if g is None else HOST.read(g) for v, g in zip(variables, found)]
-        return [gradient.astype(np.result_type(gradient, "float64")) for gradient in found]
+        gradients = [_read_gradient(recorder, variable) for variable in variables]
+        return [gradient.astype(np.result_type(gradient, "float64")) for gradient in gradients]
 
     def compute_in_float32(self, layer):
         layer._set_dtype_policy("float32")

@@ -33,7 +33,7 @@ from compared import (
 )
 from hosts import keras
 
-from keras_accum.compare.put_back import Kept
+from keras_accum.compare.put_back import Snapshot
 
 if hosts.BACKEND == "jax":
     import jax
@@ -424,10 +424,13 @@ def test_what_can_be_reached_is_put_back():
         def method(self):
             pass
 
+    def is_optimizer(obj):
+        return isinstance(obj, keras.optimizers.Optimizer)
+
     first, second, third = (Holder() for _ in range(3))
     root = [first.method, partial(max, second), (lambda: third,)]
     before = [each.random.random() for each in (Holder(), Holder(), Holder())]
-    kept = Kept(root, Subject.kinds, lambda each: isinstance(each, keras.optimizers.Optimizer))
+    snapshot = Snapshot(root, Subject.accessors, is_optimizer)
     for each in (first, second, third):
         each.values["a"][1].add(3)
         each.values["b"] = 1
@@ -435,13 +438,13 @@ def test_what_can_be_reached_is_put_back():
         each.random.random()
         each.variable.assign(2.0)
         each.more = each.values = {}
-    kept.put_back()
+    snapshot.put_back()
     for each in (first, second, third):
         assert each.values == {"a": [1, {2}]} and each.deque == deque([1])
         assert hosts.array(each.variable) == 1 and not hasattr(each, "more")
     assert [each.random.random() for each in (first, second, third)] == before
     optimizer = hosts.stock("SGD")
-    in_cell = Kept([lambda: optimizer], (), lambda each: each is optimizer)
+    in_cell = Snapshot([lambda: optimizer], (), lambda obj: obj is optimizer)
     assert in_cell.list_unplaced() == [optimizer]
 
 
