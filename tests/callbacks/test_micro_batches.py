@@ -1013,6 +1013,7 @@ def test_auto_finds_a_size(loss, capsys):
         return rows <= 2 or rows <= 4 and count == 0
 
     case = (lambda: sequential(Small(fits, name="small"))), *CASES["sample weights"][1:]
+
     def train_on(callback):
         with pytest.warns(UserWarning, match="Layers keep values.*: small"):
             return train(case, [callback])
