@@ -635,7 +635,8 @@ def test_batch_normalization_moves_with_each_slice():
 
     frozen = hosts.stock("SGD", learning_rate=0.0)
     case = build, (X[: 2 * SIZE], Y[: 2 * SIZE]), {}, {}
-    model, _ = train(case, [MicroBatches(SIZE)], frozen, epochs=1)
+    with pytest.warns(UserWarning, match="Batch normalization trains in norm"):
+        model, _ = train(case, [MicroBatches(SIZE)], frozen, epochs=1)
     hosts.set_random_seed()
     other = build()
     for start in 0, SIZE:
@@ -1013,12 +1014,17 @@ def test_auto_finds_a_size(loss, capsys):
         return rows <= 2 or rows <= 4 and count == 0
 
     case = (lambda: sequential(Small(fits, name="small"))), *CASES["sample weights"][1:]
+
+    def train_on(callback):
+        with pytest.warns(UserWarning, match="Layers keep values.*: small"):
+            return train(case, [callback])
+
     callback = MicroBatches("auto", loss=loss)
     assert callback.size is None
-    model, actual = train(case, [callback])
+    model, actual = train_on(callback)
     assert callback.size == 2
     assert capsys.readouterr().out.count("slices of 2 samples") == 1
-    _, expected = train(case, [MicroBatches(2, loss=loss)])
+    _, expected = train_on(MicroBatches(2, loss=loss))
     assert actual.keys() == expected.keys()
     assert_equal(actual, expected)
     model.fit(X, Y, batch_size=BATCH, verbose=0, callbacks=[callback])

@@ -219,8 +219,9 @@ def test_a_callback_outside_of_fit():
     names = ["AccumulationMonitor", "ApplyPartialWindow", "OnUpdates", "MicroBatches"]
     for name in [name for name in names if hasattr(accum, name)]:
         callback = getattr(accum, name)(*{"OnUpdates": [[]], "MicroBatches": [1]}.get(name, []))
-        make = hosts.stock if name == "MicroBatches" else hosts.ours
-        model = compiled(dense_model(), make("Adam"))
+        ours = hosts.ours("Adam", accum_iters=2)
+        optimizer = hosts.stock("Adam") if name == "MicroBatches" else ours
+        model = compiled(dense_model(), optimizer)
         fit(model, 2, callbacks=[callback], epochs=1, validation_data=(x, y))
         for method in (model.evaluate, model.predict)[name == "OnUpdates" :]:
             inputs = (x, y) if method.__name__ == "evaluate" else (x,)
