@@ -15,7 +15,8 @@ In a micro-batch the engine calls, in this order:
    `Sums.averages`, then `Sums.keep`;
 5. `Update.assign` for each counter, and `Update.count_updates`.
 
-For a micro-batch with a weight, it begins with `Sums.as_summed` and `Replicas.reduce_weighted`.
+For a micro-batch with a weight, it begins with `Sums.in_step`, `Sums.as_summed` and
+`Replicas.reduce_weighted`.
 After an error, it asks `is_made` and `is_added`, and calls `undo` of both, or completes the step.
 
 Each optimizer has its own parts, put together by a function `make_parts` of its Keras.
