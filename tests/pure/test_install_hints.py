@@ -105,7 +105,7 @@ for module in ("keras3", "tf_keras", "keras2"):
 
 def test_nothing_is_installed():
     """The message is about Keras, not about NumPy."""
-    path = {"PYTHONPATH": str(Path(host.__file__).resolve().parents[1])}
+    path = {"PYTHONPATH": str(Path(host.__file__).resolve().parents[2])}
     job = [sys.executable, "-c", CLEAN]
     said = subprocess.check_output(job, env={**os.environ, **path}).decode().splitlines()
     for name, line in zip(("keras3", "tf_keras", "keras2"), said):
