@@ -125,9 +125,9 @@ def _check_arguments(batch_size, callbacks):
     is_integer = isinstance(batch_size, numbers.Integral) and not isinstance(batch_size, bool)
     if not is_integer or batch_size < 1:
         raise ValueError(f"`batch_size` must be an integer >= 1. Received: {batch_size!r}")
-    others = [type(callback).__name__ for callback in callbacks if not _is_accepted(callback)]
-    if others:
-        raise ValueError(_OTHER_CALLBACKS.format(", ".join(_CALLBACKS), ", ".join(others)))
+    refused = [type(callback).__name__ for callback in callbacks if not _is_accepted(callback)]
+    if refused:
+        raise ValueError(_OTHER_CALLBACKS.format(", ".join(_CALLBACKS), ", ".join(refused)))
     return int(batch_size)
 
 

@@ -86,14 +86,17 @@ class Snapshot:
                     waiting += self._look_into(obj)
                 else:
                     with_value[id(obj)] = accessor, obj
-        held = {id(inner) for access, obj in with_value.values() for inner in access.holds(obj)}
+        held = {
+            id(inner) for accessor, obj in with_value.values() for inner in accessor.holds(obj)
+        }
         for accessor, obj in [*generators, *with_value.values()]:
             if obj is None or id(obj) not in held:
                 self._values.append((accessor, obj, accessor.read(obj)))
 
     def _find_accessor(self, obj):
         """Return the Accessor for an object, None if it has no value."""
-        return next((access for access in self._accessors if isinstance(obj, access.cls)), None)
+        accessors = (accessor for accessor in self._accessors if isinstance(obj, accessor.cls))
+        return next(accessors, None)
 
     def _look_into(self, obj):
         """Remember an object, and return those that it refers to."""

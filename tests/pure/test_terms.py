@@ -264,22 +264,50 @@ def test_a_trial(name):
         assert compares_samples(np.asarray, evaluate, [shape] * 2, ["float32"] * 2) is expected
 
 
-@pytest.mark.parametrize("shape, dtype", [((None, 2**19), "float32"), ((None, 2), "bfloat16")])
-def test_the_samples_of_a_trial(shape, dtype):
-    """Not longer than the test of a large loss needs, and in a data type that NumPy knows."""
+def samples_of_a_trial(shape, dtypes):
+    """The batches of a trial: those of five, five, three and two samples, twice."""
     seen = []
 
     def evaluate(*batches):
-        seen.extend(array for arrays in batches for array in arrays)
+        seen.extend(batches)
         return np.ones(5)
 
-    assert compares_samples(np.asarray, evaluate, [shape] * 2, [dtype] * 2) is False
-    assert {array.shape[1] for array in seen} == {min(shape[1], 8)}
-    assert [len(array) for array in seen[::2]] == [5, 5, 3, 2] * 2
-    assert {str(array.dtype) for array in seen} == {"float32"}
-    assert all(0 <= array.min() and array.max() <= 1 for array in seen)
-    scales = [np.abs(row).max() for row in seen[1]]
-    assert scales[0] > 3 * scales[-1]  # the samples aren't alike
+    assert compares_samples(np.asarray, evaluate, [shape] * 2, dtypes) is False
+    assert [len(y) for y, _ in seen] == [len(p) for _, p in seen] == [5, 5, 3, 2] * 2
+    return seen
+
+
+# The shape that a graph knows, and that of a trial. In large samples, sides are at most 8.
+SHAPES = {
+    (None, 2): (2,),
+    (2**19, 2): (2,),
+    (None, None): (4,),
+    (None, 2**18): (2**18,),
+    (None, 2**18 + 1): (8,),
+    (None, 2, 2**18): (2, 8),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_size_of_a_trial(shape):
+    for y, p in samples_of_a_trial(shape, ["float32"] * 2):
+        assert y.shape[1:] == p.shape[1:] == SHAPES[shape]
+
+
+def test_the_samples_of_a_trial():
+    """They are unlike each other, and in data types that NumPy knows."""
+    (y, p), *_ = samples_of_a_trial((None, 64), ["int64", "bfloat16"])
+    assert (y.dtype, p.dtype) == ("int64", "float32") and {*y.flat} == {0, 1}
+    (_, p), *_ = samples_of_a_trial((None, 64), ["float32"] * 2)
+    assert 0 < p.min() and p.max() < 1
+    scales = [row.max() for row in p]
+    assert scales[0] > 3 * scales[-1]
+
+
+def test_targets_are_tried_as_numbers_and_as_classes():
+    batches = samples_of_a_trial((None, 64), ["float32"] * 2)
+    are_classes = [[np.isin(array, [0, 1]).all() for array in batch] for batch in batches]
+    assert are_classes == [[False, False]] * 4 + [[True, False]] * 4
 
 
 # -- sums ------------------------------------------------------------------------------------------
