@@ -286,7 +286,7 @@ def _check_at_once(load_weights):
         try:
             optimizer.build(model.trainable_variables)
         except StateError as error:
-            if not (skip_mismatch or state.find_others(state.before_build.given)):
+            if not (skip_mismatch or state.explain_other_weights(state.before_build.given)):
                 raise StateError(
                     f"{error} To load the weights and start a new optimizer, call "
                     "`load_weights(path, skip_mismatch=True)`, or load before you compile."

@@ -155,7 +155,7 @@ class Tensors(NamedTuple):
     values: list
     dtypes: list
     shapes: list
-    replaced: list  # indices of those that keep a maximum, float8's scales
+    unsummed: list  # indices of those that keep a maximum, such as scales of float8
 
     def as_summed(self, gradients):
         """Return gradients in the sums' dtypes and shapes, or raise PyTorch's error."""
@@ -196,8 +196,8 @@ class EagerSums(Sums):
     def _read(self, variables):
         values = [total.value for total in self.store.list_sums(variables)]
         are_summed = self.store.are_summed(variables)
-        replaced = [index for index, is_summed in enumerate(are_summed) if not is_summed]
-        return Tensors(values, [v.dtype for v in values], [v.shape for v in values], replaced)
+        unsummed = [index for index, is_summed in enumerate(are_summed) if not is_summed]
+        return Tensors(values, [v.dtype for v in values], [v.shape for v in values], unsummed)
 
     def as_summed(self, gradients, variables):
         return self._find(variables).as_summed(gradients)
@@ -208,10 +208,10 @@ class EagerSums(Sums):
         tensors = self._find(batch.variables)
         gradients = tensors.as_summed(batch.gradients)
         summed = tensors.values
-        for index in tensors.replaced:
+        for index in tensors.unsummed:
             summed[index].copy_(torch.maximum(summed[index], gradients[index]))
-        if tensors.replaced:
-            rest = [i for i in range(len(summed)) if i not in tensors.replaced]
+        if tensors.unsummed:
+            rest = [i for i in range(len(summed)) if i not in tensors.unsummed]
             summed, gradients = ([each[i] for i in rest] for each in (summed, gradients))
         if summed:
             self._added = summed[0], summed[0]._version
@@ -224,7 +224,7 @@ class EagerSums(Sums):
         tensors = self._find(batch.variables)
         gradients = tensors.as_summed(batch.gradients)
         totals = list(torch._foreach_add(tensors.values, gradients, alpha=batch.factor))
-        for index in tensors.replaced:
+        for index in tensors.unsummed:
             totals[index] = torch.maximum(tensors.values[index], gradients[index])
         others = self._find(variables[len(totals) :]).values if variables[len(totals) :] else ()
         return totals + [total.clone() for total in others]
@@ -245,7 +245,7 @@ class EagerSums(Sums):
 
     def mark(self):
         self._added = None
-        return {i: self._of_model.values[i].clone() for i in self._of_model.replaced}
+        return {i: self._of_model.values[i].clone() for i in self._of_model.unsummed}
 
     def is_added(self, mark):
         if self._added is None:

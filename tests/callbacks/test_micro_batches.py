@@ -16,7 +16,7 @@ if not hosts.IS_KERAS3:
     pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
 
 from keras_accum.keras3 import masks
-from keras_accum.keras3.micro_batches import Step, of_keras
+from keras_accum.keras3.micro_batches import BackendStep, of_keras
 
 # Keras 3.16's recurrent layers drop the masks of sequences, and say so.
 pytestmark = pytest.mark.filterwarnings("ignore:Layer 'r' .* was passed an input with a mask")
@@ -430,7 +430,7 @@ def test_equals_the_whole_batch(name):
 def test_slices_differ_by_one_sample():
     """PyTorch's convolutions may fail on one sample."""
     for rows, size, expected in (13, 4, (4, 3, 3, 3)), (12, 4, (4, 4, 4)), (5, 2, (2, 2, 1)):
-        step = Step(sequential(), size, "sample", MicroBatches.host)
+        step = BackendStep(sequential(), size, "sample", MicroBatches.host)
         found = list(step.slices(np.arange(rows), rows))
         assert tuple(count for _, count in found) == expected
         np.testing.assert_array_equal(np.concatenate([part for part, _ in found]), range(rows))
@@ -900,7 +900,7 @@ def test_split_weights_are_refused_on_pytorch(monkeypatch):
 def test_arrays_of_different_lengths_are_refused():
     model = sequential()
     model.compile("sgd", "mse")
-    step = Step(model, SIZE, "sample", MicroBatches.host)
+    step = BackendStep(model, SIZE, "sample", MicroBatches.host)
     arrays = [hosts.tf.constant(a) if hosts.IS_TENSORFLOW else a for a in (X[:4], Y[:6])]
     with pytest.raises(ValueError, match="the first dimension of all arrays"):
         step.count_rows(arrays)
@@ -1122,7 +1122,7 @@ def program_of(model, size, loss, *arrays):
 
     kinds = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables
     state = tuple([v.value for v in kind] for kind in (*kinds, model.metrics_variables))
-    step = Step(model, size, loss, MicroBatches.host)
+    step = BackendStep(model, size, loss, MicroBatches.host)
     step.check()
     return jax.jit(lambda *arguments: step(*arguments)).lower(state, arrays).compile()
 

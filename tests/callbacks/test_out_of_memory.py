@@ -280,7 +280,7 @@ def test_texts_of_errors(text):
     import jax
 
     host = hosts.accum.MicroBatches.host
-    step = micro_batches.Step(compile_with(build(), stock()), "auto", "sample", host)
+    step = micro_batches.BackendStep(compile_with(build(), stock()), "auto", "sample", host)
     assert step.is_out_of_memory(jax.errors.JaxRuntimeError(text)) == TEXTS[text]
 
 

@@ -18,7 +18,7 @@ from keras_accum.fit.train_function import InTrainFunction
 from keras_accum.host import find_own_methods
 from keras_accum.keras3.micro_batches import of_keras
 
-Step = importlib.import_module(f"{__name__}.{keras.backend.backend()}").Step
+BackendStep = importlib.import_module(f"{__name__}.{keras.backend.backend()}").BackendStep
 
 _MIGHT_DIFFER = (
     ": results might differ from the whole batch. Leave the callback out, and train on "
@@ -149,7 +149,7 @@ class MicroBatches(InTrainFunction):
         of_keras.check(self.model)
         self._check_model()
         if self._step is None or self._step.model is not self.model:
-            self._step = Step(self.model, self._size, self._loss, self.host)
+            self._step = BackendStep(self.model, self._size, self._loss, self.host)
         self._step.check()
         self.takes_part = True
 
