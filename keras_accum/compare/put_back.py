@@ -86,9 +86,7 @@ class Snapshot:
                     waiting += self._look_into(obj)
                 else:
                     with_value[id(obj)] = accessor, obj
-        held = {
-            id(inner) for accessor, obj in with_value.values() for inner in accessor.holds(obj)
-        }
+        held = {id(inner) for accessor, obj in with_value.values() for inner in accessor.holds(obj)}
         for accessor, obj in [*generators, *with_value.values()]:
             if obj is None or id(obj) not in held:
                 self._values.append((accessor, obj, accessor.read(obj)))
