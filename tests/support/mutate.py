@@ -24,6 +24,8 @@ PACKAGE = PROJECT / "keras_accum"
 # needs a framework: `engine/models.py` and `engine/parts.py`, which each Keras implements, and
 # `terms/tap.py`, which stands in for the losses of a compiled model.
 ENGINE = "test_engine.py", "test_mathematics.py"
+OF_STATES = "test_state_names.py", "test_names_of_weights.py", "test_waiting_states.py"
+STATE = (*OF_STATES, "test_engine.py")
 TERMS = ("test_terms.py",)
 TESTS = {
     "engine/accumulation.py": ENGINE,
@@ -31,7 +33,7 @@ TESTS = {
     "engine/pending.py": ENGINE,
     "engine/sums.py": ENGINE,
     "engine/window.py": ENGINE,
-    "engine/state": ("test_state_names.py", "test_names_of_weights.py", "test_engine.py"),
+    "engine/state": STATE,
     "terms/repeated.py": TERMS,
     "terms/table.py": TERMS,
     "terms/term.py": TERMS,
