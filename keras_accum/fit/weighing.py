@@ -3,7 +3,7 @@
 import contextlib
 
 from keras_accum.convert import list_accumulating
-from keras_accum.engine.pending import OF_SUM, Found
+from keras_accum.engine.pending import OF_SUM, FitWeights
 from keras_accum.fit.train_function import InTrainFunction
 from keras_accum.fit.weighed_logs import WeighedLogs
 from keras_accum.host.scopes import attribute
@@ -74,7 +74,7 @@ class Weighing:
         self._logs = WeighedLogs(host, model, self._find_weight_of_logs)
         self._tap = Tap(host, model, self._logs.weigh_new_metrics)
         self._current = {}  # an OfOneLoss for each replica
-        self._found = {}  # weights that no optimizer has taken yet, for each replica
+        self._weights = {}  # the FitWeights of each replica that no optimizer has taken yet
         self.warn = self._problems.warn
 
     def fits(self, model):
@@ -107,7 +107,7 @@ class Weighing:
             rows = self._reader.find_rows(arguments[-1])
             if rows is None:
                 return train_step(*arguments)
-            samples = Found(self._values.traces(), [self._reader.count_samples(rows)])
+            samples = FitWeights(self._values.traces(), [self._reader.count_samples(rows)])
             for engine in self._weighed:
                 engine.pending.note_samples(samples)
             with self._tap.scope() as terms:
@@ -183,12 +183,12 @@ class Weighing:
     def give(self, weight):
         """Let the next call of each optimizer take the weight."""
         replica, traces = self._replicas.index(), self._values.traces()
-        found = self._found.get(replica)
-        if found is None or found.is_taken or not found.belongs_to(traces):
-            found = self._found[replica] = Found(traces)
-        found.weights.append(weight)
+        weights = self._weights.get(replica)
+        if weights is None or weights.is_taken or not weights.belongs_to(traces):
+            weights = self._weights[replica] = FitWeights(traces)
+        weights.values.append(weight)
         for engine in self._weighed:
-            engine.pending.find(found)
+            engine.pending.keep_fit_weights(weights)
 
 
 def _take_batch(x=None, y=None, y_pred=None, sample_weight=None, **more):

@@ -279,14 +279,14 @@ def _check_at_once(load_weights):
         if not is_ours(optimizer) or optimizer.built:
             return load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
         state, rate = optimizer._accumulation.state, optimizer._accumulation.store.rate()
-        before = state.before_build.given
+        before = state.before_build.state
         load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
-        if state.before_build.given is before or not model.trainable_variables:
+        if state.before_build.state is before or not model.trainable_variables:
             return None
         try:
             optimizer.build(model.trainable_variables)
         except StateError as error:
-            if not (skip_mismatch or state.explain_other_weights(state.before_build.given)):
+            if not (skip_mismatch or state.explain_other_weights(state.before_build.state)):
                 raise StateError(
                     f"{error} To load the weights and start a new optimizer, call "
                     "`load_weights(path, skip_mismatch=True)`, or load before you compile."
