@@ -19,7 +19,7 @@ class Ended(NamedTuple):
     """A window that ended with its epoch, before it was whole."""
 
     optimizer: Any
-    position: int  # its micro-batches
+    position: int  # the micro-batches that it had
     length: int
 
 

@@ -42,7 +42,7 @@ class attribute:  # named as a scope, like `contextlib.suppress`
 
     def __enter__(self):
         self._old = self._attributes.get(self._name, _MISSING)
-        self._scopes = _set_here.scopes  # its end may come in another thread
+        self._scopes = _set_here.scopes  # kept, because the scope may end in another thread
         self._scopes.append(self)
         self._attributes[self._name] = self._value
 

@@ -56,10 +56,10 @@ class TorchValues(Keras3Values):
         if self.is_traced():
             return super().all_finite(gradients)
         if _have_norms(gradients):
-            found = torch.isfinite(torch.stack(torch._foreach_norm(gradients, float("inf"))))
+            are_finite = torch.isfinite(torch.stack(torch._foreach_norm(gradients, float("inf"))))
         else:
-            found = torch.stack([torch.isfinite(gradient).all() for gradient in gradients])
-        return self.count_if(found.all())
+            are_finite = torch.stack([torch.isfinite(gradient).all() for gradient in gradients])
+        return self.count_if(are_finite.all())
 
     def norm(self, tensors):
         if self.is_traced() or not _have_norms(tensors):
@@ -212,7 +212,7 @@ class EagerSums(Sums):
             summed[index].copy_(torch.maximum(summed[index], gradients[index]))
         if tensors.unsummed:
             rest = [i for i in range(len(summed)) if i not in tensors.unsummed]
-            summed, gradients = ([each[i] for i in rest] for each in (summed, gradients))
+            summed, gradients = ([values[i] for i in rest] for values in (summed, gradients))
         if summed:
             self._added = summed[0], summed[0]._version
             torch._foreach_add_(summed, gradients, alpha=batch.factor)
@@ -226,8 +226,9 @@ class EagerSums(Sums):
         totals = list(torch._foreach_add(tensors.values, gradients, alpha=batch.factor))
         for index in tensors.unsummed:
             totals[index] = torch.maximum(tensors.values[index], gradients[index])
-        others = self._find(variables[len(totals) :]).values if variables[len(totals) :] else ()
-        return totals + [total.clone() for total in others]
+        absent = variables[len(totals) :]
+        sums = self._find(absent).values if absent else ()
+        return totals + [total.clone() for total in sums]
 
     def averages(self, totals, variables, steps):
         are_summed = self.store.are_summed(variables)

@@ -33,8 +33,8 @@ class Keras3Update(parts.Update):
     @property
     def filter(self):
         """The current update's filter, or None. Across replicas, any replica's."""
-        found = self._filters
-        return found.get(self.replicas.index()) or next(iter(found.values()), None)
+        filters = self._filters
+        return filters.get(self.replicas.index()) or next(iter(filters.values()), None)
 
     @property
     def is_updating(self):
