@@ -68,8 +68,8 @@ class _Host(Host):
         if isinstance(callback, keras.callbacks.TensorBoard):
             return callback.update_freq != "epoch"
         # TensorFlow up to 2.10 lacks these arguments.
-        given = {"save_freq": "epoch", "save_before_preemption": False, **vars(callback)}
-        saves_in_epochs = given["save_freq"] != "epoch" or given["save_before_preemption"]
+        arguments = {"save_freq": "epoch", "save_before_preemption": False, **vars(callback)}
+        saves_in_epochs = arguments["save_freq"] != "epoch" or arguments["save_before_preemption"]
         return is_named(callback, "BackupAndRestore") and saves_in_epochs
 
 

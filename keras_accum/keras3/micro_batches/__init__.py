@@ -177,15 +177,16 @@ class MicroBatches(InTrainFunction):
         model = self.model
         steps = model.steps_per_execution
         own = find_own_methods(model, keras.Model, "train_step", "compute_metrics")
-        found = {_OWN.format(name): True for name in own}
-        found[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
+        obstacles = {_OWN.format(name): True for name in own}
+        obstacles[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
         for layer in model._flatten_layers():
             is_stateful = isinstance(layer, keras.layers.RNN) and layer.stateful
-            found[f"the stateful layer {layer.name}, whose states belong to batches"] = is_stateful
+            text = f"the stateful layer {layer.name}, whose states belong to batches"
+            obstacles[text] = is_stateful
         for variable in model.trainable_variables:  # such as float8 scales
             is_overwritten = variable.overwrite_with_gradient
-            found[f"{variable.name}, which is overwritten by its gradient"] = is_overwritten
-        self._refuse(found, _MIGHT_DIFFER)
+            obstacles[f"{variable.name}, which is overwritten by its gradient"] = is_overwritten
+        self._refuse(obstacles, _MIGHT_DIFFER)
         if self._loss == "sample":
             own = find_own_methods(model, keras.Model, "compute_loss")
             self._refuse({_OWN.format(name): True for name in own}, _AS_ONE)
