@@ -39,7 +39,7 @@ def look_at_trainings(host):
             added = _find_weighing(weighing_class, self, optimizers, host)
             ends_all = any(map(_ends_windows, self.callbacks))
             is_weighted = any(o._accumulation.options.weighs for o in optimizers)
-            if ends_all or is_weighted and host.waits(model):
+            if ends_all or is_weighted and host.waits_for_steps(model):
                 added.append(ending_class(ends_all))
             for callback in added:  # Keras doesn't know these callbacks
                 callback.set_model(model)
@@ -98,7 +98,7 @@ def _find_obstacle(model, host):
     """Return why train steps can't be changed here, in words, or ""."""
     if not hasattr(model, "compute_loss"):
         return "in TensorFlow 2.8"
-    if not host.waits(model):
+    if not host.waits_for_steps(model):
         return "under ParameterServerStrategy"
     if find_own_methods(model, host.keras.Model, "make_train_function"):
         return "of a model with its own `make_train_function`"

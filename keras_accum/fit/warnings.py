@@ -114,7 +114,7 @@ def find_hooks(callbacks, optimizers, host, added):
     """Return the functions to run before a CallbackList's methods: `{method: function}`."""
     # Not a callback in the list: Keras may call it from another thread, or not for batches.
     with _suppress_errors():
-        if host.waits(callbacks.model):
+        if host.waits_for_steps(callbacks.model):
             training = Training(callbacks, optimizers, host, added)
             _look(When.AT_BEGIN, training)
             return {

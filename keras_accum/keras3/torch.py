@@ -149,7 +149,7 @@ class TorchStore(Keras3Store):
             return super().add_counter(name, value, shape)
 
 
-class Tensors(NamedTuple):
+class SumTensors(NamedTuple):
     """The tensors of sums, and what a gradient is compared with."""
 
     values: list
@@ -178,7 +178,7 @@ class EagerSums(Sums):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self._traced = TracedSums(*arguments)
-        self._of_model = None  # Tensors of all sums: Keras takes a microsecond for each `value`
+        self._of_model = None  # SumTensors of all sums: Keras takes a microsecond for each `value`
         self._added = None  # the first sum that the step adds to, and its version before
 
     def in_step(self):
@@ -190,14 +190,14 @@ class EagerSums(Sums):
         return self
 
     def _find(self, variables):
-        """Return the Tensors of these variables' sums."""
+        """Return the SumTensors of these variables' sums."""
         return self._of_model if variables is self.store.variables else self._read(variables)
 
     def _read(self, variables):
         values = [total.value for total in self.store.list_sums(variables)]
         are_summed = self.store.are_summed(variables)
         unsummed = [index for index, is_summed in enumerate(are_summed) if not is_summed]
-        return Tensors(values, [v.dtype for v in values], [v.shape for v in values], unsummed)
+        return SumTensors(values, [v.dtype for v in values], [v.shape for v in values], unsummed)
 
     def as_summed(self, gradients, variables):
         return self._find(variables).as_summed(gradients)

@@ -103,7 +103,7 @@ class Term:
 
     @property
     def key(self):
-        """Equal for calls whose divisors have one ratio in each batch.
+        """Equal for calls whose divisors have the same ratio in each batch.
 
         Integers are the number of values per sample.
         """

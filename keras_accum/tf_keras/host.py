@@ -55,7 +55,7 @@ class _Host(Host):
     def list_kept(self, layer):
         return layer._non_trainable_weights
 
-    def waits(self, model):
+    def waits_for_steps(self, model):
         servers = tf.distribute.experimental.ParameterServerStrategy
         return not isinstance(model.distribute_strategy, servers)
 

@@ -4,7 +4,7 @@
 losses of slices, `outputs` joins their outputs, and `halving` finds a size that fits. `jax`,
 `tensorflow` and `torch` loop over slices. For JAX, `convolutions` makes its loop fast, and
 `jax_recovery` gives a model its state back if a step fails.
-`of_keras` lists Keras's private members.
+`private_members` lists Keras's private members.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import keras
 
 from keras_accum.fit.train_function import InTrainFunction
 from keras_accum.host import find_own_methods
-from keras_accum.keras3.micro_batches import of_keras
+from keras_accum.keras3.micro_batches import private_members
 
 BackendStep = importlib.import_module(f"{__name__}.{keras.backend.backend()}").BackendStep
 
@@ -146,7 +146,7 @@ class MicroBatches(InTrainFunction):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        of_keras.check(self.model)
+        private_members.check(self.model)
         self._check_model()
         if self._step is None or self._step.model is not self.model:
             self._step = BackendStep(self.model, self._size, self._loss, self.host)
