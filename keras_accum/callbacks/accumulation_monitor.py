@@ -84,8 +84,8 @@ class AccumulationMonitor(Callback):
     def on_epoch_end(self, epoch, logs=None):
         self._reached = self._accumulation().read_progress()  # a callback may have updated
         # A callback before this one may have logged the epoch's rate, and set the next epoch's.
-        found = [logs[n] for n in _RATES if n in logs and logs[n] is not self._rate]
-        self._rate = float(found[0]) if found else self._accumulation().store.rate_in_use()
+        rates = [logs[n] for n in _RATES if n in logs and logs[n] is not self._rate]
+        self._rate = float(rates[0]) if rates else self._accumulation().store.rate_in_use()
         self._add_to(logs)
 
     def _accumulation(self):

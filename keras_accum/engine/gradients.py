@@ -23,15 +23,15 @@ class MicroBatch(NamedTuple):
     absent: Sequence = ()  # indices of the model's variables without a gradient
 
 
-def apply_weight(accumulation, given, gradients, variables):
-    """Return the micro-batch, its gradients multiplied by the given weight.
+def apply_weight(accumulation, weight, gradients, variables):
+    """Return the micro-batch, its gradients multiplied by the weight.
 
     Some sums multiply by themselves when they add. The factor includes the number of replicas,
     because Keras divides each replica's loss by it. A weight that isn't finite makes the gradients
     infinite or NaN, and counts as 1, because at 0 they wouldn't show.
     """
     values, open_window = accumulation.values, accumulation.window
-    weight = values.scalar(given, open_window.weight.dtype)
+    weight = values.scalar(weight, open_window.weight.dtype)
     sums = accumulation.sums.in_step()
     if is_known(weight) and sums.multiply and weight and _is_finite(weight):
         return MicroBatch(gradients, variables, weight, factor=float(weight))
@@ -80,10 +80,10 @@ def _fits(gradient, variable):
     """True if a gradient has the variable's shape, as far as a graph knows it."""
     if gradient is None:
         return False
-    found, expected = gradient.shape, list(map(int, variable.shape))
-    if hasattr(found, "as_list"):  # TensorFlow's
-        found = [] if found.ndims is None else found.as_list()
-    return len(found) == len(expected) and all(n in (None, m) for n, m in zip(found, expected))
+    shape, expected = gradient.shape, list(map(int, variable.shape))
+    if hasattr(shape, "as_list"):  # TensorFlow's
+        shape = [] if shape.ndims is None else shape.as_list()
+    return len(shape) == len(expected) and all(n in (None, m) for n, m in zip(shape, expected))
 
 
 def transform(accumulation, sums, totals, variables, steps):
@@ -98,12 +98,12 @@ def transform(accumulation, sums, totals, variables, steps):
         of_sums = list(compress(variables, summed))
         gradients = list(function(list(gradients), of_sums))
         if len(gradients) != len(of_sums) or not all(map(_fits, gradients, of_sums)):
-            found = ", ".join(str(None if g is None else g.shape) for g in gradients)
+            received = ", ".join(str(None if g is None else g.shape) for g in gradients)
             shapes = ", ".join(str(variable.shape) for variable in of_sums)
             raise ValueError(
                 "A function of `window_transforms` must return one gradient for each variable, in "
                 "the order of the variables and of the same shapes. Received from "
-                f"{function}: the shapes {found}, for gradients of the shapes {shapes}"
+                f"{function}: the shapes {received}, for gradients of the shapes {shapes}"
             )
     gradients = iter(gradients)
     values = accumulation.values

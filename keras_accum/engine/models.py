@@ -28,20 +28,20 @@ class Weights(NamedTuple):
 def name_weights(store):
     """Return the names of a store's weights in its order, and of the others in its models.
 
-    Names of layers around a weight stand before its name from Keras, unless they are in it:
-    Keras leaves out a functional model's name, for one.
+    A name begins with the layers around the weight: those that its name from Keras lacks, such as
+    a functional model, are added.
     """
     own, layers, others = set(map(id, store.variables)), {}, {}
     for model in list_models(store.optimizer):
-        found = list(_walk(model, store.list_layers, set()))
-        if own <= {id(weight) for weight, _ in found}:
-            for weight, around in found:
+        weights = list(_walk(model, store.list_layers, set()))
+        if own <= {id(weight) for weight, _ in weights}:
+            for weight, around in weights:
                 layers.setdefault(id(weight), around)
-            others.update((id(weight), weight) for weight, _ in found if id(weight) not in own)
+            others.update((id(weight), weight) for weight, _ in weights if id(weight) not in own)
 
     def name(weight):
-        given = re.sub(":[0-9]+$", "", store.get_name(weight))
-        return _complete(given, layers.get(id(weight), ()))
+        keras_name = re.sub(":[0-9]+$", "", store.get_name(weight))
+        return _complete(keras_name, layers.get(id(weight), ()))
 
     return Weights(list(map(name, store.variables)), list(map(name, others.values())))
 

@@ -92,24 +92,24 @@ class TracedSums(Sums):
         return list(map(self.values.value, self.store.list_sums(variables)))
 
     def averages(self, totals, variables, steps):
-        values, found = self.values, []
+        values, scales = self.values, []  # (step, {dtype: scale})
 
         def average(total, variable, step):
             if not self.store.is_summed(variable):
                 return total
             # Equal steps are neighbours: each scale is computed once. A key with the step's `id`
             # would make `torch.compile` compile each step again.
-            if not (found and found[-1][0] is step):
-                found.append((step, {}))
-            scales = found[-1][1]
-            if total.dtype not in scales:
-                scales[total.dtype] = scale(
+            if not (scales and scales[-1][0] is step):
+                scales.append((step, {}))
+            by_dtype = scales[-1][1]
+            if total.dtype not in by_dtype:
+                by_dtype[total.dtype] = scale(
                     values.ops,
                     step,
                     self.options,
                     lambda value: values.cast(value, total.dtype),
                 )
-            return values.times(total, scales[total.dtype])
+            return values.times(total, by_dtype[total.dtype])
 
         return list(map(average, totals, variables, steps))
 
@@ -117,10 +117,10 @@ class TracedSums(Sums):
         cast, values = self.values.cast, self.values
         factors = {total.dtype: cast(1 - step.switch, total.dtype) for total in totals}
         holds = [factors[total.dtype] for total in totals]
-        of_variable = dict(zip(map(id, variables), self.store.list_sums(variables)))
+        sums = dict(zip(map(id, variables), self.store.list_sums(variables)))
 
         def write(variable, target, total, hold):
-            return of_variable[id(variable)].assign(values.remainder(total, hold, target))
+            return sums[id(variable)].assign(values.remainder(total, hold, target))
 
         self.replicas.on_each(variables, write, totals, holds)
 

@@ -15,11 +15,11 @@ _FROZEN = (
 )
 
 
-class Ended(NamedTuple):
+class EndedWindow(NamedTuple):
     """A window that ended with its epoch, before it was whole."""
 
     optimizer: Any
-    position: int  # its micro-batches
+    position: int  # the micro-batches that it had
     length: int
 
 
@@ -80,5 +80,5 @@ class EndsWindowsFirst(EndsWindows):
         counts = optimizer._accumulation.counts()
         ends = optimizer._accumulation.options.weighs and counts.length < ENDLESS
         if ends and counts.position:
-            self.ended.append(Ended(optimizer, counts.position, counts.length))
+            self.ended.append(EndedWindow(optimizer, counts.position, counts.length))
         return ends

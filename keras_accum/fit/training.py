@@ -17,7 +17,8 @@ from keras_accum.terms import repeated
 
 def look_at_trainings(host):
     """Return the hook on CallbackList for a Keras."""
-    weighs, ends = host.callback(WeighMicroBatches), host.callback(closing.EndsWindowsFirst)
+    weighing_class = host.callback(WeighMicroBatches)
+    ending_class = host.callback(closing.EndsWindowsFirst)
 
     def hook(on_train_begin):
         def begin(self, logs=None):
@@ -35,14 +36,14 @@ def look_at_trainings(host):
             if optimizers and model.built:
                 repeated.refuse_means(model, optimizers, host)
             on_train_begin(self, logs)
-            added = _find_weighing(weighs, self, optimizers, host)
+            added = _find_weighing(weighing_class, self, optimizers, host)
             ends_all = any(map(_ends_windows, self.callbacks))
             is_weighted = any(o._accumulation.options.weighs for o in optimizers)
-            if ends_all or is_weighted and host.waits(model):
-                added.append(ends(ends_all))
-            for part in added:  # Keras doesn't know these callbacks
-                part.set_model(model)
-                part.on_train_begin()
+            if ends_all or is_weighted and host.waits_for_steps(model):
+                added.append(ending_class(ends_all))
+            for callback in added:  # Keras doesn't know these callbacks
+                callback.set_model(model)
+                callback.on_train_begin()
             _install(self, optimizers, host, added)
 
         return begin
@@ -71,8 +72,8 @@ def _check_once(callback, before):
         raise ValueError(f"`callbacks` has {name} twice. Give `fit` one {name}.")
 
 
-def _find_weighing(weighs, callbacks, optimizers, host):
-    """Return the callbacks that `fit` adds to weigh micro-batches: one or none."""
+def _find_weighing(weighing_class, callbacks, optimizers, host):
+    """Return the callbacks that `fit` adds to weigh micro-batches, at most one."""
     options = [o._accumulation.options for o in optimizers]
     of_windows = [o for o in options if o.accumulates and o.reduction != "mean"]
     model, named = callbacks.model, ("MicroBatchWeights", "MicroBatches")
@@ -87,17 +88,17 @@ def _find_weighing(weighs, callbacks, optimizers, host):
         return []
     # Kept, because it has the traces of the train step.
     accumulation = optimizers[0]._accumulation
-    part = accumulation.weighing_callback
-    if part is None or part.model is not model:
-        part = accumulation.weighing_callback = weighs()
-    return [part]
+    callback = accumulation.weighing_callback
+    if callback is None or callback.model is not model:
+        callback = accumulation.weighing_callback = weighing_class()
+    return [callback]
 
 
 def _find_obstacle(model, host):
     """Return why train steps can't be changed here, in words, or ""."""
     if not hasattr(model, "compute_loss"):
         return "in TensorFlow 2.8"
-    if not host.waits(model):
+    if not host.waits_for_steps(model):
         return "under ParameterServerStrategy"
     if find_own_methods(model, host.keras.Model, "make_train_function"):
         return "of a model with its own `make_train_function`"
@@ -113,9 +114,9 @@ def _ends_windows(callback):
 def _install(callbacks, optimizers, host, added):
     """Put what this training needs before and after its CallbackList's methods."""
     before, after = defaultdict(list), train_function.find_hooks(callbacks, added)
-    for part in added:
+    for callback in added:
         for name in closing.HOOKS:
-            before[name].append(getattr(part, name))
+            before[name].append(getattr(callback, name))
     model = callbacks.model
     if optimizers and not model.built:  # its penalties are known after a step
 

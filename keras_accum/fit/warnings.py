@@ -114,7 +114,7 @@ def find_hooks(callbacks, optimizers, host, added):
     """Return the functions to run before a CallbackList's methods: `{method: function}`."""
     # Not a callback in the list: Keras may call it from another thread, or not for batches.
     with _suppress_errors():
-        if host.waits(callbacks.model):
+        if host.waits_for_steps(callbacks.model):
             training = Training(callbacks, optimizers, host, added)
             _look(When.AT_BEGIN, training)
             return {
@@ -185,13 +185,13 @@ class Training:
         self.optimizers = optimizers
         self.slices = [c for c in callbacks.callbacks if is_named(c, "MicroBatches")]
         self.starts = {o: o._accumulation.read_progress() for o in optimizers}
-        self._adding = [part for part in added if isinstance(part, EndsWindowsFirst)]
+        self._ending = [callback for callback in added if isinstance(callback, EndsWindowsFirst)]
         self._kept = [(layer, self._read_kept(layer)) for layer in host.list_layers(self.model)]
         self.scales = 2 * [self._read_scale()]
 
     @property
     def ended(self):
-        return [window for part in self._adding for window in part.ended]
+        return [window for callback in self._ending for window in callback.ended]
 
     def sees_first(self, batch):
         """Return True after the first batch, and after the first one in slices."""

@@ -3,7 +3,7 @@
 import contextlib
 
 from keras_accum.convert import list_accumulating
-from keras_accum.engine.pending import OF_SUM, Found
+from keras_accum.engine.pending import OF_SUM, FitWeights
 from keras_accum.fit.train_function import InTrainFunction
 from keras_accum.fit.weighed_logs import WeighedLogs
 from keras_accum.host.scopes import attribute
@@ -42,15 +42,15 @@ class WeighMicroBatches(InTrainFunction):
             self._weighing.warn()
 
 
-class OfOneLoss:
-    """The weight of one micro-batch, on one replica.
+class CurrentLoss:
+    """A micro-batch's loss on one replica, while a train step computes it.
 
-    weight: the divisor of its loss, None until it's known.
-    of_logs: the weight of what Keras logs as the loss; None as in Keras.
-    terms: the calls of its losses, so far.
+    weight: its divisor, None until it's known.
+    weight_of_logs: the weight of what Keras logs as the loss; None as in Keras.
+    terms: the calls of its losses so far.
     """
 
-    weight = of_logs = None
+    weight = weight_of_logs = None
     terms = ()
 
 
@@ -73,8 +73,8 @@ class Weighing:
         self._reader, self._problems = reader, Problems(host, model, optimizers, has_own_code)
         self._logs = WeighedLogs(host, model, self._find_weight_of_logs)
         self._tap = Tap(host, model, self._logs.weigh_new_metrics)
-        self._current = {}  # an OfOneLoss for each replica
-        self._found = {}  # weights that no optimizer has taken yet, for each replica
+        self._current = {}  # a CurrentLoss for each replica
+        self._weights = {}  # the FitWeights of each replica that no optimizer has taken yet
         self.warn = self._problems.warn
 
     def fits(self, model):
@@ -107,7 +107,7 @@ class Weighing:
             rows = self._reader.find_rows(arguments[-1])
             if rows is None:
                 return train_step(*arguments)
-            samples = Found(self._values.traces(), [self._reader.count_samples(rows)])
+            samples = FitWeights(self._values.traces(), [self._reader.count_samples(rows)])
             for engine in self._weighed:
                 engine.pending.note_samples(samples)
             with self._tap.scope() as terms:
@@ -120,9 +120,9 @@ class Weighing:
 
     def compute_loss(self, *arguments, **keywords):
         batch = _take_batch(*arguments, **keywords)
-        current = self._current[self._replicas.index()] = OfOneLoss()
+        current = self._current[self._replicas.index()] = CurrentLoss()
         if self._weight is not None:
-            current.weight = current.of_logs = self._weight(*batch)
+            current.weight = current.weight_of_logs = self._weight(*batch)
         x, y, y_pred, _ = batch
         with self._tap.scope() as terms:
             del terms[:]  # those of an earlier call in the model's own step
@@ -139,9 +139,9 @@ class Weighing:
         group = self._host.find_process_group(self._model)
         if group is not None and weight is not OF_SUM:
             weight, loss = self._replicas.share(weight, loss, group)
-            current.of_logs = weight / group.size()
+            current.weight_of_logs = weight / group.size()
         elif decision.way is Way.BY_DIVISOR:
-            current.of_logs = weight
+            current.weight_of_logs = weight
         self.give(weight)
         return loss
 
@@ -173,7 +173,7 @@ class Weighing:
         """Return the weight of a logged loss, None as in Keras."""
         current = self._current.get(self._replicas.index())
         if current is None or not current.terms:
-            return None if current is None else current.of_logs
+            return None if current is None else current.weight_of_logs
         if current.weight is not None:
             return current.weight
         # Keras updates the metrics of outputs within `compute_loss`.
@@ -183,12 +183,12 @@ class Weighing:
     def give(self, weight):
         """Let the next call of each optimizer take the weight."""
         replica, traces = self._replicas.index(), self._values.traces()
-        found = self._found.get(replica)
-        if found is None or found.is_taken or not found.belongs_to(traces):
-            found = self._found[replica] = Found(traces)
-        found.weights.append(weight)
+        weights = self._weights.get(replica)
+        if weights is None or weights.is_taken or not weights.belongs_to(traces):
+            weights = self._weights[replica] = FitWeights(traces)
+        weights.values.append(weight)
         for engine in self._weighed:
-            engine.pending.find(found)
+            engine.pending.keep_fit_weights(weights)
 
 
 def _take_batch(x=None, y=None, y_pred=None, sample_weight=None, **more):

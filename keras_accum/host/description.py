@@ -63,7 +63,7 @@ class Host:
         """Return True if a Keras callback ignores the batch numbers it is given."""
         return False
 
-    def waits(self, model):
+    def waits_for_steps(self, model):
         """Return False if train steps are still running when Keras calls the callbacks."""
         return True
 

@@ -12,8 +12,9 @@ def torch_modules(layer):
 
 def normalizes_batches(layer):
     """Return True for batch normalization, in any Keras or in a module of PyTorch."""
-    kinds = [cls.__name__ for each in (layer, *torch_modules(layer)) for cls in type(each).__mro__]
-    return any(kind.startswith(_NORMALIZING) for kind in kinds)
+    modules = (layer, *torch_modules(layer))
+    names = [cls.__name__ for module in modules for cls in type(module).__mro__]
+    return any(name.startswith(_NORMALIZING) for name in names)
 
 
 def trains_normalization(layer):

@@ -18,7 +18,7 @@ def plan(keras_name, *hooks):
 
 
 def hook_in(keras_name):
-    """Put in the hooks for a Keras, each once. After an error, the next call goes on there."""
+    """Put in the hooks for a Keras, each once. After an error, the next call continues there."""
     with _lock:
         while _planned.get(keras_name):
             owner, name, hook = _planned[keras_name][0]

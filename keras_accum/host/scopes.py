@@ -14,24 +14,24 @@ def undone(function):
 
     @functools.wraps(function)
     def call(*arguments):
-        before = len(_set_here.scopes)
+        before = len(_open.scopes)
         try:
             return function(*arguments)
         finally:
-            for scope in reversed(_set_here.scopes[before:]):
+            for scope in reversed(_open.scopes[before:]):
                 scope.__exit__()
 
     return call
 
 
-class _SetHere(threading.local):
+class _OpenScopes(threading.local):
     """The `attribute` scopes in which this thread is, the innermost last."""
 
     def __init__(self):
         self.scopes = []
 
 
-_set_here = _SetHere()
+_open = _OpenScopes()
 
 
 class attribute:  # named as a scope, like `contextlib.suppress`
@@ -42,7 +42,7 @@ class attribute:  # named as a scope, like `contextlib.suppress`
 
     def __enter__(self):
         self._old = self._attributes.get(self._name, _MISSING)
-        self._scopes = _set_here.scopes  # its end may come in another thread
+        self._scopes = _open.scopes  # kept, because the scope may end in another thread
         self._scopes.append(self)
         self._attributes[self._name] = self._value
 

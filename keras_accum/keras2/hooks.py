@@ -26,10 +26,10 @@ _ADDS = (
 def _list_penalties(layer, trains=True):
     """Return (loss, whether its layer trains) for each loss that depends on weights alone."""
     trains = trains and layer.trainable
-    found = [(loss, trains) for loss in layer.get_losses_for(None)]
+    losses = [(loss, trains) for loss in layer.get_losses_for(None)]
     for inner in getattr(layer, "layers", ()):
-        found += _list_penalties(inner, trains)
-    return found
+        losses += _list_penalties(inner, trains)
+    return losses
 
 
 def _check_terms(model, options):

@@ -18,12 +18,12 @@ class Keras2Stock(Stock):
 
     def state(self, optimizer, store):
         slots = lists.KERAS_2_SLOTS[store.rule_name]
-        found = [v for v in optimizer.weights if v is not optimizer.iterations]
-        places = range(len(found) // len(slots))
+        variables = [v for v in optimizer.weights if v is not optimizer.iterations]
+        places = range(len(variables) // len(slots))
         names = [store.slot_name(slot, i) for slot in slots for i in places]
         # Skip the stock optimizer's unused slots.
         used = tuple(store.slot_name(slot, "") for slot in store.make_rule().slots)
-        named = {name: v for name, v in zip(names, found) if name.startswith(used)}
+        named = {name: v for name, v in zip(names, variables) if name.startswith(used)}
         named = store.keep_used(named)
         named["completed_updates"] = optimizer.iterations
         return {name: store.read(variable) for name, variable in named.items()}

@@ -32,8 +32,8 @@ class Keras2Update(parts.Update):
         """Return a train step's operation, with the writes made by `micro_batch()`."""
         if self.options.accumulates:
             instead = "`decay`, or set the rate in a callback"
-            found = self._find_written([], [self._rate])
-            self._refuse_writes(found, "the tensor given as learning rate", instead)
+            name = self._find_written([], [self._rate])
+            self._refuse_writes(name, "the tensor given as learning rate", instead)
         self._order.computed = [loss, *gradients]
         step = self._order.group(micro_batch)
         self._order.computed = ()
@@ -60,28 +60,28 @@ class Keras2Update(parts.Update):
                 self._order.writes += written + self._constrain(step.switch, variable, written)
         if not is_unconditional(step.switch):
             # What computes gradients and the switch does run in each micro-batch.
-            given = [self._order.computed, step, self._rate]
-            found = self._find_written(given, self._order.writes)
+            known = [self._order.computed, step, self._rate]
+            name = self._find_written(known, self._order.writes)
             what = "a constraint or a function of `window_transforms`", "gate='conditional'"
-            self._refuse_writes(found, *what)
+            self._refuse_writes(name, *what)
 
-    def _refuse_writes(self, found, what, instead):
+    def _refuse_writes(self, name, what, instead):
         """Raise a TypeError for a variable, by name, written in each micro-batch."""
-        if found:
+        if name:
             raise TypeError(
-                f"The variable {found} is written by {what}, and would be in each micro-batch. "
+                f"The variable {name} is written by {what}, and would be in each micro-batch. "
                 f"Construct {type(self.optimizer).__name__} with {instead}."
             )
 
-    def _find_written(self, given, values):
+    def _find_written(self, known, values):
         """Return the name of a variable that is neither the optimizer's nor a weight, but written.
 
-        given, values: nested tensors and operations. The search goes from `values` up to `given`.
+        known, values: nested tensors and operations. The search goes from `values` up to `known`.
         """
         store = self.store
         held = [*store.variables, *store.slots.values(), *store.of_window]
         own = {getattr(variable, "handle", variable).op for variable in held}
-        seen, left = set(_list_operations(given)), _list_operations(values)
+        seen, left = set(_list_operations(known)), _list_operations(values)
         while left:
             operation = left.pop()
             if operation not in seen:
@@ -138,14 +138,14 @@ class Keras2Update(parts.Update):
 
 def _list_operations(values):
     """Return the operations that compute nested values."""
-    found = (getattr(value, "op", value) for value in tf.nest.flatten(values))
-    return [operation for operation in found if isinstance(operation, tf.Operation)]
+    operations = (getattr(value, "op", value) for value in tf.nest.flatten(values))
+    return [operation for operation in operations if isinstance(operation, tf.Operation)]
 
 
 def _writes(operation):
     """Return True if a TensorFlow operation writes the variable in its first input."""
-    kinds = [t.dtype for t in operation.inputs][:1]
-    is_variable = any(kind == tf.resource or kind._is_ref_dtype for kind in kinds)
+    dtypes = [t.dtype for t in operation.inputs][:1]
+    is_variable = any(dtype == tf.resource or dtype._is_ref_dtype for dtype in dtypes)
     return is_variable and bool(re.search("Assign|Apply|Scatter|CountUpTo", operation.type))
 
 

@@ -32,14 +32,14 @@ class Hooks(Convertible):
     _keras_name, _stock_optimizers = "keras3", Keras3Stock()
     _in_custom_objects = staticmethod(keras.saving.get_registered_object)
 
-    def _stock_arguments(self, given):
+    def _stock_arguments(self, arguments):
         store = self._accumulation.store
         if "name" in inspect.signature(self._stock_class.__init__).parameters:
-            given.setdefault("name", None)  # Keras derives it from the class
-        store.decay = given.pop("decay", 0.0)
+            arguments.setdefault("name", None)  # Keras derives it from the class
+        store.decay = arguments.pop("decay", 0.0)
         if not (schedule.is_number(store.decay) and store.decay >= 0):
             raise ValueError(f"`decay` must be a number >= 0. Received: decay={store.decay!r}")
-        steps = given.get("gradient_accumulation_steps")
+        steps = arguments.get("gradient_accumulation_steps")
         self._check_one_accumulation(steps)
         if steps:
             name = type(self).__name__
@@ -48,7 +48,7 @@ class Hooks(Convertible):
                 "and `completed_updates` count micro-batches. For this package's, write "
                 f"{name}(accum_iters={steps})."
             )
-        return given
+        return arguments
 
     def _check_one_accumulation(self, steps):
         if steps and not self._is_stock:
@@ -279,14 +279,14 @@ def _check_at_once(load_weights):
         if not is_ours(optimizer) or optimizer.built:
             return load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
         state, rate = optimizer._accumulation.state, optimizer._accumulation.store.rate()
-        before = state.before_build.given
+        before = state.before_build.state
         load_weights(model, filepath, skip_mismatch=skip_mismatch, **keywords)
-        if state.before_build.given is before or not model.trainable_variables:
+        if state.before_build.state is before or not model.trainable_variables:
             return None
         try:
             optimizer.build(model.trainable_variables)
         except StateError as error:
-            if not (skip_mismatch or state.explain_other_weights(state.before_build.given)):
+            if not (skip_mismatch or state.explain_other_weights(state.before_build.state)):
                 raise StateError(
                     f"{error} To load the weights and start a new optimizer, call "
                     "`load_weights(path, skip_mismatch=True)`, or load before you compile."
@@ -326,12 +326,12 @@ def _set_with_checks(set_state_tree):
     """
 
     def check_and_set(model, state_tree):
-        optimizer, tree = getattr(model, "optimizer", None), state_tree.get("optimizer_variables")
-        found = [] if tree is None else accumulating_in(optimizer)
-        states = [_state_in(tree, each, optimizer) for each in found]
+        outer, tree = getattr(model, "optimizer", None), state_tree.get("optimizer_variables")
+        optimizers = [] if tree is None else accumulating_in(outer)
+        states = [_state_in(tree, optimizer, outer) for optimizer in optimizers]
         set_state_tree(model, state_tree)
-        for each, state in zip(found, states):
-            each.set_state(state)
+        for optimizer, state in zip(optimizers, states):
+            optimizer.set_state(state)
 
     return check_and_set
 
@@ -343,12 +343,12 @@ def _state_in(tree, optimizer, outer):
     names = {v.path: name for name, v in accumulation.state.by_name().items()}
     of_others = {variable.path for variable in outer.variables} - names.keys()
     state = {}
-    for parts, value in keras.tree.flatten_with_path(tree):
-        path = "/".join(map(str, parts))
+    for keys, value in keras.tree.flatten_with_path(tree):
+        path = "/".join(map(str, keys))
         is_sum = accumulation.window is None and path.endswith("window_accumulator")
-        other = f"accumulator.{next(sums)}" if is_sum else parts[-1]
+        default = f"accumulator.{next(sums)}" if is_sum else keys[-1]
         if path not in of_others:
-            state[names.get(path, other)] = accumulation.store.read(value)
+            state[names.get(path, default)] = accumulation.store.read(value)
     try:
         accumulation.state.check(state)
     except StateError as error:
@@ -368,8 +368,8 @@ def _note_the_model(set_hook):
 
     def note_and_set(model, name, value):
         if isinstance(value, keras.optimizers.Optimizer):
-            for each in accumulating_in(value):
-                note(each, model)
+            for optimizer in accumulating_in(value):
+                note(optimizer, model)
         return set_hook(model, name, value)
 
     return note_and_set

@@ -44,9 +44,9 @@ class _Host(Host):
         return model._compile_loss, "_flat_losses", replace
 
     def loss_metrics(self, model):
-        found = [m for m in model.metrics if m.name == "loss" and type(m) is keras.metrics.Mean]
+        means = [m for m in model.metrics if m.name == "loss" and type(m) is keras.metrics.Mean]
         container = self.find_losses(model)[0]
-        return [*found[:1], *(() if container is None else container.metrics)]
+        return [*means[:1], *(() if container is None else container.metrics)]
 
     def find_process_group(self, model):
         if IS_TORCH and parse_version(keras.__version__) >= (3, 16):

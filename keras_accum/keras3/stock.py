@@ -37,8 +37,8 @@ class Keras3Stock(Stock):
     def state(self, optimizer, store):
         steps = optimizer.gradient_accumulation_steps
         sums = optimizer._accumulated_gradients if steps and optimizer.built else ()
-        others = [v for v in optimizer._variables if all(v is not other for other in sums)]
-        state = {name: store.read(v) for name, v in zip(store.by_name(), others)}
+        variables = [v for v in optimizer._variables if all(v is not total for total in sums)]
+        state = {name: store.read(v) for name, v in zip(store.by_name(), variables)}
         if steps:  # Keras counts micro-batches
             updates, position = divmod(int(state["completed_updates"]), steps)
             counters = dict(zip(COUNTERS, (position, steps, 0)), state_format=FORMAT)

@@ -56,10 +56,10 @@ class TorchValues(Keras3Values):
         if self.is_traced():
             return super().all_finite(gradients)
         if _have_norms(gradients):
-            found = torch.isfinite(torch.stack(torch._foreach_norm(gradients, float("inf"))))
+            are_finite = torch.isfinite(torch.stack(torch._foreach_norm(gradients, float("inf"))))
         else:
-            found = torch.stack([torch.isfinite(gradient).all() for gradient in gradients])
-        return self.count_if(found.all())
+            are_finite = torch.stack([torch.isfinite(gradient).all() for gradient in gradients])
+        return self.count_if(are_finite.all())
 
     def norm(self, tensors):
         if self.is_traced() or not _have_norms(tensors):
@@ -149,7 +149,7 @@ class TorchStore(Keras3Store):
             return super().add_counter(name, value, shape)
 
 
-class Tensors(NamedTuple):
+class SumTensors(NamedTuple):
     """The tensors of sums, and what a gradient is compared with."""
 
     values: list
@@ -178,7 +178,7 @@ class EagerSums(Sums):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self._traced = TracedSums(*arguments)
-        self._of_model = None  # Tensors of all sums: Keras takes a microsecond for each `value`
+        self._of_model = None  # SumTensors of all sums: Keras takes a microsecond for each `value`
         self._added = None  # the first sum that the step adds to, and its version before
 
     def in_step(self):
@@ -190,14 +190,14 @@ class EagerSums(Sums):
         return self
 
     def _find(self, variables):
-        """Return the Tensors of these variables' sums."""
+        """Return the SumTensors of these variables' sums."""
         return self._of_model if variables is self.store.variables else self._read(variables)
 
     def _read(self, variables):
         values = [total.value for total in self.store.list_sums(variables)]
         are_summed = self.store.are_summed(variables)
         unsummed = [index for index, is_summed in enumerate(are_summed) if not is_summed]
-        return Tensors(values, [v.dtype for v in values], [v.shape for v in values], unsummed)
+        return SumTensors(values, [v.dtype for v in values], [v.shape for v in values], unsummed)
 
     def as_summed(self, gradients, variables):
         return self._find(variables).as_summed(gradients)
@@ -212,7 +212,7 @@ class EagerSums(Sums):
             summed[index].copy_(torch.maximum(summed[index], gradients[index]))
         if tensors.unsummed:
             rest = [i for i in range(len(summed)) if i not in tensors.unsummed]
-            summed, gradients = ([each[i] for i in rest] for each in (summed, gradients))
+            summed, gradients = ([values[i] for i in rest] for values in (summed, gradients))
         if summed:
             self._added = summed[0], summed[0]._version
             torch._foreach_add_(summed, gradients, alpha=batch.factor)
@@ -226,8 +226,9 @@ class EagerSums(Sums):
         totals = list(torch._foreach_add(tensors.values, gradients, alpha=batch.factor))
         for index in tensors.unsummed:
             totals[index] = torch.maximum(tensors.values[index], gradients[index])
-        others = self._find(variables[len(totals) :]).values if variables[len(totals) :] else ()
-        return totals + [total.clone() for total in others]
+        absent = variables[len(totals) :]
+        sums = self._find(absent).values if absent else ()
+        return totals + [total.clone() for total in sums]
 
     def averages(self, totals, variables, steps):
         are_summed = self.store.are_summed(variables)

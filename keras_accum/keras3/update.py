@@ -33,8 +33,8 @@ class Keras3Update(parts.Update):
     @property
     def filter(self):
         """The current update's filter, or None. Across replicas, any replica's."""
-        found = self._filters
-        return found.get(self.replicas.index()) or next(iter(found.values()), None)
+        filters = self._filters
+        return filters.get(self.replicas.index()) or next(iter(filters.values()), None)
 
     @property
     def is_updating(self):
@@ -64,7 +64,7 @@ class Keras3Update(parts.Update):
         """Return a scope that raises a TypeError for a write that `stateless_apply` would lose."""
         if self.returned is None:
             return contextlib.nullcontext()
-        return RefuseOthers(self.optimizer, self.returned)
+        return RefuseLostWrites(self.optimizer, self.returned)
 
     def list_written(self, by_weight):
         """Return (owner, variable) for each write of an update, without owners if not asked."""
@@ -119,7 +119,7 @@ class SelectWrites(keras.StatelessScope):
             self.original_scope.add_update((variable, value))
 
 
-class RefuseOthers(keras.StatelessScope):
+class RefuseLostWrites(keras.StatelessScope):
     """Raise a TypeError for a write that the scope around it, of `stateless_apply`, would lose."""
 
     def __init__(self, optimizer, returned):

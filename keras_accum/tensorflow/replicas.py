@@ -116,17 +116,17 @@ class TensorFlowReplicas(parts.Replicas):
         made = len(graph.get_operations())
         yield
         held = map(self.native, list_held())
-        handles = {id(v.handle) for each in held for v in getattr(each, "values", None) or [each]}
+        handles = {id(v.handle) for variable in held for v in _list_copies(variable)}
         captures = [{id(inner): outer for outer, inner in g.captures} for g in list_graphs()]
         for operation in graph.get_operations()[made:]:
             for handle in find_written(operation, captures):
                 if id(handle) not in handles:
-                    found = handle._handle_data.shape_and_type[0]
+                    spec = handle._handle_data.shape_and_type[0]
                     cls = type(self.optimizer)
                     raise TypeError(
                         f"An update of {cls._stock_class.__name__} writes a variable that Keras "
-                        f"doesn't track, of shape {tf.TensorShape(found.shape)} and "
-                        f"{tf.as_dtype(found.dtype)!r}, by {operation.name}. Without a "
+                        f"doesn't track, of shape {tf.TensorShape(spec.shape)} and "
+                        f"{tf.as_dtype(spec.dtype)!r}, by {operation.name}. Without a "
                         "conditional, each micro-batch would write it. Construct "
                         f"{cls.__name__} with gate='conditional'."
                     )
@@ -139,14 +139,14 @@ def find_written(operation, captures):
     """
     from tensorflow.python.framework import auto_control_deps_utils as utils
 
-    found = []
+    handles = []
     for handle in utils.get_read_write_resource_inputs(operation)[1]:
         for outside in captures:
             handle = outside.get(id(handle), handle)
         # Other resources, such as summary writers, have no data type.
         if getattr(handle, "_handle_data", None) and handle._handle_data.is_set:
-            found.append(handle)
-    return found
+            handles.append(handle)
+    return handles
 
 
 def run_if(switch, function):
@@ -156,18 +156,23 @@ def run_if(switch, function):
         function()
         return tf.no_op()
 
-    def trip(trips):
+    def iterate(i):
         function()
-        return trips + 1
+        return i + 1
 
     if is_compiled_by_xla():  # it copies variables in a conditional, but not in a loop
         zero = tf.zeros_like(switch)
-        tf.while_loop(lambda trips: trips < switch, trip, [zero], parallel_iterations=1)
+        tf.while_loop(lambda i: i < switch, iterate, [zero], parallel_iterations=1)
     else:
         tf.cond(switch > 0, branch, tf.no_op)
 
 
 def write(variable, value):
     """Write a variable copy by copy, so that a single replica's thread may call this."""
-    for copy in getattr(variable, "values", None) or [variable]:
+    for copy in _list_copies(variable):
         copy.assign(tf.cast(value, copy.dtype))
+
+
+def _list_copies(variable):
+    """Return a variable's copies on replicas, or itself if it has none."""
+    return getattr(variable, "values", None) or [variable]

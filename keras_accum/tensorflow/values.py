@@ -101,8 +101,8 @@ def is_compiled_by_xla():
 
 def list_graphs():
     """Return the graphs of the functions being traced, the innermost first."""
-    graph, found = tf.compat.v1.get_default_graph() if tf.inside_function() else None, []
+    graph, graphs = tf.compat.v1.get_default_graph() if tf.inside_function() else None, []
     while hasattr(graph, "outer_graph"):
-        found.append(graph)
+        graphs.append(graph)
         graph = graph.outer_graph
-    return found
+    return graphs

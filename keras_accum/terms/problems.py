@@ -44,13 +44,13 @@ class Problems:
 
     def check_sums(self):
         """Note terms that `reduction="sum"` would count too often."""
-        adds = self._host.added_losses(self._model) > 0
-        if not (self._has_own_code or adds):
+        model, host, has_own_code = self._model, self._host, self._has_own_code
+        adds = host.added_losses(model) > 0
+        if not (has_own_code or adds):
             return
         for optimizer in self._optimizers:
             if optimizer.reduction == "sum":
-                given = self._model, optimizer, self._host, self._has_own_code, adds
-                text = repeated.describe(*given)
+                text = repeated.describe(model, optimizer, host, has_own_code, adds)
                 if text:
                     self._notes.append((optimizer, text))
 

@@ -25,7 +25,7 @@ class LossReader:
         host, model = self._host, self._model
         own = self.own_loss if own is None else own
         kept = find_own_losses(host, model) if own and not terms else ()
-        kinds = [(loss.name, find_divisor(loss)) for loss in kept]
+        divisors = [(loss.name, find_divisor(loss)) for loss in kept]
         has_sum = any(term.loss.reduction == "sum" for term in terms)
         return table.Loss(
             terms,
@@ -33,7 +33,7 @@ class LossReader:
             adds=host.added_losses(model) > 0,
             is_penalized=has_sum and host.has_penalties(model),
             own=own,
-            kept=[(name, kind) for name, kind in kinds if kind is not None],
+            kept=[(name, divisor) for name, divisor in divisors if divisor is not None],
             remedy=repeated.make_remedy(model, self._optimizer, host) if has_sum else "",
         )
 

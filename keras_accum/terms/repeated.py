@@ -20,11 +20,11 @@ _IN_SLICES = "On Keras 3, use `MicroBatches` with the stock optimizer and whole 
 
 def refuse_means(model, optimizers, host):
     """Raise a ValueError if Keras's own train step would add up means."""
-    found = [o for o in optimizers if o.reduction == "sum" and o._accumulation.options.accumulates]
-    if found and not find_own_methods(model, host.keras.Model, "train_step", "compute_loss"):
+    adding = [o for o in optimizers if o.reduction == "sum" and o._accumulation.options.accumulates]
+    if adding and not find_own_methods(model, host.keras.Model, "train_step", "compute_loss"):
         terms = find_means(model, host)
         if terms:
-            raise ValueError(_REFUSED.format(terms, make_remedy(model, found[0], host)))
+            raise ValueError(_REFUSED.format(terms, make_remedy(model, adding[0], host)))
 
 
 def find_means(model, host):

@@ -84,71 +84,76 @@ class Loss(NamedTuple):
 
     def decide(self):
         """Return the Decision for this loss."""
-        kinds = [term.divisor for term in self.terms]
-        if Divisor.COMPARES in kinds:
-            return _by_samples(_COMPARES.format(*self._find(kinds, Divisor.COMPARES)))
-        if self.own or not kinds or Divisor.UNKNOWN in kinds:
-            return self._decide_unreadable(kinds)
-        if Divisor.NONE_SUM in kinds:
-            if {*kinds} == {Divisor.NONE_SUM} and not (self.adds or self.is_penalized):
+        divisors = [term.divisor for term in self.terms]
+        if Divisor.COMPARES in divisors:
+            return _by_samples(_COMPARES.format(*self._find(divisors, Divisor.COMPARES)))
+        if self.own or not divisors or Divisor.UNKNOWN in divisors:
+            return self._decide_unreadable(divisors)
+        if Divisor.NONE_SUM in divisors:
+            if {*divisors} == {Divisor.NONE_SUM} and not (self.adds or self.is_penalized):
                 return Decision(Way.AS_SUM)
-            name, _ = self._find(kinds, Divisor.NONE_SUM)
+            name, _ = self._find(divisors, Divisor.NONE_SUM)
             return _by_samples(_SUM_BESIDE.format(name, self.remedy))
-        if len(kinds) == 1 and not self.adds:
+        if len(divisors) == 1 and not self.adds:
             return Decision(Way.BY_DIVISOR)
-        keys, others = [term.key for term in self.terms], self._explain_others(kinds)
+        keys, problem = [term.key for term in self.terms], self._explain_several(divisors)
         if all(isinstance(key, int) for key in keys):
             sizes = self._list_sizes(keys, has_rows=self.adds)
-            return Decision(Way.BY_DIVISOR, sizes=sizes, if_unequal=others)
+            return Decision(Way.BY_DIVISOR, sizes=sizes, if_unequal=problem)
         if len({*keys}) == 1 and not self.adds:
             return Decision(Way.BY_DIVISOR)
-        return _by_samples(others)
+        return _by_samples(problem)
 
-    def _decide_unreadable(self, kinds):
-        """Decide for a loss of which Keras divides something else than the whole."""
-        what, found = self.own, list(self.kept)
+    def _decide_unreadable(self, divisors):
+        """Decide for a loss that isn't divided as a whole, as far as Keras tells."""
+        pairs = list(zip(self.terms, divisors))
+        what, varying = self.own, list(self.kept)
         if not self.own:
-            unknown = [t.name for t, kind in zip(self.terms, kinds) if kind is Divisor.UNKNOWN]
+            unknown = [term.name for term, divisor in pairs if divisor is Divisor.UNKNOWN]
             what = f"the loss {unknown[0]!r}" if unknown else "the model's loss"
-        for term, kind in zip(self.terms, kinds):
-            if kind is Divisor.NONE_SUM or term.depends_on_data:
-                found.append((term.name, Divisor.UNMASKED if kind is Divisor.UNKNOWN else kind))
-            elif kind is Divisor.UNKNOWN and term.leaves_out:
-                found.append((term.name, Divisor.VALUES))
-        if found:
-            return _by_samples(self._say(what, *found[0]))
-        is_strict = not self.own or not kinds or Divisor.UNKNOWN in kinds
+        for term, divisor in pairs:
+            is_unknown = divisor is Divisor.UNKNOWN
+            if divisor is Divisor.NONE_SUM or term.depends_on_data:
+                varying.append((term.name, Divisor.UNMASKED if is_unknown else divisor))
+            elif is_unknown and term.leaves_out:
+                varying.append((term.name, Divisor.VALUES))
+        if varying:
+            return _by_samples(self._explain_unreadable(what, *varying[0]))
+        is_strict = not self.own or not divisors or Divisor.UNKNOWN in divisors
         is_strict = is_strict and self.own != OWN_STEP  # where the optimizer asks for `weigh`
         received = ", ".join(map(_describe, self.terms)) or "no compiled loss"
         strict = _STRICT.format(what, received) if is_strict else None
-        means = [term for term, kind in zip(self.terms, kinds) if kind is not Divisor.UNKNOWN]
+        means = [term for term, divisor in pairs if divisor is not Divisor.UNKNOWN]
         keys = [term.key for term in means]
         if not means:
             return Decision(Way.BY_SAMPLES, strict_problem=strict)
-        unequal = self._say(what, means[0].name, Divisor.VALUES)
+        unequal = self._explain_unreadable(what, means[0].name, Divisor.VALUES)
         if not all(isinstance(key, int) for key in keys):  # a graph that doesn't know the lengths
             return _by_samples(unequal)
         sizes = self._list_sizes(keys, means)
         return Decision(Way.BY_SAMPLES, None, strict, sizes, unequal)
 
-    def _say(self, what, name, kind):
+    def _explain_unreadable(self, what, name, divisor):
         remedy = BY_CALL if self.own == OWN_STEP else BY_FUNCTION
-        return _UNREADABLE.format(what, name, kind.value, remedy)
+        return _UNREADABLE.format(what, name, divisor.value, remedy)
 
-    def _find(self, kinds, kind):
-        return self.terms[kinds.index(kind)].name, kind.value
+    def _find(self, divisors, divisor):
+        """Return the name of the first term with this divisor, and the words for the divisor."""
+        return self.terms[divisors.index(divisor)].name, divisor.value
 
     def _list_sizes(self, keys, terms=None, has_rows=True):
-        """Return the numbers of values in the terms, or for each sample, and of samples."""
+        """Return the number of values in each term, and of samples with `has_rows`.
+
+        If a graph doesn't know one of them, return the numbers per sample.
+        """
         sizes = [term.size for term in (self.terms if terms is None else terms)]
         sizes += [self.rows] if has_rows else []
         return [*keys, *[1] * has_rows] if None in sizes else sizes
 
-    def _explain_others(self, kinds):
+    def _explain_several(self, divisors):
         """Return the problem with several divisors."""
         if self.adds:
-            kinds = [(t.name, kind.value) for t, kind in zip(self.terms, kinds)]
-            return _ADDED.format(*kinds[-1])
+            return _ADDED.format(self.terms[-1].name, divisors[-1].value)
         return _SEVERAL.format(", ".join(map(_describe, self.terms)))
 
 

@@ -22,7 +22,7 @@ class Tap:
 
     @contextlib.contextmanager
     def scope(self):
-        """Note the calls within this scope, and yield their list. An inner scope has the same."""
+        """Note the calls within this scope, and yield their list; an inner scope yields it, too."""
         if self.terms is not None:
             yield self.terms
             return
@@ -89,20 +89,20 @@ def call_noting(loss, call, *arguments, **keywords):
 
     A copy is called: two models in two threads may share a loss.
     """
-    found = []
+    results = []
 
     def call_and_note(*arguments, **keywords):
-        found.append(call(*arguments, **keywords))
-        return found[-1]
+        results.append(call(*arguments, **keywords))
+        return results[-1]
 
     twin = object.__new__(type(loss))
     vars(twin).update(vars(loss), call=call_and_note)
     result = twin(*arguments, **keywords)
-    return result, found[0] if len(found) == 1 else None
+    return result, results[0] if len(results) == 1 else None
 
 
 def find_own_losses(host, model):
     """Return the losses that a model keeps as its attributes, for its own `compute_loss`."""
-    found = [v for v in list(vars(model).values()) if isinstance(v, host.keras.losses.Loss)]
+    losses = [v for v in list(vars(model).values()) if isinstance(v, host.keras.losses.Loss)]
     container, _, _ = host.find_losses(model)
-    return [loss for loss in found if loss is not container]
+    return [loss for loss in losses if loss is not container]

@@ -94,20 +94,23 @@ class Term:
 
     @property
     def leaves_out(self):
-        """True if Python sees several values, but not one or more for each sample."""
+        """True if Python sees several values, but not one or more for each sample.
+
+        Then the loss may have left out some, such as those of missing labels.
+        """
         rows = read_shape(self.targets)[:1]
         return bool(self.shape) and self.shape[0] not in (None, 1, *rows)
 
     @property
     def key(self):
-        """Equal for calls whose divisors have one ratio in each batch.
+        """Equal for calls whose divisors have the same ratio in each batch.
 
         Integers are the number of values per sample.
         """
-        parts = [*self.masks, self._sample_weight if self._divides_by_weights else None]
-        parts = [part for part in parts if part is not None]
-        if parts:
-            return tuple(map(id, parts))
+        tensors = [*self.masks, self._sample_weight if self._divides_by_weights else None]
+        tensors = [tensor for tensor in tensors if tensor is not None]
+        if tensors:
+            return tuple(map(id, tensors))
         if None in self.shape[1:]:
             return (id(self.values),)
         return _multiply(self.shape[1:])
@@ -132,9 +135,9 @@ class Term:
             return self.size if self.size is not None else ops.cast(ops.size(self.values), dtype)
         # Keras divides by the sum of the weights, in their own shape, or else counts values.
         ones = [ops.ones_like(weights if divides else self.values, dtype=dtype) for _ in range(2)]
-        for each, mask in zip(ones, self.masks):
+        for tensor, mask in zip(ones, self.masks):
             if mask is not None:
-                host.set_mask(each, mask)
+                host.set_mask(tensor, mask)
         if weights is not None:  # a copy, because Keras on PyTorch multiplies in place
             weights = ops.ones_like(weights) * (weights if divides else 1)
         total = host.make_sum_loss(dtype)

@@ -55,7 +55,7 @@ class _Host(Host):
     def list_kept(self, layer):
         return layer._non_trainable_weights
 
-    def waits(self, model):
+    def waits_for_steps(self, model):
         servers = tf.distribute.experimental.ParameterServerStrategy
         return not isinstance(model.distribute_strategy, servers)
 
@@ -68,8 +68,8 @@ class _Host(Host):
         if isinstance(callback, keras.callbacks.TensorBoard):
             return callback.update_freq != "epoch"
         # TensorFlow up to 2.10 lacks these arguments.
-        given = {"save_freq": "epoch", "save_before_preemption": False, **vars(callback)}
-        saves_in_epochs = given["save_freq"] != "epoch" or given["save_before_preemption"]
+        arguments = {"save_freq": "epoch", "save_before_preemption": False, **vars(callback)}
+        saves_in_epochs = arguments["save_freq"] != "epoch" or arguments["save_before_preemption"]
         return is_named(callback, "BackupAndRestore") and saves_in_epochs
 
 

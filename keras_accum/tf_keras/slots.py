@@ -45,20 +45,21 @@ def find_kept(optimizer, created=None):
     A key is None for a variable shared by all weights. created: (name, key, variable) tuples, None
     for a stock optimizer: its slots are read instead.
     """
-    attributes, found = vars(optimizer), {}
-    slots = [(n, k, v) for k, each in attributes.get("_slots", {}).items() for n, v in each.items()]
+    attributes, entries = vars(optimizer), {}  # {id: (attribute or slot, weight key, variable)}
+    slots_by_key = attributes.get("_slots", {})
+    slots = [(name, key, v) for key, slots in slots_by_key.items() for name, v in slots.items()]
     known = {id(variable) for *_, variable in slots}
     for source, key, variable in _list_attributes(attributes):
         if id(variable) not in known:
-            found.setdefault(id(variable), (source, key, variable))
-    for each in slots if created is None else created:
-        found.setdefault(id(each[-1]), each)
+            entries.setdefault(id(variable), (source, key, variable))
+    for entry in slots if created is None else created:
+        entries.setdefault(id(entry[-1]), entry)
     for variable in (optimizer.iterations, *attributes.get("_hyper", {}).values()):
-        found.pop(id(variable), None)
+        entries.pop(id(variable), None)
     places = {id(v): place for place, v in enumerate(attributes.get("_variables", ()))}
     stock = optimizer._stock_class if is_ours(optimizer) else type(optimizer)
     names = _LEGACY.get(stock, {}) if is_legacy(optimizer) else _NEWER
-    ordered = sorted(found.values(), key=lambda each: places.get(id(each[-1]), len(places)))
+    ordered = sorted(entries.values(), key=lambda entry: places.get(id(entry[-1]), len(places)))
     kept, sources = {}, {}
     for source, key, variable in ordered:
         name = names.get(source.strip("_"), source.strip("_"))
@@ -102,9 +103,9 @@ def name_variables(optimizer, kept, keys, rule):
     places = {None: "", **{key: f".{place}" for place, key in enumerate(keys)}}
     # Newer SGD has slots even without momentum.
     unused = () if vars(optimizer).get("momentum", True) else ("momentum",)
-    found = {"completed_updates": optimizer.iterations}
+    named = {"completed_updates": optimizer.iterations}
     for (name, key), variable in kept.items():
         if key in places and name not in unused:
             prefix = "" if name == "moving_average" else f"{rule}."
-            found[f"{prefix}{name}{places[key]}"] = variable
-    return found
+            named[f"{prefix}{name}{places[key]}"] = variable
+    return named

@@ -103,9 +103,9 @@ class TfKerasStore(parts.Store):
         if not (is_eager and accumulation.state.is_built):
             return
         position = 0
-        for found in self._list_positions().values():
+        for values in self._list_positions().values():
             with contextlib.suppress(tf.errors.NotFoundError):  # the file is gone
-                (position,) = map(int, found[-1].value_tensors().values())
+                (position,) = map(int, values[-1].value_tensors().values())
         if position:
             raise StateError(
                 f"The checkpoint is {position} micro-batches into a window, and "
@@ -124,9 +124,9 @@ class TfKerasStore(parts.Store):
         if self.optimizer._accumulation.options.accumulates:
             return {}
         return {
-            name: found
-            for name, found in self._waiting_values().items()
-            for attribute in found[-1].object_proto.attributes
+            name: values
+            for name, values in self._waiting_values().items()
+            for attribute in values[-1].object_proto.attributes
             if attribute.full_name.split("/")[-1] == "window_position"
         }
 

@@ -62,11 +62,11 @@ class TfKerasUpdate(parts.Update):
         store = self.store
         switch_by_key = {None: switch, **dict(zip(map(store.key, variables), switches))}
         pairs = list(zip(variables, switches))
-        for (_, key), each in store.kept.items():
-            _, owner, _ = store.created.get(id(each), (None, None, None))
+        for (_, key), variable in store.kept.items():
+            _, owner, _ = store.created.get(id(variable), (None, None, None))
             if (owner or key) in switch_by_key:
-                pairs.append((each, switch_by_key[owner or key]))
-        return [(each, switch) for each, switch in pairs if not is_unconditional(switch)]
+                pairs.append((variable, switch_by_key[owner or key]))
+        return [(variable, switch) for variable, switch in pairs if not is_unconditional(switch)]
 
     def run(self, step, average, variables, switches):
         written = self.list_written(variables, switches, step.switch)
@@ -165,21 +165,21 @@ class LegacyUpdate(TfKerasUpdate):
 
     def _compute_scalars(self, variables, switches):
         """Compute the rule's scalars, by variable key; equal ones are computed once."""
-        optimizer, rule, computed, found = self.optimizer, self.rule, {}, {}
+        optimizer, rule, computed, by_key = self.optimizer, self.rule, {}, {}
         for variable, switch in zip(variables, switches):
             dtype = variable.dtype.base_dtype
             if (id(switch), dtype) not in computed:
-                given = {
+                hyperparameters = {
                     name: optimizer._get_hyper(name, dtype)
                     if name in optimizer._hyper
                     else tf.convert_to_tensor(vars(optimizer)[name], dtype)  # `cast` rounds first
                     for name in rule.hyperparameters
                 }
                 rate, update = optimizer._decayed_lr(dtype), tf.cast(self.store.updates + 1, dtype)
-                gated = rule.scalars(tf.cast(switch, dtype), rate, update, **given)
+                gated = rule.scalars(tf.cast(switch, dtype), rate, update, **hyperparameters)
                 computed[id(switch), dtype] = gated
-            found[self.store.key(variable)] = computed[id(switch), dtype]
-        return found
+            by_key[self.store.key(variable)] = computed[id(switch), dtype]
+        return by_key
 
 
 class NewStyleUpdate(TfKerasUpdate):

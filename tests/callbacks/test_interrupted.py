@@ -94,7 +94,7 @@ def test_interrupted_in_the_end_of_an_inner_scope():
         except KeyboardInterrupt:
             is_interrupted = True
         assert vars(owner) == {"name": "own"}, number
-        assert not scopes._set_here.scopes
+        assert not scopes._open.scopes
     assert number > 20
 
 
@@ -105,7 +105,7 @@ def test_a_scope_that_ends_in_another_thread():
     thread = threading.Thread(target=scope.__exit__)
     thread.start()
     thread.join()
-    assert owner.name == "own" and not scopes._set_here.scopes
+    assert owner.name == "own" and not scopes._open.scopes
 
 
 @pytest.mark.skipif(not hosts.IS_TORCH, reason="elsewhere, a loss is called in a trace alone")

@@ -16,7 +16,7 @@ if not hosts.IS_KERAS3:
     pytest.skip("MicroBatches is for Keras 3", allow_module_level=True)
 
 from keras_accum.keras3 import masks
-from keras_accum.keras3.micro_batches import BackendStep, of_keras
+from keras_accum.keras3.micro_batches import BackendStep, private_members
 
 # Keras 3.16's recurrent layers drop the masks of sequences, and say so.
 pytestmark = pytest.mark.filterwarnings("ignore:Layer 'r' .* was passed an input with a mask")
@@ -957,8 +957,8 @@ def test_a_keras_without_a_private_member(owner, name, monkeypatch):
     else:
         model = Without(model)
     with pytest.raises(ImportError, match=f"keras {keras.__version__} has no `{name}` in .*newer"):
-        of_keras.check(model)
-        of_keras.get_function(metric)
+        private_members.check(model)
+        private_members.get_function(metric)
 
 
 class Stop(keras.callbacks.Callback):

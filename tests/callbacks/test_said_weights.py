@@ -173,8 +173,13 @@ def test_a_weight_that_a_shape_tells(weights, monkeypatch):
     """It is a number, so that PyTorch computes nothing, also for one sample weight per sample."""
     model, seen = compiled(dense_model(), weighted(), run_eagerly=True), []
     pending = model.optimizer._accumulation.pending
-    find = pending.find
-    monkeypatch.setattr(pending, "find", lambda found: seen.extend(found.weights) or find(found))
+    keep = pending.keep_fit_weights
+
+    def keep_fit_weights(weights):
+        seen.extend(weights.values)
+        keep(weights)
+
+    monkeypatch.setattr(pending, "keep_fit_weights", keep_fit_weights)
     x, y = (array[: 2 * MICRO - 1] for array in data())
     weights = None if weights is None else weights[: 2 * MICRO - 1]
     model.fit(x, y, batch_size=MICRO, sample_weight=weights, shuffle=False, verbose=0)

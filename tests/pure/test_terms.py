@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from keras_accum.terms import repeated
+from keras_accum.terms.separability import compares_samples, values_of
 from keras_accum.terms.table import OWN_LOSS, OWN_STEP, Loss, Way
 from keras_accum.terms.term import Divisor, Term, are_means, find_divisor, read_shape
-from keras_accum.terms.trial import compares_samples, values_of
 
 # -- the table -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@
     weight_names              (bytes,)  the weights' names, as numbers, see `names`
 
 No Keras is imported here, and nothing runs in a train step: a `parts.Store` has the variables.
-`given` parses what a user or a file gives, `matching` finds the variable of each array, and
+`parsing` parses what a user or a file gives, `matching` finds the variable of each array, and
 `variables` writes them.
 """
 

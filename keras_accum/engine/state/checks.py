@@ -13,8 +13,8 @@ _SHOWN = 8  # names in a message
 
 def parse_index(name):
     """Return the variable's index in an array's name, None for a scalar."""
-    found = re.fullmatch(r".*\.(0|[1-9][0-9]{0,8})", name)
-    return int(found.group(1)) if found else None
+    match = re.fullmatch(r".*\.(0|[1-9][0-9]{0,8})", name)
+    return int(match.group(1)) if match else None
 
 
 def is_of_window(name):
@@ -54,20 +54,20 @@ _BY_NAME = (
 )
 
 
-def check(state, owner, shapes=None, is_fresh=False, rule=None, others=None):
+def check(state, owner, shapes=None, is_fresh=False, rule=None, other_weights=None):
     """Raise a StateError that lists every misfit with these shapes, or with this rule, if known.
 
-    `owner` describes the optimizer. `is_fresh` is true if it has made no step. `others` describes
-    other weights that the state is for.
+    `owner` describes the optimizer. `is_fresh` is true if it has made no step. `other_weights`
+    describes those that the state is for, if they aren't the optimizer's.
     """
-    problems = [f"It is for {others}"] if others else []
+    problems = [f"It is for {other_weights}"] if other_weights else []
     problems += [] if shapes is None else _misfits(state, shapes, is_fresh)
     problems += [] if rule is None else _misfits_of_rule(state, rule)
     problems += _impossible(state)
     if problems:
         raise StateError(
             f"This optimizer state doesn't fit {owner}. {'; '.join(problems)}. Nothing was changed."
-            + (_BY_NAME if others else "")
+            + (_BY_NAME if other_weights else "")
         )
 
 
@@ -96,12 +96,12 @@ def _misfits(state, shapes, is_fresh):
         for name, array in state.items()
         if name in known and array.shape != known[name]
     ]
-    found = {
+    misfits = {
         "Missing: ": missing,
         "Not known here: ": [name for name in state if name not in known],
         "Of another shape: ": misshapen,
     }
-    problems = [text + shorten(names) for text, names in found.items() if names]
+    problems = [text + shorten(names) for text, names in misfits.items() if names]
     if position and WEIGHT not in shapes and has_weights(state):
         problems.append(
             "Its open window has weights: load it with reduction='auto', or call "
@@ -118,21 +118,21 @@ def has_weights(state):
 def _misfits_of_rule(state, rule):
     """Return messages for names that fit no optimizer with this rule, whatever its variables."""
     scalars = {*INTEGERS, WEIGHT, "learning_rate"}
-    others = [
+    unknown = [
         name
         for name in state
         if name not in scalars
         and name.partition(".")[0] not in (rule, "accumulator", "moving_average")
     ]
     missing = [] if "completed_updates" in state else ["completed_updates"]
-    found = {"Missing: ": missing, "Not known here: ": others}
-    return [text + shorten(names) for text, names in found.items() if names]
+    misfits = {"Missing: ": missing, "Not known here: ": unknown}
+    return [text + shorten(names) for text, names in misfits.items() if names]
 
 
 def _impossible(state):
     """Return messages for impossible numbers. Slots and sums may be NaN: training may diverge."""
     wrong = [name for name, array in state.items() if not _is_of_numbers(name, array.dtype)]
-    found = [f"Not numbers: {shorten(wrong)}"] if wrong else []
+    problems = [f"Not numbers: {shorten(wrong)}"] if wrong else []
     state = {name: array for name, array in state.items() if name not in wrong}
     most = {**dict.fromkeys(INTEGERS, 2**31 - 1), "state_format": FORMAT}
     if "window_length" in state and not np.any(state["window_length"]):
@@ -148,7 +148,7 @@ def _impossible(state):
         allowed["state_format"] = f"at most {FORMAT}: install a newer release of keras_accum"
     if WEIGHT in state and not np.all(np.isfinite(state[WEIGHT])):
         allowed[WEIGHT] = "a finite number"
-    return found + [
+    return problems + [
         f"Impossible: {name} = {np.array2string(state[name], threshold=_SHOWN)}, must be {what}"
         for name, what in allowed.items()
     ]

@@ -1,6 +1,7 @@
 """Matching a state with an optimizer: which array is for which variable. No Keras here.
 
-In each function, `named` is a `given.Named` and `own` the optimizer's `variables.NamedVariables`.
+In each function, `parsed` is a `parsing.ParsedState` and `own` the optimizer's
+`variables.NamedVariables`.
 """
 
 import functools
@@ -13,25 +14,25 @@ from keras_accum.engine.state.checks import is_of_window
 from keras_accum.engine.window import FORMAT, WEIGHT, layout
 
 
-def match(named, own, by_name=False):
+def match(parsed, own, by_name=False):
     """Return a state to write: complete, with a new window if it has none.
 
     If it doesn't fit, raise a StateError.
 
     by_name: True if weights that only one side has may be left out.
     """
-    shapes, others = own.shapes(), None
-    if named.is_list and not by_name:
-        arrays = _name_list(named.arrays, own, shapes)
+    shapes, other_weights = own.shapes(), None
+    if parsed.is_list and not by_name:
+        arrays = _name_list(parsed.arrays, own, shapes)
     else:
-        places, others = match_weights(named, own, by_name)
-        arrays = _arrange(named, places, own)
+        places, other_weights = match_weights(parsed, own, by_name)
+        arrays = _arrange(parsed, places, own)
     if not own.has_window:
         checks.check(arrays, own.owner)
         arrays = checks.drop_window(arrays, own.owner)
     if own.store.rate() is not None:
         shapes.setdefault("learning_rate", ())
-    checks.check(arrays, own.owner, shapes, own.is_fresh, others=others)
+    checks.check(arrays, own.owner, shapes, own.is_fresh, other_weights=other_weights)
     state = {name: np.zeros(shapes[name]) for name in filter(is_of_window, shapes)}
     if WEIGHT in state:  # micro-batches without weights count as 1 each
         state[WEIGHT] = np.asarray(arrays.get("window_position", 0), "float64")
@@ -42,27 +43,27 @@ def match(named, own, by_name=False):
     return {n: a.astype("int64") if n in checks.INTEGERS else a for n, a in state.items()}
 
 
-def match_weights(named, own, by_name=False):
+def match_weights(parsed, own, by_name=False):
     """Return each weight's place in a state by names, None if it isn't there.
 
-    And which other trainable variables the state is for, in words, or None.
+    Return also in words which other trainable variables the state is for, or None.
     """
     keys = list(map(own.store.key, own.store.variables))
-    if set(named.keys) & set(keys):  # otherwise another model's, in the same order
-        places = {key: place for place, key in enumerate(named.keys)}
+    if set(parsed.keys) & set(keys):  # otherwise another model's, in the same order
+        places = {key: place for place, key in enumerate(parsed.keys)}
         return [places.get(key) for key in keys], None
     if by_name:
-        return names.match_by_name(named.weights, name_weights(own.store)), None
+        return names.match_by_name(parsed.weights, name_weights(own.store)), None
     in_order = list(range(len(keys)))
-    for number in (_count_sums(named.arrays), len(named.weights or ())):
+    for number in (_count_sums(parsed.arrays), len(parsed.weights or ())):
         if number not in (0, len(keys)):
             text = f"{number} trainable variables, and the optimizer has {len(keys)}"
             return in_order, text
-    if named.weights is None:
+    if parsed.weights is None:
         return in_order, None
     here = name_weights(own.store)
-    places, others = names.match(named.weights, here, named.by_order)
-    pairs = [f"{named.weights[place]} ({here.own[place]} here)" for place in others]
+    places, other_places = names.match(parsed.weights, here, parsed.by_order)
+    pairs = [f"{parsed.weights[place]} ({here.own[place]} here)" for place in other_places]
     return places, f"other trainable variables: {checks.shorten(pairs)}" if pairs else None
 
 
@@ -71,20 +72,20 @@ def _count_sums(state):
 
 
 def _name_list(arrays, own, shapes):
-    """Return a list's arrays by the names in these shapes, also a window's that isn't here."""
+    """Return a list's arrays by the names in these shapes, and of a window that isn't here."""
     of_weights = [tuple(map(int, v.shape)) for v in own.store.variables]
     in_list = shapes if own.has_window else {**shapes, **layout(of_weights, weighs=False)}
     return lists.fit(arrays, in_list, of_weights, own.store.rule_name, own.owner)
 
 
-def _arrange(named, places, own):
+def _arrange(parsed, places, own):
     """Return the arrays of a state by names in the optimizer's order, without others."""
-    number = len(named.weights or named.keys or places)
+    number = len(parsed.weights or parsed.keys or places)
     if places == list(range(number)):
-        return named.arrays
-    checks.check(named.arrays, own.owner)
+        return parsed.arrays
+    checks.check(parsed.arrays, own.owner)
     current = {name: functools.partial(own.store.read, v) for name, v in own.by_name().items()}
-    return names.rearrange(named.arrays, places, current)
+    return names.rearrange(parsed.arrays, places, current)
 
 
 def _without_loss_scale(arrays, optimizer):

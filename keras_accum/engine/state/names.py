@@ -36,32 +36,33 @@ def take(state):
 
 
 def match(names, here, by_order=False):
-    """Return each weight's place in a state, and the places there of other weights.
+    """Return each weight's place in a state, and the state's places that are for other weights.
 
-    There are as many here, a `models.Weights`. If there are others, the state doesn't fit.
+    The state has as many weights as the optimizer. If any place is for another, it doesn't fit.
 
-    A name that a weight here has is this weight's, wherever it is, and whether it trains or not.
-    The rest may be renamed, and goes by order: Keras numbers layers, and names of outer layers come
-    and go. If some names are the same, or a weight that doesn't train has a similar one, then names
-    must be similar too.
+    If a weight here has a state's name, the place is for this weight, trainable or not. The other
+    names may have changed, and go by order: Keras numbers layers, and adds or leaves out the names
+    of outer layers. But a changed name must be similar to the old one if other names are the same,
+    or if a weight that isn't trainable has a similar name.
 
+    here: a `models.Weights`.
     by_order: True if the weights' values are loaded by order, so that a number tells nothing.
     """
-    number, found = len(here.own), _find(names, here)
-    if not by_order and sorted(found) == [[place] for place in range(number)]:
-        return [found.index([place]) for place in range(number)], []
-    is_known = any(found)
+    number, candidates = len(here.own), _find(names, here)
+    if not by_order and sorted(candidates) == [[place] for place in range(number)]:
+        return [candidates.index([place]) for place in range(number)], []
+    some_are_here = any(candidates)
 
     def is_other(place):
-        name, own, known = names[place], here.own[place], found[place]
-        is_frozen = any(other >= number for other in known)
-        if name == own or place in known and not is_frozen:
+        name, own, places = names[place], here.own[place], candidates[place]
+        is_frozen = any(candidate >= number for candidate in places)
+        if name == own or place in places and not is_frozen:
             return False
-        if is_frozen or known and not by_order:
+        if is_frozen or places and not by_order:
             return True
         if _are_similar(name, own):
             return False
-        return is_known or any(_are_similar(name, other) for other in here.others)
+        return some_are_here or any(_are_similar(name, other) for other in here.others)
 
     return list(range(number)), list(filter(is_other, range(number)))
 
@@ -71,9 +72,9 @@ def match_by_name(names, here):
 
     If names don't tell, raise a StateError.
     """
-    found, text = _find(names or [], here), None
-    known = [places for places in found if places]
-    for name, places in zip(names or [], found):
+    candidates, text = _find(names or [], here), None
+    known = [places for places in candidates if places]
+    for name, places in zip(names or [], candidates):
         if len(places) > 1 or known.count(places) > 1 or names.count(name) > 1:
             text = f"several weights are called {name}"
     if names is None:
@@ -82,13 +83,13 @@ def match_by_name(names, here):
         text = f"no weight is in both. The state has {shorten(names)}; here are {shorten(here.own)}"
     if text:
         raise StateError(f"`by_name=True`, but {text}. Nothing was changed.")
-    return [found.index([p]) if [p] in found else None for p in range(len(here.own))]
+    return [candidates.index([p]) if [p] in candidates else None for p in range(len(here.own))]
 
 
 def _find(names, here):
-    """Return for each name in a state the places here that have it, the optimizer's own first.
+    """Return for each name in a state the places here with this name, the optimizer's own first.
 
-    If none is called the same, these are names that differ by outer layers.
+    If there are none, return the places with a name that differs only by outer layers.
     """
     whole, ends = collections.defaultdict(list), collections.defaultdict(list)
     for place, name in enumerate([*here.own, *here.others]):
@@ -105,25 +106,25 @@ def _find(names, here):
 
 def _list_ends(name):
     """Return a name without its first layer, without its first two, and so on."""
-    parts = name.split("/")
-    return ["/".join(parts[start:]) for start in range(1, len(parts))]
+    layers = name.split("/")
+    return ["/".join(layers[start:]) for start in range(1, len(layers))]
 
 
 def _are_similar(name, other):
     """Return True if two names differ at most by numbers, outer layers and the weight's own name.
 
-    That one may differ on another Keras.
+    Another Keras may call the weight itself differently.
     """
-    one, two = _split(name), _split(other)
-    if len(one) > 1 and len(two) > 1:
-        one, two = one[:-1], two[:-1]
-    shared = min(len(one), len(two))
-    return one[-shared:] == two[-shared:]
+    path, other_path = _split(name), _split(other)
+    if len(path) > 1 and len(other_path) > 1:
+        path, other_path = path[:-1], other_path[:-1]
+    shared = min(len(path), len(other_path))
+    return path[-shared:] == other_path[-shared:]
 
 
 @functools.lru_cache(maxsize=2**14)
 def _split(name):
-    return [re.sub("_[0-9]+$", "", part) for part in name.split("/")]
+    return [re.sub("_[0-9]+$", "", layer) for layer in name.split("/")]
 
 
 def rearrange(state, places, current):
@@ -131,22 +132,23 @@ def rearrange(state, places, current):
 
     current: {name: function that reads the optimizer's own value}.
     """
-    moved, found = {place: index for index, place in enumerate(places) if place is not None}, {}
+    index_of = {place: index for index, place in enumerate(places) if place is not None}
+    arrays = {}
     for name, array in state.items():
         place = parse_index(name)
         if place is None:
-            found[name] = array
-        elif place in moved:
-            found[f"{name.rpartition('.')[0]}.{moved[place]}"] = array
+            arrays[name] = array
+        elif place in index_of:
+            arrays[f"{name.rpartition('.')[0]}.{index_of[place]}"] = array
     new = [index for index, place in enumerate(places) if place is None]
     has_window = any(name.startswith("accumulator.") for name in state)
     for name, read in current.items():
         is_sum = name.startswith("accumulator.")
         if parse_index(name) in new and (has_window or not is_sum):
-            found[name] = np.zeros_like(read()) if is_sum else read()
+            arrays[name] = np.zeros_like(read()) if is_sum else read()
     position = state.get("window_position", 0)
     if has_window and np.any(position):  # the new ones have had no gradient
         missing = dict(enumerate(np.ravel(state.get(MISSING, 0))[:-1]))
         counts = [position if place is None else missing.get(place, 0) for place in places]
-        found[MISSING] = np.asarray([*counts, 0])
-    return found
+        arrays[MISSING] = np.asarray([*counts, 0])
+    return arrays

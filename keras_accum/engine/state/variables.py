@@ -4,8 +4,8 @@ import numpy as np
 
 from keras_accum.engine.models import name_weights
 from keras_accum.engine.state import names
-from keras_accum.engine.state.given import portable
 from keras_accum.engine.state.names import NAMES
+from keras_accum.engine.state.parsing import portable
 from keras_accum.engine.window import FORMAT, MISSING
 
 

@@ -4,7 +4,7 @@
 losses of slices, `outputs` joins their outputs, and `halving` finds a size that fits. `jax`,
 `tensorflow` and `torch` loop over slices. For JAX, `convolutions` makes its loop fast, and
 `jax_recovery` gives a model its state back if a step fails.
-`of_keras` lists Keras's private members.
+`private_members` lists Keras's private members.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import keras
 
 from keras_accum.fit.train_function import InTrainFunction
 from keras_accum.host import find_own_methods
-from keras_accum.keras3.micro_batches import of_keras
+from keras_accum.keras3.micro_batches import private_members
 
 BackendStep = importlib.import_module(f"{__name__}.{keras.backend.backend()}").BackendStep
 
@@ -146,7 +146,7 @@ class MicroBatches(InTrainFunction):
 
     def on_train_begin(self, logs=None):
         super().on_train_begin(logs)
-        of_keras.check(self.model)
+        private_members.check(self.model)
         self._check_model()
         if self._step is None or self._step.model is not self.model:
             self._step = BackendStep(self.model, self._size, self._loss, self.host)
@@ -177,15 +177,16 @@ class MicroBatches(InTrainFunction):
         model = self.model
         steps = model.steps_per_execution
         own = find_own_methods(model, keras.Model, "train_step", "compute_metrics")
-        found = {_OWN.format(name): True for name in own}
-        found[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
+        obstacles = {_OWN.format(name): True for name in own}
+        obstacles[f'"auto" and steps_per_execution={steps}'] = self._size == "auto" and steps != 1
         for layer in model._flatten_layers():
             is_stateful = isinstance(layer, keras.layers.RNN) and layer.stateful
-            found[f"the stateful layer {layer.name}, whose states belong to batches"] = is_stateful
+            text = f"the stateful layer {layer.name}, whose states belong to batches"
+            obstacles[text] = is_stateful
         for variable in model.trainable_variables:  # such as float8 scales
             is_overwritten = variable.overwrite_with_gradient
-            found[f"{variable.name}, which is overwritten by its gradient"] = is_overwritten
-        self._refuse(found, _MIGHT_DIFFER)
+            obstacles[f"{variable.name}, which is overwritten by its gradient"] = is_overwritten
+        self._refuse(obstacles, _MIGHT_DIFFER)
         if self._loss == "sample":
             own = find_own_methods(model, keras.Model, "compute_loss")
             self._refuse({_OWN.format(name): True for name in own}, _AS_ONE)

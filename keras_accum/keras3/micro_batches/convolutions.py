@@ -18,22 +18,22 @@ def in_fast_order(function):
         return function
 
     def call(*arguments):
-        program, results = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        found = core.jaxpr_as_fun(_replace(program))(*jax.tree.leaves(arguments))
-        return jax.tree.unflatten(jax.tree.structure(results), found)
+        program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        leaves = core.jaxpr_as_fun(_replace(program))(*jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
     return call
 
 
-def _replace(part):
+def _replace(value):
     """Return a program with other convolutions, or a parameter of an operation as it is."""
-    if isinstance(part, core.ClosedJaxpr):
-        return part.replace(jaxpr=_replace(part.jaxpr))
-    if isinstance(part, core.Jaxpr):
-        return part.replace(eqns=list(map(_replace_operation, part.eqns)))
-    if type(part) is tuple:  # the branches of a conditional
-        return tuple(map(_replace, part))
-    return part
+    if isinstance(value, core.ClosedJaxpr):
+        return value.replace(jaxpr=_replace(value.jaxpr))
+    if isinstance(value, core.Jaxpr):
+        return value.replace(eqns=list(map(_replace_operation, value.eqns)))
+    if type(value) is tuple:  # the branches of a conditional
+        return tuple(map(_replace, value))
+    return value
 
 
 def _replace_operation(operation):
@@ -41,7 +41,7 @@ def _replace_operation(operation):
         parameters = {name: _replace(value) for name, value in operation.params.items()}
         return operation.replace(params=parameters)
     function = jax.jit(functools.partial(_convolve, **operation.params))
-    call = jax.make_jaxpr(function)(*(each.aval for each in operation.invars)).eqns[0]
+    call = jax.make_jaxpr(function)(*(variable.aval for variable in operation.invars)).eqns[0]
     return operation.replace(primitive=call.primitive, params=call.params)
 
 
@@ -53,10 +53,10 @@ def _convolve(inputs, kernel, dimension_numbers, **parameters):
     parameters["dimension_numbers"] = jax.lax.ConvDimensionNumbers(
         order, (last, last - 1, *range(last - 1)), order
     )
-    found = _CONVOLVE.bind(
+    result = _CONVOLVE.bind(
         jax.lax.transpose(inputs, (sample, *space, feature)),
         jax.lax.transpose(kernel, (*window, of_input, of_output)),
         **parameters,
     )
     places = dict(zip(of_result, order))
-    return jax.lax.transpose(found, [places[i] for i in range(last + 1)])
+    return jax.lax.transpose(result, [places[i] for i in range(last + 1)])

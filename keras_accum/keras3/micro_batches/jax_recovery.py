@@ -61,7 +61,7 @@ class Recovery:
         elif self._copy:
             self._restore()
             if self._copied_at != self._batch:
-                self._tell(error)
+                self._raise(error)
 
     def end(self, error=None):
         """End the training, and raise an error if a step failed that had returned already."""
@@ -72,7 +72,7 @@ class Recovery:
             self._model._jax_state = None  # as Keras does at the end
         self._state = self._copy = self._error_around = None
         if lost:
-            self._tell(error or lost)
+            self._raise(error or lost)
 
     def _sync(self):
         """Do as Keras's `jax_state_sync`, which is also called when an error ends a training."""
@@ -91,10 +91,11 @@ class Recovery:
         self._state = jax.tree.map(lambda give_back: give_back(), self._copy)
         put_back(self._model, self._state)
 
-    def _tell(self, error):
-        kind = RuntimeError if isinstance(error, Exception) else type(error)
+    def _raise(self, error):
+        """Raise an error that names the batch before which the restored state was copied."""
+        cls = RuntimeError if isinstance(error, Exception) else type(error)
         text = str(error) or type(error).__name__
-        raise kind(_TAKEN_BACK.format(self._batch, self._copied_at, text)) from error
+        raise cls(_TAKEN_BACK.format(self._batch, self._copied_at, text)) from error
 
 
 def _copy_to_host(array):

@@ -33,11 +33,11 @@ class Outputs:
         self._count = len(arrays)
         return [*arrays, *(masks[i] for i in self._masked), *(loss[None] for loss in penalties)]
 
-    def join(self, found):
+    def join(self, arrays):
         """Take the joined arrays."""
         first, last = self._count, self._count + len(self._masked)
-        self.arrays, self._masks = found[:first], found[first:last]
-        self.penalties = list(map(ops.sum, found[last:]))
+        self.arrays, self._masks = arrays[:first], arrays[first:last]
+        self.penalties = list(map(ops.sum, arrays[last:]))
 
     def pack(self, arrays):
         """Return outputs with masks, and penalties, from values of `arrays` and `penalties`."""

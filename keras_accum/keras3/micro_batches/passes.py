@@ -9,7 +9,7 @@ from keras_accum.engine.pending import OF_SUM
 from keras_accum.host import find_own_methods
 from keras_accum.host.layers import trains_normalization
 from keras_accum.host.scopes import attribute
-from keras_accum.keras3.micro_batches.losses import NotInSlices, in_parts, watching_layers
+from keras_accum.keras3.micro_batches.losses import NotInSlices, scaling_losses, watching_layers
 from keras_accum.keras3.micro_batches.outputs import Outputs
 from keras_accum.terms.table import Loss, Way
 from keras_accum.terms.term import Divisor
@@ -63,7 +63,7 @@ class OnePass:
             raise NotInSlices(_OWN_LOSS)
 
         def compute(data, count):
-            with in_parts(self, count, rows):
+            with scaling_losses(self, count, rows):
                 return self.differentiate(data, count, rows)
 
         sums, totals = step.add_up(compute, data, rows)
@@ -79,7 +79,8 @@ class OnePass:
     def differentiate(self, data, count, rows=None):
         """Return the gradients for a slice's part in a batch of `rows` samples; update the metrics.
 
-        And the totals to add up, if any: the slice's share, the loss times it, and the divisor.
+        Also return the totals to add up, if any: the slice's share, the loss times it, and the
+        divisor.
         """
         step = self.step
         x, y, sample_weight = unpack_x_y_sample_weight(data)
@@ -89,8 +90,8 @@ class OnePass:
             loss = step.model._compute_loss(x, y, y_pred, sample_weight, training=True)
             share, divisor = self._find_share(count, count if rows is None else rows)
             # Scale the loss, not the gradient, so that XLA adds sparse rows in place.
-            part = ops.convert_to_tensor(share, loss.dtype) * loss
-            return step.optimizer.scale_loss(part), (loss, y_pred, share, divisor)
+            scaled = ops.convert_to_tensor(share, loss.dtype) * loss
+            return step.optimizer.scale_loss(scaled), (loss, y_pred, share, divisor)
 
         gradients, _, (loss, y_pred, share, divisor) = step.compute_gradients(objective)
         if not self._is_weighted():
@@ -203,8 +204,8 @@ class TwoPasses:
 
         def objective(arrays):
             y_pred, penalties = outputs.pack(arrays)
-            given = attribute(model, "_losses_override", penalties)
-            with step.weighed(), given, attribute(model, "call", _refuse_call):
+            overridden = attribute(model, "_losses_override", penalties)
+            with step.weighed(), overridden, attribute(model, "call", _refuse_call):
                 loss = model._compute_loss(x, y, y_pred, sample_weight, training=True)
             return step.optimizer.scale_loss(loss), (loss, y_pred)
 

@@ -130,20 +130,20 @@ class StepInSlices(Halving):
 
     def scan(self, function, carry, data, rows):
         """Call `carry, arrays = function(carry, slice, count)` on each slice; join the arrays."""
-        found = []
-        for part, count in self.slices(data, rows):
-            carry, arrays = function(carry, part, count)
-            found.append(arrays)
-        return carry, list(map(ops.concatenate, zip(*found)))
+        arrays_of_slices = []
+        for data_slice, count in self.slices(data, rows):
+            carry, arrays = function(carry, data_slice, count)
+            arrays_of_slices.append(arrays)
+        return carry, list(map(ops.concatenate, zip(*arrays_of_slices)))
 
     def slices(self, data, rows):
         """Yield slices that differ by at most one sample: a single one may be too few."""
         number = -(-rows // self.size)
         starts = [-(-i * rows // number) for i in range(number + 1)]
         for start, stop in zip(starts, starts[1:]):
-            yield self.part(data, start, stop - start), stop - start
+            yield self.get_slice(data, start, stop - start), stop - start
 
-    def part(self, data, start, count):
+    def get_slice(self, data, start, count):
         stop = start + count
         return keras.tree.map_structure(lambda a: None if a is None else a[start:stop], data)
 
@@ -174,30 +174,30 @@ class StepInSlices(Halving):
     def _choose(self, data, rows):
         """Return a batch's gradients in one pass. With "auto", take two from now on if it must."""
         before = self.take_snapshot() if self.runs_eagerly() and not self.is_settled else None
-        one, two = self.one_pass, self.two_passes
+        one_pass, two_passes = self.one_pass, self.two_passes
         try:
-            sums, self.is_settled = one.add_up(data, rows), True
+            sums, self.is_settled = one_pass.add_up(data, rows), True
             return sums
         except NotInSlices as error:
-            if self.loss != "auto" or one.counts_samples:
+            if self.loss != "auto" or one_pass.counts_samples:
                 raise
-            reason, one.terms = error, ()
+            reason, one_pass.terms = error, ()
         self.put_back(before)
         try:
-            two.check()
+            two_passes.check()
             self.loss = "batch"
-            sums = two.add_up(data, rows)
+            sums = two_passes.add_up(data, rows)
         except NotTwice as error:
             self.loss = "auto"
             if not reason.is_mean:
                 raise
-            one.counts_samples = True
+            one_pass.counts_samples = True
             warn_once(self.optimizer, _BY_SAMPLES.format(reason.reason, error))
         else:
             print(_TWICE.format(reason.reason))
             return sums
         self.put_back(before)
-        return one.add_up(data, rows)
+        return one_pass.add_up(data, rows)
 
     def put_back(self, before):
         """Undo a pass that failed, if Python runs the step."""
@@ -214,18 +214,19 @@ class StepInSlices(Halving):
 
         def add(carry, data, count):
             (sums, totals), (gradients, more) = carry, compute(data, count)
-            found, parts = self.split(gradients)
-            missing.intersection_update(i for i, g in enumerate(found) if g is None)
-            return (list(map(self.plus, sums, found)), self.plus(totals, more)), parts
+            to_add, to_join = self.split(gradients)
+            missing.intersection_update(i for i, g in enumerate(to_add) if g is None)
+            return (list(map(self.plus, sums, to_add)), self.plus(totals, more)), to_join
 
         types = [sum_dtype(keras.backend.standardize_dtype(w.dtype)) for w in weights]
         zeros = [ops.zeros(w.shape, dtype) for w, dtype in zip(weights, types)]
-        (sums, totals), parts = self.scan(add, (zeros, ops.zeros(3, self.totals_dtype)), data, rows)
-        sums = self.join([None if i in missing else s for i, s in enumerate(sums)], parts)
+        carry = zeros, ops.zeros(3, self.totals_dtype)
+        (sums, totals), joined = self.scan(add, carry, data, rows)
+        sums = self.join([None if i in missing else s for i, s in enumerate(sums)], joined)
         return sums, totals
 
     def plus(self, total, gradient):
-        """Return the sum of two gradients, each may be None."""
+        """Return the sum of two gradients. Each may be None."""
         if total is None or gradient is None:
             return gradient if total is None else total
         return total + ops.cast(gradient, total.dtype)
@@ -237,6 +238,6 @@ class StepInSlices(Halving):
         """Return gradients to add up, and arrays to join."""
         return gradients, []
 
-    def join(self, sums, parts):
+    def join(self, sums, joined):
         """Return the sums, with the joined arrays."""
         return sums

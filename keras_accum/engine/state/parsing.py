@@ -1,4 +1,4 @@
-"""A state as it is given, parsed. No Keras is imported here."""
+"""Parsing a state from a user or a file. No Keras is imported here."""
 
 from typing import Any, NamedTuple
 
@@ -8,8 +8,8 @@ from keras_accum.engine.state import lists, names
 from keras_accum.engine.state.names import NAMES
 
 
-class Named(NamedTuple):
-    """A state as it was given, parsed."""
+class ParsedState(NamedTuple):
+    """A state from a user or a file, not yet matched with an optimizer."""
 
     arrays: Any  # by name, or a list
     weights: Any = None  # the names of the weights that it is for, in its order
@@ -29,18 +29,18 @@ class Named(NamedTuple):
 
 
 def parse(raw, rule, accum_iters=None, keys=(), by_order=False):
-    """Return a state that a user or a file gives as a Named.
+    """Return a state from a user or a file as a ParsedState.
 
     rule: the rule's name.
     accum_iters: the length of windows, if a list counts micro-batches instead of updates.
     """
     arrays = _arrays(raw)
     if not isinstance(arrays, list):
-        return Named(*names.take(arrays), keys, by_order)
+        return ParsedState(*names.take(arrays), keys, by_order)
     arrays = lists.prepare(arrays, rule)
     if accum_iters is not None:
         arrays = lists.count_updates(arrays, accum_iters)
-    return Named(arrays, by_order=by_order)
+    return ParsedState(arrays, by_order=by_order)
 
 
 def _arrays(raw):

@@ -1,4 +1,4 @@
-"""A trial of a loss or metric on made-up samples: does it compare samples with each other?"""
+"""Is a loss or metric separable, or does it compare samples? Tested on made-up samples."""
 
 import math
 
@@ -8,11 +8,12 @@ import numpy as np
 def compares_samples(cast, evaluate, shapes, dtypes):
     """Return True if five samples have other values together than as three and two.
 
-    `evaluate` gets lists of arrays, one list for each batch, and returns values of NumPy. None
-    means that it rejects these shapes and dtypes. A traced train step has nothing more, so the
-    samples are made up.
+    Return None if `evaluate` rejects samples of these shapes and dtypes. They are made up, because
+    a traced train step knows no values.
+
+    evaluate: gets a list of arrays for each batch, and returns the values as a NumPy array.
     """
-    random, found = np.random.default_rng(0), None
+    random, answer = np.random.default_rng(0), None
     is_large = max(np.prod([n or 4 for n in shape[1:]]) for shape in shapes) > 2**18
     longest = 8 if is_large else math.inf  # to save memory
 
@@ -44,10 +45,10 @@ def compares_samples(cast, evaluate, shapes, dtypes):
             # Functions with random draws never agree with themselves.
             if are_close(again, joined) and not are_close(apart, joined):
                 return True
-            found = False
+            answer = False
         except Exception:  # it can't be tried
             continue
-    return found
+    return answer
 
 
 def values_of(function, read):
@@ -58,7 +59,7 @@ def values_of(function, read):
 
     def evaluate_one(arrays, count):
         values = read(function(*arrays))
-        is_each = values.shape[:1] == (count,)
-        return values if is_each else np.array([values.mean() * count])
+        is_per_sample = values.shape[:1] == (count,)
+        return values if is_per_sample else np.array([values.mean() * count])
 
     return evaluate
